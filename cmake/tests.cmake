@@ -1,0 +1,36 @@
+# Unit tests live beside the code: one test program a layer, made of its *_test.cc files.
+#
+# Layers whose results could depend on the instruction set run once for every target, chosen by
+# THINREDUCE_SIMD; a target that this CPU does not have is reported as skipped.
+find_package(GTest REQUIRED)
+
+add_library(thinreduce_test_main tests/test_main.cc)
+target_link_libraries(thinreduce_test_main PUBLIC thinreduce GTest::gtest GTest::gmock fmt::fmt)
+
+set(simd_targets reference SSSE3 SSE4 AVX2 AVX3 AVX3_DL)
+
+foreach(layer kernels wire transport collective methods engine)
+  set(layer_tests ${thinreduce_tests})
+  list(FILTER layer_tests INCLUDE REGEX "/thinreduce/${layer}/")
+  if(NOT TARGET gloo)
+    list(FILTER layer_tests EXCLUDE REGEX "/(gloo|tcp_store)_test\\.cc$")
+  endif()
+  if(NOT layer_tests)
+    continue()
+  endif()
+  add_executable(${layer}_test ${layer_tests})
+  target_link_libraries(${layer}_test PRIVATE thinreduce_test_main)
+  if(TARGET gloo)
+    target_link_libraries(${layer}_test PRIVATE gloo)
+  endif()
+  if(layer MATCHES "^(kernels|methods)$")
+    foreach(target ${simd_targets})
+      add_test(NAME ${layer}@${target} COMMAND ${layer}_test)
+      set_tests_properties(${layer}@${target} PROPERTIES ENVIRONMENT "THINREDUCE_SIMD=${target}"
+                                                         SKIP_RETURN_CODE 77 LABELS core)
+    endforeach()
+  else()
+    add_test(NAME ${layer} COMMAND ${layer}_test)
+    set_tests_properties(${layer} PROPERTIES LABELS core)
+  endif()
+endforeach()

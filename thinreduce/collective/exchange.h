@@ -1,0 +1,73 @@
+// What a method works with while it reduces one bucket: the transport, the frame's identity, a
+// deadline for every wait, and the clock that charges each piece of work to its stage.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "thinreduce/transport/transport.h"
+#include "thinreduce/wire/frame.h"
+
+namespace thinreduce {
+
+// Seconds spent on one bucket, by stage.
+struct StageTimes {
+  double encode = 0;  // gradient to payload
+  double wire = 0;    // blocked on the transport
+  double decode = 0;  // payload to mean, sums on the way included
+  double wait = 0;    // until the slowest rank had the bucket too
+
+  StageTimes& operator+=(const StageTimes& other) {
+    encode += other.encode;
+    wire += other.wire;
+    decode += other.decode;
+    wait += other.wait;
+    return *this;
+  }
+};
+
+class Exchange {
+ public:
+  Exchange(Transport& transport, Seconds timeout, const FrameId& id)
+      : transport_(transport), timeout_(timeout), id_(id) {}
+
+  [[nodiscard]] Transport& transport() { return transport_; }
+  [[nodiscard]] int rank() const { return transport_.rank(); }
+  [[nodiscard]] int size() const { return transport_.size(); }
+  [[nodiscard]] const FrameId& id() const { return id_; }
+
+  // Runs `work` and charges its time to a stage.
+  template <typename Work>
+  void encode(Work&& work) {
+    charge(stages.encode, std::forward<Work>(work));
+  }
+  template <typename Work>
+  void decode(Work&& work) {
+    charge(stages.decode, std::forward<Work>(work));
+  }
+  // Waits until `timeout` from now; charged to the wire.
+  void wait(Operation& operation) {
+    charge(stages.wire, [&] { operation.wait(Deadline::after(timeout_)); });
+  }
+
+  StageTimes stages;
+  // Bytes of this rank's own payload: what one copy of the bucket costs on the wire.
+  std::uint64_t payload_bytes = 0;
+  // What the method wants to tell about this step, by name.
+  std::map<std::string, double> statistics;
+
+ private:
+  template <typename Work>
+  static void charge(double& stage, Work&& work) {
+    const auto start = Clock::now();
+    std::forward<Work>(work)();
+    stage += Seconds(Clock::now() - start).count();
+  }
+
+  Transport& transport_;
+  Seconds timeout_;
+  FrameId id_;
+};
+
+}  // namespace thinreduce

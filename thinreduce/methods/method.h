@@ -1,0 +1,67 @@
+// A method: one published algorithm, from a rank's bucket to the mean at every rank.
+//
+// There is one Method object a bucket; it keeps that bucket's residuals. A new method is one file
+// pair in this folder and one line in registry.cc.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "thinreduce/collective/exchange.h"
+#include "thinreduce/methods/bucket.h"
+#include "thinreduce/methods/spec.h"
+
+namespace thinreduce {
+
+class Archive;
+
+// How payloads combine; it decides the collective.
+enum class Algebra {
+  sum,          // payloads add as floats, inside a ring
+  integer_sum,  // payloads add as integers, inside a ring
+  gather,       // payloads are decoded and added in rank order
+  staged,       // one group first; its mean helps to decode the other's payloads
+};
+[[nodiscard]] const char* to_string(Algebra algebra);
+
+class Method {
+ public:
+  Method() = default;
+  Method(const Method&) = delete;
+  Method& operator=(const Method&) = delete;
+  virtual ~Method() = default;
+
+  // Replaces bucket.values by the mean over all ranks: the same bits on every rank. The values are
+  // finite. What is not sent goes into the residual. Throws Error when a peer fails or sends
+  // nonsense; what was taken in and not delivered is then still in the residual.
+  virtual void reduce(const Bucket& bucket, Exchange& exchange) = 0;
+
+  // Shows every piece of state to the archive, for saving, loading and moving between buckets.
+  virtual void state(Archive& /*archive*/) {}
+
+  // Of state that must have the same bits on all ranks; compared before every reduce.
+  [[nodiscard]] virtual std::uint64_t fingerprint() const { return 0; }
+};
+
+// What a method is made for.
+struct MethodSetup {
+  BucketLayout layout;
+  int rank = 0;
+  int world = 1;
+  std::uint64_t seed = 0;
+};
+
+struct MethodInfo {
+  std::string name;
+  std::uint16_t wire_id = 0;  // in frames; never reused
+  Algebra algebra = Algebra::sum;
+  std::string summary;
+  std::string paper;
+  std::vector<OptionInfo> options;
+  std::function<std::unique_ptr<Method>(const Options&, const MethodSetup&)> make;
+};
+
+}  // namespace thinreduce

@@ -1,0 +1,28 @@
+// Every method there is, and the way from a spec's text to a Method.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "thinreduce/methods/method.h"
+
+namespace thinreduce {
+
+// In the order in which people should meet them.
+[[nodiscard]] const std::vector<MethodInfo>& methods();
+
+// A spec that was checked: the method exists and every value is in range.
+struct Spec {
+  const MethodInfo* info = nullptr;
+  Options options;
+
+  // Throws Error{bad_spec} that says what exists.
+  static Spec parse(std::string_view text);
+  // With every option spelled out, in a fixed order: equal specs have equal text.
+  [[nodiscard]] std::string full_text() const;
+  [[nodiscard]] std::unique_ptr<Method> make(const MethodSetup& setup) const;
+};
+
+}  // namespace thinreduce

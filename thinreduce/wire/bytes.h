@@ -1,0 +1,64 @@
+// Little-endian values in and out of byte spans, every read checked.
+#pragma once
+
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "thinreduce/error.h"
+
+namespace thinreduce {
+
+// The formats are little-endian; a big-endian host would need a swap in copy_value, nowhere else.
+static_assert(std::endian::native == std::endian::little);
+
+template <typename T>
+concept PlainValue = std::is_arithmetic_v<T>;
+
+template <PlainValue T>
+[[nodiscard]] T load_value(std::span<const std::byte> bytes, std::size_t offset) {
+  T value;
+  ensure(offset + sizeof(T) <= bytes.size(), "load_value inside the span");
+  std::memcpy(&value, bytes.data() + offset, sizeof(T));
+  return value;
+}
+
+template <PlainValue T>
+void store_value(std::span<std::byte> bytes, std::size_t offset, T value) {
+  ensure(offset + sizeof(T) <= bytes.size(), "store_value inside the span");
+  std::memcpy(bytes.data() + offset, &value, sizeof(T));
+}
+
+template <typename T>
+[[nodiscard]] std::span<const std::byte> bytes_of(const std::vector<T>& values) {
+  return std::as_bytes(std::span(values));
+}
+
+// Reads values one after another from bytes that nobody vouches for.
+class ByteReader {
+ public:
+  // `what` names the bytes in errors: "top-k payload of rank 3".
+  ByteReader(std::span<const std::byte> bytes, std::string_view what)
+      : rest_(bytes), what_(what) {}
+
+  template <PlainValue T>
+  [[nodiscard]] T value() {
+    return load_value<T>(take(sizeof(T)), 0);
+  }
+  // The next `count` bytes. Throws Error{bad_frame} when there are fewer.
+  [[nodiscard]] std::span<const std::byte> take(std::size_t count);
+  [[nodiscard]] std::size_t left() const { return rest_.size(); }
+  // Throws Error{bad_frame} when bytes are left over.
+  void finish() const;
+
+ private:
+  std::span<const std::byte> rest_;
+  std::string_view what_;
+};
+
+}  // namespace thinreduce

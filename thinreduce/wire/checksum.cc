@@ -1,0 +1,15 @@
+#include "thinreduce/wire/checksum.h"
+
+// Inlined, so that the compiler picks the widest instructions the build allows.
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace thinreduce {
+
+std::uint64_t checksum(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+std::uint64_t checksum(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
+
+}  // namespace thinreduce

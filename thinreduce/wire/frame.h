@@ -1,0 +1,50 @@
+// The frame: a 64-byte header in front of a payload. docs/wire-format.md is the specification.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace thinreduce {
+
+inline constexpr std::uint32_t kFrameMagic = 0x31524854;  // "THR1"
+inline constexpr std::uint16_t kFrameVersion = 1;
+inline constexpr std::size_t kFrameHeaderBytes = 64;
+
+// What a frame belongs to. Both sides of an exchange must hold the same.
+struct FrameId {
+  std::uint16_t method = 0;     // MethodInfo::wire_id; 0 for an agreement
+  std::uint32_t bucket = 0;     // the caller's number of the bucket
+  std::uint64_t step = 0;       // how often this bucket was reduced before
+  std::uint64_t elements = 0;   // float32 elements of the bucket
+  std::uint64_t spec_hash = 0;  // of the method's full spec text
+
+  bool operator==(const FrameId&) const = default;
+};
+
+struct FrameHeader {
+  FrameId id;
+  std::uint32_t rank = 0;  // who wrote it
+  std::uint64_t payload_bytes = 0;
+  std::uint64_t payload_checksum = 0;
+};
+
+using FrameHeaderBytes = std::array<std::byte, kFrameHeaderBytes>;
+
+// Writes a header for `payload`, checksums included.
+[[nodiscard]] FrameHeaderBytes encode_header(const FrameId& id, int rank,
+                                             std::span<const std::byte> payload);
+
+// Reads a header from `rank`. Throws Error{bad_frame} when it is cut, altered, of another version,
+// or says that another rank wrote it.
+[[nodiscard]] FrameHeader decode_header(std::span<const std::byte> bytes, int rank);
+
+// Throws Error{mismatch} naming the first field that differs, the rank and both values.
+void check_id(const FrameHeader& header, const FrameId& expected);
+
+// Throws Error{bad_frame} unless `payload` is what the header announced.
+void check_payload(const FrameHeader& header, std::span<const std::byte> payload);
+
+}  // namespace thinreduce
