@@ -2,23 +2,21 @@
 //
 // How to write a kernel, with `add` of floats.h and floats.cc as the example:
 //
-//   - The header declares kernels::add and, with the same parameters, kernels::reference::add.
-//   - The .cc is compiled once for each target by Highway's foreach_target.h, which must come
-//   first,
-//     then highway.h. Its first part, in HWY_NAMESPACE, is the vector code. Whole vectors go
-//     through Highway; what is left over at the end goes through reference::add, so no load or
-//     store ever passes the end of a span.
-//   - Its second part, inside HWY_ONCE, is the reference: the plain loop that defines the result.
-//   It
-//     is followed by THINREDUCE_KERNEL(add), which collects the targets' functions in a table, and
-//     by the public function, which is `THINREDUCE_CALL(add)(sum, in)`.
+// - The header declares kernels::add and, with the same parameters, kernels::reference::add.
+//
+// - The .cc is compiled once for each target by Highway's foreach_target.h, which comes first, then
+//   highway.h. The part in HWY_NAMESPACE is the vector code. Whole vectors go through Highway; what
+//   is left at the end goes through reference::add, so nothing passes the end of a span.
+//
+// - The part in HWY_ONCE starts with the reference: the plain loop that defines the result. Then
+//   THINREDUCE_KERNEL(add) collects the targets' functions in a table, and the public function is
+//   `THINREDUCE_CALL(add)(sum, in)`.
 //
 // The results must be the same bits on all targets: no MulAdd, no sums across lanes or in an order
 // that depends on Lanes(d), no ApproximateReciprocal. kernels_test compares all targets.
 //
-// Highway's one-lane target HWY_SCALAR is the baseline of the build, but never chosen: the
-// reference takes its place. Kernels that use operations it lacks leave it to the reference with an
-// #if.
+// Highway's one-lane target HWY_SCALAR is compiled too, but never chosen: the reference takes its
+// place. A kernel that uses operations which HWY_SCALAR lacks has an #if around them.
 //
 // Highway keeps its own choice of target for the whole process, including other libraries that use
 // it, so thinreduce has one apart from that.
