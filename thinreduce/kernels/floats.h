@@ -1,5 +1,5 @@
 // Elementwise loops over float32. No FMA and no reordering anywhere: results do not depend on the
-// vector width.
+// vector width. Spans of one call have the same length and any alignment.
 #pragma once
 
 #include <cstddef>
@@ -17,5 +17,14 @@ void scale(std::span<float> values, float scale);
 void maximum(std::span<float> most, std::span<const float> in);
 // Index of the first NaN or Inf; values.size() when there is none.
 [[nodiscard]] std::size_t first_nonfinite(std::span<const float> values);
+
+// What defines the results above.
+namespace reference {
+void add(std::span<float> sum, std::span<const float> in);
+void add_scale(std::span<float> sum, std::span<const float> in, float scale);
+void scale(std::span<float> values, float scale);
+void maximum(std::span<float> most, std::span<const float> in);
+[[nodiscard]] std::size_t first_nonfinite(std::span<const float> values);
+}  // namespace reference
 
 }  // namespace thinreduce::kernels

@@ -1,0 +1,147 @@
+#include "thinreduce/kernels/floats.h"
+
+#include <bit>
+#include <cstdint>
+
+#include "thinreduce/error.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "thinreduce/kernels/floats.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "thinreduce/kernels/dispatch.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace thinreduce::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+void add(std::span<float> sum, std::span<const float> in) {
+  const hn::ScalableTag<float> d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t i = 0;
+  for (; i + lanes <= sum.size(); i += lanes) {
+    hn::StoreU(hn::Add(hn::LoadU(d, &sum[i]), hn::LoadU(d, &in[i])), d, &sum[i]);
+  }
+  reference::add(sum.subspan(i), in.subspan(i));
+}
+
+void add_scale(std::span<float> sum, std::span<const float> in, float scale) {
+  const hn::ScalableTag<float> d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto factor = hn::Set(d, scale);
+  std::size_t i = 0;
+  for (; i + lanes <= sum.size(); i += lanes) {
+    const auto both = hn::Add(hn::LoadU(d, &sum[i]), hn::LoadU(d, &in[i]));
+    hn::StoreU(hn::Mul(both, factor), d, &sum[i]);
+  }
+  reference::add_scale(sum.subspan(i), in.subspan(i), scale);
+}
+
+void scale(std::span<float> values, float scale) {
+  const hn::ScalableTag<float> d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto factor = hn::Set(d, scale);
+  std::size_t i = 0;
+  for (; i + lanes <= values.size(); i += lanes) {
+    hn::StoreU(hn::Mul(hn::LoadU(d, &values[i]), factor), d, &values[i]);
+  }
+  reference::scale(values.subspan(i), scale);
+}
+
+// Not hn::Max: of +0 and -0 it returns another one on each architecture.
+void maximum(std::span<float> most, std::span<const float> in) {
+  const hn::ScalableTag<float> d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t i = 0;
+  for (; i + lanes <= most.size(); i += lanes) {
+    const auto old = hn::LoadU(d, &most[i]);
+    const auto other = hn::LoadU(d, &in[i]);
+    hn::StoreU(hn::IfThenElse(hn::Lt(old, other), other, old), d, &most[i]);
+  }
+  reference::maximum(most.subspan(i), in.subspan(i));
+}
+
+// Looks at four vectors at a time for any hit; which element it was, the reference finds out.
+std::size_t first_nonfinite(std::span<const float> values) {
+  const hn::ScalableTag<float> d;
+  const hn::RebindToSigned<decltype(d)> bits;
+  const std::size_t block = 4 * hn::Lanes(d);
+  const auto magnitude = hn::Set(bits, 0x7fffffff);
+  const auto largest_finite = hn::Set(bits, 0x7f7fffff);
+  const auto bad = [&](std::size_t at) HWY_ATTR {
+    const auto value = hn::BitCast(bits, hn::LoadU(d, &values[at]));
+    return hn::Gt(hn::And(value, magnitude), largest_finite);
+  };
+  std::size_t i = 0;
+  for (; i + block <= values.size(); i += block) {
+    const std::size_t step = block / 4;
+    const auto any =
+        hn::Or(hn::Or(bad(i), bad(i + step)), hn::Or(bad(i + 2 * step), bad(i + 3 * step)));
+    if (!hn::AllFalse(bits, any)) break;
+  }
+  return i + reference::first_nonfinite(values.subspan(i));
+}
+
+}  // namespace thinreduce::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace thinreduce::kernels {
+namespace reference {
+
+void add(std::span<float> sum, std::span<const float> in) {
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += in[i];
+}
+
+void add_scale(std::span<float> sum, std::span<const float> in, float scale) {
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = (sum[i] + in[i]) * scale;
+}
+
+void scale(std::span<float> values, float scale) {
+  for (float& value : values) value *= scale;
+}
+
+void maximum(std::span<float> most, std::span<const float> in) {
+  for (std::size_t i = 0; i < most.size(); ++i) most[i] = most[i] < in[i] ? in[i] : most[i];
+}
+
+std::size_t first_nonfinite(std::span<const float> values) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if ((std::bit_cast<std::uint32_t>(values[i]) & 0x7f800000) == 0x7f800000) return i;
+  }
+  return values.size();
+}
+
+}  // namespace reference
+
+THINREDUCE_KERNEL(add);
+THINREDUCE_KERNEL(add_scale);
+THINREDUCE_KERNEL(scale);
+THINREDUCE_KERNEL(maximum);
+THINREDUCE_KERNEL(first_nonfinite);
+
+void add(std::span<float> sum, std::span<const float> in) {
+  ensure(sum.size() == in.size(), "add: spans of the same length");
+  THINREDUCE_CALL(add)(sum, in);
+}
+
+void add_scale(std::span<float> sum, std::span<const float> in, float scale) {
+  ensure(sum.size() == in.size(), "add_scale: spans of the same length");
+  THINREDUCE_CALL(add_scale)(sum, in, scale);
+}
+
+void scale(std::span<float> values, float scale) {
+  THINREDUCE_CALL(scale)(values, scale);
+}
+
+void maximum(std::span<float> most, std::span<const float> in) {
+  ensure(most.size() == in.size(), "maximum: spans of the same length");
+  THINREDUCE_CALL(maximum)(most, in);
+}
+
+std::size_t first_nonfinite(std::span<const float> values) {
+  return THINREDUCE_CALL(first_nonfinite)(values);
+}
+
+}  // namespace thinreduce::kernels
+#endif  // HWY_ONCE

@@ -1,0 +1,104 @@
+#include "thinreduce/kernels/floats.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "thinreduce/error.h"
+#include "thinreduce/kernels/test_data.h"
+
+namespace thinreduce::kernels {
+namespace {
+
+// Runs a kernel and its reference on the same data at every size and offset: same bits, guards
+// intact.
+template <typename Kernel, typename Reference>
+void expect_same(Kernel&& kernel, Reference&& reference) {
+  at_every_size([&](std::size_t size, std::size_t offset) {
+    const auto first = mixed_floats(size, 1);
+    const auto second = mixed_floats(size, 2);
+    Guarded<float> out(std::span<const float>(first), offset);
+    Guarded<float> in(std::span<const float>(second), 2 * offset);
+    kernel(out.span(), in.span());
+    auto expected = first;
+    reference(std::span<float>(expected), std::span<const float>(second));
+    EXPECT_TRUE(same_bits<float>(out.span(), expected));
+    EXPECT_TRUE(same_bits<float>(in.span(), second));
+    EXPECT_TRUE(out.intact());
+    EXPECT_TRUE(in.intact());
+  });
+}
+
+TEST(Floats, EqualTheReferenceOnEveryTarget) {
+  on_every_target([] {
+    expect_same([](auto out, auto in) { add(out, in); },
+                [](auto out, auto in) { reference::add(out, in); });
+    expect_same([](auto out, auto in) { add_scale(out, in, 1 / 3.0f); },
+                [](auto out, auto in) { reference::add_scale(out, in, 1 / 3.0f); });
+    expect_same([](auto out, auto) { scale(out, 1 / 7.0f); },
+                [](auto out, auto) { reference::scale(out, 1 / 7.0f); });
+    expect_same([](auto out, auto in) { maximum(out, in); },
+                [](auto out, auto in) { reference::maximum(out, in); });
+  });
+}
+
+TEST(Floats, KnownValues) {
+  std::vector<float> sum(35, 1.5f);
+  const std::vector<float> in(35, -4.0f);
+  add(sum, in);
+  EXPECT_EQ(sum, std::vector<float>(35, -2.5f));
+  add_scale(sum, in, 0.5f);
+  EXPECT_EQ(sum, std::vector<float>(35, -3.25f));
+  scale(sum, 4.0f);
+  EXPECT_EQ(sum, std::vector<float>(35, -13.0f));
+  maximum(sum, in);
+  EXPECT_EQ(sum, in);
+  maximum(sum, std::vector<float>(35, -5.0f));
+  EXPECT_EQ(sum, in);
+}
+
+TEST(Floats, MaximumOfZerosKeepsTheFirst) {
+  std::vector<float> most(33, -0.0f);
+  maximum(most, std::vector<float>(33, 0.0f));
+  for (const float value : most) EXPECT_TRUE(std::signbit(value));
+}
+
+TEST(Floats, FirstNonfiniteAtEveryPlace) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  on_every_target([&] {
+    at_every_size([&](std::size_t size, std::size_t offset) {
+      auto values = mixed_floats(size, 3);
+      for (auto& value : values) value = std::isfinite(value) ? value : 1.0f;
+      Guarded<float> run(std::span<const float>(values), offset);
+      EXPECT_EQ(first_nonfinite(run.span()), size);
+      if (size > 1) {  // the largest finite values are finite
+        run.span()[0] = std::numeric_limits<float>::max();
+        run.span()[1] = std::numeric_limits<float>::lowest();
+        EXPECT_EQ(first_nonfinite(run.span()), size);
+      }
+      const std::size_t step = size < 2000 ? 1 : 997;
+      for (std::size_t i = 0; i < size; i += step) {
+        for (const float bad : {kInf, -kInf, kNan, -kNan}) {
+          const float old = run.span()[i];
+          run.span()[i] = bad;
+          run.span()[size - 1] = bad;  // a later one must not win
+          EXPECT_EQ(first_nonfinite(run.span()), i);
+          run.span()[size - 1] = 1.0f;
+          run.span()[i] = old;
+        }
+      }
+    });
+  });
+}
+
+TEST(Floats, LengthsThatDifferAreABug) {
+  std::vector<float> five(5), six(6);
+  EXPECT_THROW(add(five, six), BrokenInvariant);
+  EXPECT_THROW(add_scale(five, six, 1), BrokenInvariant);
+  EXPECT_THROW(maximum(six, five), BrokenInvariant);
+}
+
+}  // namespace
+}  // namespace thinreduce::kernels

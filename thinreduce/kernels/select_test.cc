@@ -1,0 +1,172 @@
+#include "thinreduce/kernels/select.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "thinreduce/error.h"
+#include "thinreduce/kernels/test_data.h"
+#include "thinreduce/kernels/top_selector.h"
+
+namespace thinreduce::kernels {
+namespace {
+
+using Floats = std::vector<float>;
+using Indices = std::vector<std::uint32_t>;
+
+// By a full sort: what the selector must equal.
+Indices sorted_selection(const Floats& values, std::size_t k) {
+  Indices order(values.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](auto a, auto b) { return std::abs(values[a]) > std::abs(values[b]); });
+  order.resize(std::min(k, order.size()));
+  std::erase_if(order, [&](auto i) { return values[i] == 0; });
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+void expect_exact(const Floats& values, std::size_t k) {
+  const auto expected = sorted_selection(values, k);
+  const auto check = [&](const Selected& selected) {
+    ASSERT_EQ(Indices(selected.indices.begin(), selected.indices.end()), expected);
+    ASSERT_EQ(selected.values.size(), expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_EQ(selected.values[i], values[expected[i]]);
+    }
+  };
+  SCOPED_TRACE(testing::Message() << "k " << k << " of " << values.size());
+  TopSelector selector;
+  check(selector.select(values, k));
+  // The sum of halves is exact, so the fused form must select the same. With the same selector, to
+  // see that nothing of the first call is left. Denormals may not have a half.
+  Floats halves = values, rest = values;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    halves[i] = values[i] / 2;
+    rest[i] = values[i] - halves[i];
+  }
+  check(selector.add_select(halves, rest, k));
+  EXPECT_EQ(halves, values);
+}
+
+TEST(Collect, EqualsTheReferenceOnEveryTarget) {
+  on_every_target([] {
+    at_every_size([](std::size_t size, std::size_t offset) {
+      const auto values = mixed_floats(size, 1);
+      const auto addend = mixed_floats(size, 2);
+      for (const float least : {0x1p-149f, 0.5f, 2.5f, 1e30f}) {
+        Guarded<float> run(std::span<const float>(values), offset);
+        Guarded<std::uint32_t> indices(size, offset);
+        Guarded<float> found(size, offset);
+        Indices expected_indices(size);
+        Floats expected_found(size), expected_run = values;
+        const auto expect_same = [&](std::size_t count, std::size_t expected) {
+          ASSERT_EQ(count, expected);
+          EXPECT_TRUE(same_bits<std::uint32_t>(indices.span().first(count),
+                                               std::span(expected_indices).first(count)));
+          EXPECT_TRUE(
+              same_bits<float>(found.span().first(count), std::span(expected_found).first(count)));
+          EXPECT_TRUE(same_bits<float>(run.span(), expected_run));
+          EXPECT_TRUE(indices.intact() && found.intact() && run.intact());
+        };
+        expect_same(
+            collect(run.span(), 77, magnitude(least), {indices.span(), found.span()}),
+            reference::collect(values, 77, magnitude(least), {expected_indices, expected_found}));
+        expect_same(
+            add_collect(run.span(), addend, 77, magnitude(least), {indices.span(), found.span()}),
+            reference::add_collect(expected_run, addend, 77, magnitude(least),
+                                   {expected_indices, expected_found}));
+      }
+    });
+  });
+}
+
+TEST(Collect, KnownValues) {
+  const Floats run = {0, -3, 2.5f, -2.5f, 2.4f, 9};
+  Indices indices(6);
+  Floats values(6);
+  ASSERT_EQ(collect(run, 100, magnitude(2.5f), {indices, values}), 4u);
+  indices.resize(4);
+  values.resize(4);
+  EXPECT_EQ(indices, (Indices{101, 102, 103, 105}));
+  EXPECT_EQ(values, (Floats{-3, 2.5f, -2.5f, 9}));
+}
+
+TEST(KthMagnitude, EqualsSorting) {
+  for (const std::size_t size : {1, 2, 3, 100, 1009}) {
+    const auto values = mixed_floats(size, 4);
+    auto sorted = values;
+    std::sort(sorted.begin(), sorted.end(),
+              [](float a, float b) { return std::abs(a) > std::abs(b); });
+    for (std::size_t k = 1; k <= size; ++k) {
+      ASSERT_EQ(kth_magnitude(values, k), magnitude(sorted[k - 1]));
+    }
+    EXPECT_THROW((void)kth_magnitude(values, 0), BrokenInvariant);
+    EXPECT_THROW((void)kth_magnitude(values, size + 1), BrokenInvariant);
+  }
+}
+
+TEST(TopSelector, EqualsSortingAtEverySize) {
+  for (const std::size_t size : kSizes) {
+    const auto values = mixed_floats(size, 8);
+    for (const std::size_t k : {std::size_t{0}, std::size_t{1}, size / 100, size / 3, size - 1,
+                                size, size + 1, 2 * size + 5}) {
+      expect_exact(values, size == 0 ? std::min<std::size_t>(k, 9) : k);
+    }
+  }
+}
+
+TEST(TopSelector, OnEveryTarget) {
+  const auto values = mixed_floats(300007, 9);
+  on_every_target([&] {
+    for (const std::size_t k : {1, 300, 3000, 150000}) expect_exact(values, k);
+  });
+}
+
+// More elements than the room for candidates: the guess and the cuts are at work.
+TEST(TopSelector, HardInputs) {
+  constexpr std::size_t kSize = 400009;
+  std::vector<std::pair<const char*, Floats>> inputs;
+  inputs.emplace_back("all equal", Floats(kSize, -1.5f));
+  inputs.emplace_back("all zero", Floats(kSize, 0.0f));
+  Floats made(kSize);
+  std::mt19937 random(10);
+  for (std::size_t i = 0; i < kSize; ++i) made[i] = static_cast<float>(i);
+  inputs.emplace_back("ascending", made);
+  std::reverse(made.begin(), made.end());
+  inputs.emplace_back("descending", made);
+  for (auto& value : made) value = static_cast<float>(random() % 3) - 1;
+  inputs.emplace_back("three values", made);
+  for (auto& value : made)
+    value = std::bit_cast<float>(static_cast<std::uint32_t>(random() % 5000));
+  inputs.emplace_back("denormals", made);
+  for (auto& value : made) value = random() % 2000 == 0 ? 1.0f : 0.0f;
+  inputs.emplace_back("few are not zero", made);
+  for (std::size_t i = 0; i < kSize; ++i) made[i] = i < kSize - 5000 ? 1e-3f : 1.0f + i % 7;
+  inputs.emplace_back("all of it at the end", made);
+  for (std::size_t i = 0; i < kSize; ++i) made[i] = i % 16 == 0 ? 1.0f + i % 5 : 0.1f;
+  inputs.emplace_back("periodic", made);
+  for (const auto& [name, values] : inputs) {
+    SCOPED_TRACE(name);
+    for (const std::size_t k : {0, 1, 17, 400, 4000, 40000, 200000, 400008, 400009, 400010}) {
+      expect_exact(values, k);
+    }
+  }
+}
+
+// The largest values are just where the sample looks, so that the guess is far too high.
+TEST(TopSelector, GuessThatIsTooHigh) {
+  constexpr std::size_t kSize = 16384 * 25;
+  Floats values(kSize, 0.25f);
+  std::uint32_t random = 1;
+  for (std::size_t i = 0; i < 16384; ++i) {
+    random = random * 1664525 + 1013904223;
+    values[i * 25 + (random >> 8) % 25] = 8.0f + static_cast<float>(i % 1000);
+  }
+  for (const std::size_t k : {1000, 4000, 16384, 16385, 100000}) expect_exact(values, k);
+}
+
+}  // namespace
+}  // namespace thinreduce::kernels
