@@ -6,6 +6,8 @@ find_package(GTest REQUIRED)
 
 add_library(thinreduce_test_main tests/test_main.cc)
 target_link_libraries(thinreduce_test_main PUBLIC thinreduce GTest::gtest GTest::gmock fmt::fmt)
+target_compile_definitions(thinreduce_test_main
+                           PUBLIC THINREDUCE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 
 set(simd_targets reference SSSE3 SSE4 AVX2 AVX3 AVX3_DL)
 

@@ -1,0 +1,80 @@
+// N ranks as threads, for tests: every rank runs the same function on its own transport.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "thinreduce/error.h"
+#include "thinreduce/transport/threads.h"
+
+namespace thinreduce {
+
+using RankFunction = std::function<void(std::unique_ptr<Transport>)>;
+
+// Returns what each rank threw; null where it returned.
+inline std::vector<std::exception_ptr> try_ranks(int world, const RankFunction& work) {
+  auto transports = connect_threads(world);
+  std::vector<std::exception_ptr> thrown(transports.size());
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < transports.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        work(std::move(transports[rank]));
+      } catch (...) {
+        thrown[rank] = std::current_exception();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return thrown;
+}
+
+// The message of an Error of the given kind; fails the test for anything else.
+inline std::string error_text(const std::exception_ptr& thrown, ErrorCode code) {
+  if (!thrown) {
+    ADD_FAILURE() << "nothing was thrown, expected " << to_string(code);
+    return "";
+  }
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Error& error) {
+    EXPECT_EQ(to_string(error.code()), to_string(code)) << error.what();
+    return error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "not an Error: " << error.what();
+    return error.what();
+  }
+}
+
+// The message of the Error that `work` throws.
+template <typename Work>
+std::string thrown_text(ErrorCode code, Work&& work) {
+  std::exception_ptr thrown;
+  try {
+    work();
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  return error_text(thrown, code);
+}
+
+// As try_ranks, for work that must not throw.
+inline void run_ranks(int world, const RankFunction& work) {
+  const auto thrown = try_ranks(world, work);
+  for (std::size_t rank = 0; rank < thrown.size(); ++rank) {
+    if (!thrown[rank]) continue;
+    try {
+      std::rethrow_exception(thrown[rank]);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << "rank " << rank << ": " << error.what();
+    }
+  }
+}
+
+}  // namespace thinreduce

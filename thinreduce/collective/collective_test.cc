@@ -1,0 +1,332 @@
+// The laws of the collectives, over worlds and sizes: right result, same bits on all ranks, and
+// exactly the bytes that each header states.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <numeric>
+
+#include "tests/ranks.h"
+#include "thinreduce/collective/broadcast.h"
+#include "thinreduce/collective/gather.h"
+#include "thinreduce/collective/ring.h"
+#include "thinreduce/collective/root.h"
+#include "thinreduce/error.h"
+#include "thinreduce/wire/bytes.h"
+
+namespace thinreduce {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr FrameId kId{.method = 9, .bucket = 1, .step = 2, .elements = 3, .spec_hash = 4};
+
+// Small whole numbers: sums are exact, so the expected value does not depend on the order.
+std::vector<float> whole_numbers(std::size_t size, int rank) {
+  std::vector<float> values(size);
+  for (std::size_t i = 0; i < size; ++i) {
+    values[i] = static_cast<float>((i * 37 + static_cast<std::size_t>(rank) * 101) % 1000) - 500;
+  }
+  return values;
+}
+
+std::vector<float> fractions(std::size_t size, int rank) {
+  auto values = whole_numbers(size, rank);
+  for (auto& value : values) value = value / 3 + 0.1F;
+  return values;
+}
+
+// What every rank ended with, to be compared after all are done.
+class Results {
+ public:
+  void add(const std::vector<float>& values) {
+    const std::lock_guard lock(mutex_);
+    all_.push_back(values);
+  }
+  void expect_same_bits(int world) const {
+    ASSERT_EQ(all_.size(), static_cast<std::size_t>(world));
+    for (const auto& values : all_) {
+      ASSERT_EQ(values.size(), all_[0].size());
+      if (values.empty()) continue;
+      EXPECT_EQ(std::memcmp(values.data(), all_[0].data(), values.size() * sizeof(float)), 0);
+    }
+  }
+  [[nodiscard]] const std::vector<float>& first() const { return all_.at(0); }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::vector<float>> all_;
+};
+
+struct Case {
+  int world;
+  std::size_t size;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const int world : {1, 2, 3, 4, 7, 8}) {
+    for (const std::size_t size : {0, 1, 2, 5, 13, 64, 1009, 20011}) all.push_back({world, size});
+  }
+  return all;
+}
+
+class Collective : public testing::TestWithParam<Case> {
+ protected:
+  [[nodiscard]] int world() const { return GetParam().world; }
+  [[nodiscard]] std::size_t size() const { return GetParam().size; }
+  // 100-byte segments: the large sizes have hundreds of segments a chunk.
+  const RingOptions ring_{.segment_bytes = 100, .direct_bytes = 0};
+};
+
+INSTANTIATE_TEST_SUITE_P(All, Collective, testing::ValuesIn(cases()),
+                         [](const testing::TestParamInfo<Case>& info) {
+                           return std::to_string(info.param.world) + "ranks_" +
+                                  std::to_string(info.param.size);
+                         });
+
+TEST_P(Collective, RingSumIsTheSumAndSendsTheStatedBytes) {
+  Results results;
+  run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
+    Exchange exchange(*transport, 30s, kId);
+    auto values = whole_numbers(size(), transport->rank());
+    ring_sum(exchange, values, 1, ring_);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      float expected = 0;
+      for (int rank = 0; rank < world(); ++rank) expected += whole_numbers(size(), rank)[i];
+      ASSERT_EQ(values[i], expected) << i;
+      if (i == 20) break;  // the rest is compared below
+    }
+    EXPECT_EQ(transport->total_traffic().bytes_sent,
+              ring_bytes_sent(transport->rank(), world(), size(), sizeof(float)));
+    results.add(values);
+  });
+  results.expect_same_bits(world());
+  std::vector<float> expected(size());
+  for (int rank = 0; rank < world(); ++rank) {
+    const auto values = whole_numbers(size(), rank);
+    std::transform(expected.begin(), expected.end(), values.begin(), expected.begin(),
+                   std::plus<>());
+  }
+  EXPECT_EQ(results.first(), expected);
+}
+
+TEST_P(Collective, RingMeanHasTheSameBitsOnAllRanks) {
+  Results results;
+  run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
+    Exchange exchange(*transport, 30s, kId);
+    auto values = fractions(size(), transport->rank());
+    ring_sum(exchange, values, 1.0F / static_cast<float>(world()), ring_);
+    results.add(values);
+  });
+  results.expect_same_bits(world());
+  for (std::size_t i = 0; i < size(); ++i) {
+    double expected = 0;
+    for (int rank = 0; rank < world(); ++rank) {
+      expected += (static_cast<double>((i * 37 + static_cast<std::size_t>(rank) * 101) % 1000) -
+                   500) / 3 + 0.1;
+    }
+    ASSERT_NEAR(results.first()[i], expected / world(), 2e-4) << i;
+  }
+}
+
+TEST_P(Collective, DirectSumEqualsTheRing) {
+  Results results;
+  run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
+    Exchange exchange(*transport, 30s, kId);
+    auto values = whole_numbers(size(), transport->rank());
+    ring_sum(exchange, values, 1, {.segment_bytes = 100, .direct_bytes = 1 << 20});
+    auto by_ring = whole_numbers(size(), transport->rank());
+    const auto direct = transport->total_traffic().bytes_sent;
+    EXPECT_EQ(direct, static_cast<std::uint64_t>(world() - 1) * size() * sizeof(float));
+    ring_sum(exchange, by_ring, 1, ring_);
+    EXPECT_EQ(values, by_ring);
+    results.add(values);
+  });
+  results.expect_same_bits(world());
+}
+
+TEST_P(Collective, RingMaxIsTheMaximum) {
+  for (const std::size_t direct : {0, 1 << 20}) {
+    run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
+      Exchange exchange(*transport, 30s, kId);
+      auto values = whole_numbers(size(), transport->rank());
+      ring_max(exchange, values, {.segment_bytes = 100, .direct_bytes = direct});
+      std::vector<float> expected = whole_numbers(size(), 0);
+      for (int rank = 1; rank < world(); ++rank) {
+        const auto other = whole_numbers(size(), rank);
+        for (std::size_t i = 0; i < size(); ++i) expected[i] = std::max(expected[i], other[i]);
+      }
+      EXPECT_EQ(values, expected);
+    });
+  }
+}
+
+// A payload whose wire form grows with the number of ranks in it, and that checks the ring's
+// promises: each range is encoded once and first, decoded once and last.
+class CheckedPayload final : public RingPayload {
+ public:
+  CheckedPayload(std::vector<float> own, int world)
+      : result(own.size()), own_(std::move(own)), world_(world), touched_(own_.size()) {
+    for (int summed = 0; summed <= world; ++summed) {
+      wires_.emplace_back(own_.size() * bytes_at(summed));
+    }
+  }
+  [[nodiscard]] std::size_t units() const override { return own_.size(); }
+  [[nodiscard]] std::size_t unit_bytes() const override { return bytes_at(1); }
+  [[nodiscard]] std::span<std::byte> wire(UnitRange range, int summed) override {
+    return std::span(wires_[static_cast<std::size_t>(summed)])
+        .subspan(range.begin * bytes_at(summed), range.size() * bytes_at(summed));
+  }
+  void encode(UnitRange range) override {
+    for (std::size_t i = range.begin; i < range.end; ++i) {
+      EXPECT_EQ(touched_[i]++, 0) << "encoded twice or late: " << i;
+      store(i, 1, own_[i]);
+    }
+  }
+  void add(UnitRange range, int summed, std::span<const std::byte> incoming) override {
+    for (std::size_t i = range.begin; i < range.end; ++i) {
+      EXPECT_EQ(touched_[i], 1) << "added before it was encoded: " << i;
+      const auto at = (i - range.begin) * bytes_at(summed);
+      store(i, summed + 1, load_value<float>(incoming, at) + own_[i]);
+    }
+  }
+  void decode(UnitRange range) override {
+    for (std::size_t i = range.begin; i < range.end; ++i) {
+      EXPECT_EQ(touched_[i]++, 1) << "decoded twice: " << i;
+      result[i] = load_value<float>(wires_[static_cast<std::size_t>(world_)],
+                                    i * bytes_at(world_));
+    }
+  }
+  static std::size_t bytes_at(int summed) { return 4 + static_cast<std::size_t>(summed); }
+
+  std::vector<float> result;
+
+ private:
+  void store(std::size_t i, int summed, float value) {
+    store_value(std::span(wires_[static_cast<std::size_t>(summed)]), i * bytes_at(summed), value);
+  }
+
+  std::vector<float> own_;
+  int world_;
+  std::vector<int> touched_;
+  std::vector<std::vector<std::byte>> wires_;
+};
+
+TEST_P(Collective, RingKeepsItsPromisesToThePayload) {
+  run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
+    Exchange exchange(*transport, 30s, kId);
+    CheckedPayload payload(whole_numbers(size(), transport->rank()), world());
+    ring_sum(exchange, payload, ring_);
+    std::vector<float> expected(size());
+    for (int rank = 0; rank < world(); ++rank) {
+      const auto values = whole_numbers(size(), rank);
+      for (std::size_t i = 0; i < size(); ++i) expected[i] += values[i];
+    }
+    EXPECT_EQ(payload.result, expected);
+  });
+}
+
+TEST_P(Collective, GatherDeliversUnequalPayloadsInRankOrder) {
+  // Every third rank sends nothing.
+  const auto bytes = [&](int rank) { return rank % 3 == 2 ? 0 : size() + 10 * static_cast<std::size_t>(rank); };
+  const auto payload = [&](int rank) {
+    return std::vector<std::byte>(bytes(rank), static_cast<std::byte>(rank + 1));
+  };
+  run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
+    Exchange exchange(*transport, 30s, kId);
+    int next = 0;
+    gather(exchange, payload(transport->rank()), size() + 100,
+           [&](int rank, std::span<const std::byte> got) {
+             EXPECT_EQ(rank, next++);
+             const auto expected = payload(rank);
+             EXPECT_TRUE(std::equal(got.begin(), got.end(), expected.begin(), expected.end()));
+           });
+    EXPECT_EQ(next, world());
+    EXPECT_EQ(transport->total_traffic().bytes_sent,
+              static_cast<std::uint64_t>(world() - 1) *
+                  (kFrameHeaderBytes + bytes(transport->rank())));
+  });
+}
+
+TEST_P(Collective, BroadcastFromEveryRoot) {
+  for (int root = 0; root < world(); ++root) {
+    run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
+      Exchange exchange(*transport, 30s, kId);
+      std::vector<std::byte> message(size());
+      if (transport->rank() == root) std::fill(message.begin(), message.end(), std::byte{77});
+      broadcast(exchange, root, message, {.segment_bytes = 100});
+      EXPECT_EQ(message, std::vector<std::byte>(size(), std::byte{77}));
+      const bool last = (transport->rank() + 1) % world() == root;
+      EXPECT_EQ(transport->total_traffic().bytes_sent, last ? 0 : size());
+    });
+  }
+}
+
+TEST_P(Collective, ThroughRootAndBack) {
+  for (const int root : {0, world() - 1}) {
+    run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
+      Exchange exchange(*transport, 30s, kId);
+      const std::vector<std::byte> own(size(), static_cast<std::byte>(transport->rank()));
+      const auto reply = through_root(
+          exchange, root, own, size() * static_cast<std::size_t>(world()),
+          [&](const std::vector<std::span<const std::byte>>& payloads) {
+            std::vector<std::byte> all;
+            for (const auto& one : payloads) all.insert(all.end(), one.begin(), one.end());
+            return all;
+          });
+      ASSERT_EQ(reply.size(), size() * static_cast<std::size_t>(world()));
+      for (std::size_t i = 0; i < reply.size(); ++i) {
+        ASSERT_EQ(reply[i], static_cast<std::byte>(i / size()));
+      }
+      if (world() == 1) return;
+      const bool last = (transport->rank() + 1) % world() == root;
+      const std::uint64_t up = transport->rank() == root ? 0 : kFrameHeaderBytes + size();
+      const std::uint64_t down = last ? 0 : kFrameHeaderBytes + reply.size();
+      EXPECT_EQ(transport->total_traffic().bytes_sent, up + down);
+    });
+  }
+}
+
+TEST(Gather, RefusesWhatDoesNotBelongHere) {
+  // Rank 1 is one step ahead; rank 0 says so and names both.
+  auto thrown = try_ranks(2, [](std::unique_ptr<Transport> transport) {
+    FrameId id = kId;
+    id.step += static_cast<std::uint64_t>(transport->rank());
+    Exchange exchange(*transport, 5s, id);
+    gather(exchange, {}, 10, [](int, std::span<const std::byte>) {});
+  });
+  const auto text = error_text(thrown[0], ErrorCode::mismatch);
+  EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+  EXPECT_NE(text.find("step 3, expected 2"), std::string::npos) << text;
+  // More than the bucket can need is refused before memory is set aside for it.
+  thrown = try_ranks(2, [](std::unique_ptr<Transport> transport) {
+    Exchange exchange(*transport, 5s, kId);
+    const std::vector<std::byte> big(1000);
+    gather(exchange, big, transport->rank() == 0 ? 999 : 1000,
+           [](int, std::span<const std::byte>) {});
+  });
+  EXPECT_NE(error_text(thrown[0], ErrorCode::bad_frame).find("1000 bytes"), std::string::npos);
+}
+
+TEST(Ring, ALostRankEndsTheSumOnAllOthers) {
+  const auto thrown = try_ranks(4, [](std::unique_ptr<Transport> transport) {
+    Exchange exchange(*transport, 30s, kId);
+    std::vector<float> values(100'000);
+    try {
+      if (transport->rank() == 2) throw Error(ErrorCode::bad_input, "rank 2 fails on purpose");
+      ring_sum(exchange, values, 1);
+    } catch (const Error& error) {
+      transport->abandon(error.what());
+      throw;
+    }
+  });
+  for (const int rank : {0, 1, 3}) {
+    const auto text = error_text(thrown[static_cast<std::size_t>(rank)], ErrorCode::lost_peer);
+    EXPECT_NE(text.find("rank 2"), std::string::npos) << text;
+  }
+}
+
+}  // namespace
+}  // namespace thinreduce

@@ -1,0 +1,112 @@
+#include "thinreduce/transport/throttle.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/ranks.h"
+#include "thinreduce/collective/ring.h"
+#include "thinreduce/error.h"
+
+namespace thinreduce {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(Link, ParsesWhatPeopleWrite) {
+  EXPECT_DOUBLE_EQ(Link::parse("1gbit").bytes_per_second, 125e6);
+  EXPECT_DOUBLE_EQ(Link::parse("100mbit,5ms").bytes_per_second, 12.5e6);
+  EXPECT_DOUBLE_EQ(Link::parse("100mbit,5ms").latency.count(), 0.005);
+  EXPECT_DOUBLE_EQ(Link::parse("2.5gbit,200us").latency.count(), 0.0002);
+  EXPECT_DOUBLE_EQ(Link::parse("56kbit,1s").latency.count(), 1.0);
+  EXPECT_FALSE(Link::parse("unlimited").limits());
+  EXPECT_TRUE(Link::parse("unlimited,1ms").limits());
+  EXPECT_EQ(Link::parse("100mbit,5ms").to_string(), "100mbit,5ms");
+}
+
+TEST(Link, RefusesTheRest) {
+  for (const char* text : {"", "fast", "1", "1gb", "-1gbit", "0mbit", "1gbit,", "1gbit,5",
+                           "1gbit,5 ms", "1gbit,5ms,", "nangbit", "infgbit", "1e30gbit"}) {
+    const auto said = thrown_text(ErrorCode::bad_input, [&] { (void)Link::parse(text); });
+    EXPECT_NE(said.find("link '"), std::string::npos) << said;
+  }
+}
+
+// Seconds that `messages` messages of `bytes` from rank 0 to rank 1 take over `link`.
+double transfer_seconds(const Link& link, int messages, std::size_t bytes) {
+  double seconds = 0;
+  run_ranks(2, [&](std::unique_ptr<Transport> inner) {
+    auto transport = throttle(std::move(inner), link);
+    std::vector<std::byte> memory(bytes);
+    const auto start = Clock::now();
+    std::vector<Pending> pending;
+    for (int i = 0; i < messages; ++i) {
+      pending.push_back(transport->rank() == 0 ? transport->send(1, Channel::data, memory)
+                                               : transport->receive(0, Channel::data, memory));
+    }
+    for (auto& operation : pending) operation->wait(Deadline::after(30s));
+    if (transport->rank() == 1) seconds = Seconds(Clock::now() - start).count();
+    EXPECT_EQ(transport->total_traffic().bytes_sent,
+              transport->rank() == 0 ? static_cast<std::uint64_t>(messages) * bytes : 0U);
+  });
+  return seconds;
+}
+
+// A link never delivers early; how late it may be on a busy machine is the benchmark's business.
+TEST(Throttle, BandwidthAndLatencyAreLowerBounds) {
+  EXPECT_GE(transfer_seconds(Link::parse("80mbit"), 4, 100'000), 0.040);
+  EXPECT_GE(transfer_seconds(Link::parse("unlimited,20ms"), 1, 1000), 0.020);
+  // Messages follow one another on the link: the latency is paid once, not four times.
+  const double pipelined = transfer_seconds(Link::parse("80mbit,50ms"), 4, 100'000);
+  EXPECT_GE(pipelined, 0.090);
+  EXPECT_LT(pipelined, 0.240);
+}
+
+TEST(Throttle, ManySendersShareTheReceiversLink) {
+  run_ranks(4, [](std::unique_ptr<Transport> inner) {
+    auto transport = throttle(std::move(inner), Link::parse("80mbit"));
+    std::vector<std::byte> memory(300'000);
+    const auto part = [&](int peer) {
+      return std::span(memory).subspan(static_cast<std::size_t>(peer - 1) * 100'000, 100'000);
+    };
+    const auto start = Clock::now();
+    if (transport->rank() != 0) {
+      transport->send(0, Channel::data, part(1))->wait(Deadline::after(30s));
+      return;
+    }
+    std::vector<Pending> pending;
+    for (int peer = 1; peer < 4; ++peer) {
+      pending.push_back(transport->receive(peer, Channel::data, part(peer)));
+    }
+    for (auto& operation : pending) operation->wait(Deadline::after(30s));
+    EXPECT_GE(Seconds(Clock::now() - start).count(), 0.030);
+  });
+}
+
+TEST(Throttle, BothDirectionsRunAtFullSpeed) {
+  run_ranks(2, [](std::unique_ptr<Transport> inner) {
+    auto transport = throttle(std::move(inner), Link::parse("80mbit"));
+    std::vector<std::byte> out(1'000'000);
+    std::vector<std::byte> in(1'000'000);
+    const auto start = Clock::now();
+    const int peer = 1 - transport->rank();
+    auto receive = transport->receive(peer, Channel::data, in);
+    auto send = transport->send(peer, Channel::data, out);
+    receive->wait(Deadline::after(30s));
+    send->wait(Deadline::after(30s));
+    // Half duplex would take 0.2 s.
+    EXPECT_LT(Seconds(Clock::now() - start).count(), 0.19);
+  });
+}
+
+TEST(Throttle, AMessageThatCantArriveInTimeIsAnError) {
+  const auto thrown = try_ranks(2, [](std::unique_ptr<Transport> inner) {
+    auto transport = throttle(std::move(inner), Link::parse("8kbit"));
+    std::vector<std::byte> memory(100'000);
+    auto pending = transport->rank() == 0 ? transport->send(1, Channel::data, memory)
+                                          : transport->receive(0, Channel::data, memory);
+    pending->wait(Deadline::after(Seconds(0.1)));
+  });
+  EXPECT_NE(error_text(thrown[1], ErrorCode::timeout).find("8kbit"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace thinreduce
