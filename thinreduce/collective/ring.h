@@ -8,26 +8,20 @@
 // one segment overlaps with the wire of the others.
 //
 // Steps: 2(N-1). Bytes sent by rank r: 2*payload - chunk(r+1) - chunk(r+2) (chunks modulo N).
-// A payload of at most kDirectBytes goes straight to every other rank instead: 1 step,
-// (N-1)*payload bytes sent, because then latency is what counts.
+// Floats of at most RingOptions::direct_bytes go straight to every other rank instead and are added
+// in rank order: 1 step, (N-1)*payload bytes sent, because then latency is what counts.
 //
-// The order of addition depends on N and the number of units only, and one rank completes each
-// chunk, so all ranks end with the same bits.
+// The order of addition depends on N and the number of units only, and each sum is either completed
+// by one rank or added in the same order by all, so all ranks end with the same bits.
 #pragma once
 
 #include <cstddef>
 #include <span>
 
+#include "thinreduce/collective/chunks.h"
 #include "thinreduce/collective/exchange.h"
 
 namespace thinreduce {
-
-// Units [begin, end) of a payload.
-struct UnitRange {
-  std::size_t begin = 0;
-  std::size_t end = 0;
-  [[nodiscard]] std::size_t size() const { return end - begin; }
-};
 
 // What travels round the ring, as the method keeps it. The ring calls with ranges that never cross
 // a segment; each range is encoded once, before anything else happens to it.
@@ -53,7 +47,7 @@ struct RingOptions {
   // Small enough that a chunk of a typical bucket has several segments in flight, large enough that
   // a message's fixed cost does not show. Tests shrink it to reach the many-segments path.
   std::size_t segment_bytes = 512 * 1024;
-  // At most this many bytes go straight to every rank.
+  // Floats of at most this many bytes go straight to every rank: there, a hop costs more than bytes.
   std::size_t direct_bytes = 16 * 1024;
 };
 
@@ -66,9 +60,8 @@ void ring_sum(Exchange& exchange, std::span<float> values, float scale,
 // The elementwise maximum in place, by the same ring.
 void ring_max(Exchange& exchange, std::span<float> values, const RingOptions& options = {});
 
-// What ring_sum of `units` units of `unit_bytes` makes rank `rank` send.
+// What a ring of `units` units of `unit_bytes` makes `rank` send.
 [[nodiscard]] std::uint64_t ring_bytes_sent(int rank, int world, std::size_t units,
-                                            std::size_t unit_bytes,
-                                            const RingOptions& options = {});
+                                            std::size_t unit_bytes);
 
 }  // namespace thinreduce

@@ -1,7 +1,7 @@
 // To root and back: one rank collects every payload, answers, and all ranks get the answer.
 //
-// Steps: 1 to the root, then the broadcast's. Bytes sent: 64 + payload(r) by every rank but the
-// root, plus the broadcast's for the answer.
+// Steps: 1 to the root, then two broadcasts. Bytes sent: 64 + payload(r) by every rank but the
+// root, and 64 + answer by every rank but the last of the chain.
 #pragma once
 
 #include <cstddef>

@@ -1,0 +1,41 @@
+#include "thinreduce/collective/broadcast.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "thinreduce/collective/chunks.h"
+
+namespace thinreduce {
+
+void broadcast(Exchange& exchange, int root, std::span<std::byte> message,
+               const BroadcastOptions& options) {
+  const int world = exchange.size();
+  const int rank = exchange.rank();
+  if (world == 1 || message.empty()) return;
+  const bool first = rank == root;
+  const bool last = (rank + 1) % world == root;
+  const std::size_t segments =
+      std::max<std::size_t>(1, (message.size() + options.segment_bytes - 1) / options.segment_bytes);
+  const auto segment = [&](std::size_t s) {
+    const UnitRange range = cut({0, message.size()}, segments, s);
+    return message.subspan(range.begin, range.size());
+  };
+
+  std::vector<Pending> receives(segments);
+  if (!first) {
+    for (std::size_t s = 0; s < segments; ++s) {
+      receives[s] = exchange.transport().receive((rank + world - 1) % world, Channel::data,
+                                                 segment(s));
+    }
+  }
+  std::vector<Pending> sends;
+  for (std::size_t s = 0; s < segments; ++s) {
+    if (!first) exchange.wait(*receives[s]);
+    if (!last) {
+      sends.push_back(exchange.transport().send((rank + 1) % world, Channel::data, segment(s)));
+    }
+  }
+  for (auto& send : sends) exchange.wait(*send);
+}
+
+}  // namespace thinreduce

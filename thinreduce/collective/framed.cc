@@ -1,0 +1,47 @@
+#include "thinreduce/collective/framed.h"
+
+#include <fmt/format.h>
+
+#include "thinreduce/error.h"
+
+namespace thinreduce {
+
+FramedSend::FramedSend(Exchange& exchange, int peer, const FrameHeaderBytes& header,
+                       std::span<const std::byte> payload)
+    : header_(exchange.transport().send(peer, Channel::header, header)) {
+  if (!payload.empty()) payload_ = exchange.transport().send(peer, Channel::data, payload);
+}
+
+void FramedSend::wait(Exchange& exchange) {
+  exchange.wait(*header_);
+  if (payload_) exchange.wait(*payload_);
+}
+
+FramedReceive::FramedReceive(Exchange& exchange, int peer, std::size_t limit)
+    : peer_(peer),
+      limit_(limit),
+      pending_header_(exchange.transport().receive(peer, Channel::header, bytes_)) {}
+
+void FramedReceive::wait_header(Exchange& exchange) {
+  exchange.wait(*pending_header_);
+  header_ = decode_header(bytes_, peer_);
+  check_id(header_, exchange.id());
+  if (header_.payload_bytes > limit_) {
+    throw Error(ErrorCode::bad_frame,
+                fmt::format("rank {} announces a payload of {} bytes for bucket {}, step {}; at "
+                            "most {} make sense",
+                            peer_, header_.payload_bytes, header_.id.bucket, header_.id.step,
+                            limit_));
+  }
+  payload_.resize(header_.payload_bytes);
+  if (!payload_.empty()) {
+    pending_payload_ = exchange.transport().receive(peer_, Channel::data, payload_);
+  }
+}
+
+void FramedReceive::wait_payload(Exchange& exchange) {
+  if (pending_payload_) exchange.wait(*pending_payload_);
+  exchange.decode([&] { check_payload(header_, payload_); });
+}
+
+}  // namespace thinreduce

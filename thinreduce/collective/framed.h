@@ -1,0 +1,48 @@
+// One frame from one rank to another: the header first, so that the receiver can check what is
+// coming before it makes room for it.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "thinreduce/collective/exchange.h"
+#include "thinreduce/wire/frame.h"
+
+namespace thinreduce {
+
+class FramedSend {
+ public:
+  // `header` and `payload` must stay in place until wait() returns or this object is destroyed.
+  FramedSend(Exchange& exchange, int peer, const FrameHeaderBytes& header,
+             std::span<const std::byte> payload);
+  void wait(Exchange& exchange);
+
+ private:
+  Pending header_;
+  Pending payload_;
+};
+
+class FramedReceive {
+ public:
+  // A payload of more than `limit` bytes is refused.
+  FramedReceive(Exchange& exchange, int peer, std::size_t limit);
+  FramedReceive(const FramedReceive&) = delete;
+  FramedReceive& operator=(const FramedReceive&) = delete;
+  // Checks the header and starts to receive the payload.
+  void wait_header(Exchange& exchange);
+  // Checks the payload against its header.
+  void wait_payload(Exchange& exchange);
+  [[nodiscard]] std::span<const std::byte> payload() const { return payload_; }
+
+ private:
+  int peer_;
+  std::size_t limit_;
+  FrameHeaderBytes bytes_{};
+  FrameHeader header_;
+  std::vector<std::byte> payload_;
+  Pending pending_header_;
+  Pending pending_payload_;
+};
+
+}  // namespace thinreduce

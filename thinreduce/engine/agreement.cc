@@ -1,0 +1,117 @@
+#include "thinreduce/engine/agreement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "thinreduce/error.h"
+#include "thinreduce/wire/bytes.h"
+
+namespace thinreduce {
+namespace {
+
+// Compares one field over all ranks; the first rank that differs from rank 0 is named.
+template <typename Field>
+void same_on_all(const std::vector<Statement>& statements, const char* what, const char* advice,
+                 Field field) {
+  for (std::size_t rank = 1; rank < statements.size(); ++rank) {
+    const auto first = field(statements[0]);
+    const auto other = field(statements[rank]);
+    if (first == other) continue;
+    throw Error(ErrorCode::mismatch,
+                fmt::format("bucket {}, step {}: {} is {} on rank 0 and {} on rank {}; {}",
+                            statements[0].id.bucket, statements[0].id.step, what, first, other,
+                            rank, advice));
+  }
+}
+
+}  // namespace
+
+StatementBytes encode_statement(const Statement& statement, int rank) {
+  StatementBytes bytes{};
+  const auto payload = std::span(bytes).subspan(kFrameHeaderBytes);
+  store_value<std::uint32_t>(payload, 0, statement.finite ? 0 : 1);
+  store_value<std::uint32_t>(payload, 4, statement.id.method);
+  store_value(payload, 8, statement.first_bad);
+  store_value(payload, 16, statement.fingerprint);
+  store_value(payload, 24, statement.last_result);
+  FrameId id = statement.id;
+  id.method = 0;
+  const auto header = encode_header(id, rank, payload);
+  std::copy(header.begin(), header.end(), bytes.begin());
+  return bytes;
+}
+
+Statement decode_statement(const StatementBytes& bytes, int rank) {
+  const auto payload = std::span(bytes).subspan(kFrameHeaderBytes);
+  const FrameHeader header = decode_header(bytes, rank);
+  check_payload(header, payload);
+  const auto status = load_value<std::uint32_t>(payload, 0);
+  const auto method = load_value<std::uint32_t>(payload, 4);
+  if (header.id.method != 0 || status > 1 || method > 0xFFFF) {
+    throw Error(ErrorCode::bad_frame,
+                fmt::format("rank {} sent an agreement of method {}, status {}, serving method {}: "
+                            "no such thing",
+                            rank, header.id.method, status, method));
+  }
+  Statement statement;
+  statement.id = header.id;
+  statement.id.method = static_cast<std::uint16_t>(method);
+  statement.finite = status == 0;
+  statement.first_bad = load_value<std::uint64_t>(payload, 8);
+  statement.fingerprint = load_value<std::uint64_t>(payload, 16);
+  statement.last_result = load_value<std::uint64_t>(payload, 24);
+  return statement;
+}
+
+void check_agreement(const std::vector<Statement>& statements) {
+  const char* order = "submit the same buckets in the same order on all ranks";
+  same_on_all(statements, "the bucket's number", order, [](auto& s) { return s.id.bucket; });
+  same_on_all(statements, "the number of elements", order, [](auto& s) { return s.id.elements; });
+  same_on_all(statements, "the step", "load the states of one checkpoint on all ranks",
+              [](auto& s) { return s.id.step; });
+  same_on_all(statements, "the hash of the spec, shapes and options",
+              "use the same spec, seed and tensors on all ranks",
+              [](auto& s) { return s.id.spec_hash; });
+  same_on_all(statements, "the method", "use the same spec on all ranks",
+              [](auto& s) { return s.id.method; });
+  same_on_all(statements, "the hash of the method's shared state",
+              "the ranks have drifted apart; restart from a checkpoint",
+              [](auto& s) { return s.fingerprint; });
+  same_on_all(statements, "the hash of the last mean",
+              "the ranks have drifted apart; restart from a checkpoint",
+              [](auto& s) { return s.last_result; });
+  for (std::size_t rank = 0; rank < statements.size(); ++rank) {
+    if (statements[rank].finite) continue;
+    throw Error(ErrorCode::bad_input,
+                fmt::format("bucket {}, step {}: the gradient of rank {} is NaN or Inf at index {}; "
+                            "nothing was reduced",
+                            statements[rank].id.bucket, statements[rank].id.step, rank,
+                            statements[rank].first_bad));
+  }
+}
+
+Agreement::Agreement(Transport& transport, const Statement& own)
+    : rank_(transport.rank()),
+      own_(own),
+      out_(encode_statement(own, rank_)),
+      in_(static_cast<std::size_t>(transport.size())) {
+  for (int peer = 0; peer < transport.size(); ++peer) {
+    if (peer == rank_) continue;
+    pending_.push_back(
+        transport.receive(peer, Channel::agreement, in_[static_cast<std::size_t>(peer)]));
+    pending_.push_back(transport.send(peer, Channel::agreement, out_));
+  }
+}
+
+void Agreement::conclude(Seconds timeout) {
+  for (auto& operation : pending_) operation->wait(Deadline::after(timeout));
+  std::vector<Statement> statements;
+  for (std::size_t rank = 0; rank < in_.size(); ++rank) {
+    const bool own = static_cast<int>(rank) == rank_;
+    statements.push_back(own ? own_ : decode_statement(in_[rank], static_cast<int>(rank)));
+  }
+  check_agreement(statements);
+}
+
+}  // namespace thinreduce

@@ -1,0 +1,227 @@
+#include "thinreduce/engine/reducer.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "thinreduce/collective/ring.h"
+#include "thinreduce/kernels/floats.h"
+#include "thinreduce/methods/fp32.h"
+#include "thinreduce/wire/checksum.h"
+
+namespace thinreduce {
+namespace {
+
+// Names, shapes and places: what must be the same on all ranks beside the settings.
+std::uint64_t hash_layout(const BucketLayout& layout) {
+  std::string text = fmt::format("{}", layout.elements);
+  for (const Tensor& tensor : layout.tensors) {
+    text += fmt::format("|{}@{}:{}", tensor.name, tensor.offset, fmt::join(tensor.shape, "x"));
+  }
+  return checksum(text);
+}
+
+// Copies between the raw tensors' places in the bucket and one run of floats.
+template <typename Copy>
+void for_raw_tensors(const BucketLayout& layout, std::span<float> values, std::span<float> run,
+                     Copy copy) {
+  std::size_t at = 0;
+  for (const Tensor& tensor : layout.tensors) {
+    if (!tensor.raw) continue;
+    copy(values.subspan(tensor.offset, tensor.elements()), run.subspan(at, tensor.elements()));
+    at += tensor.elements();
+  }
+}
+
+}  // namespace
+
+void check_layout(const BucketLayout& layout, std::span<const float> values,
+                  std::span<const float> second_moment) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorCode::bad_input, fmt::format("bucket {}: {}", layout.id, why));
+  };
+  if (values.size() != layout.elements) {
+    refuse(fmt::format("{} values were given for {} elements", values.size(), layout.elements));
+  }
+  if (!second_moment.empty() && second_moment.size() != values.size()) {
+    refuse(fmt::format("the second moment has {} values for {} elements", second_moment.size(),
+                       values.size()));
+  }
+  std::size_t next = 0;
+  for (const Tensor& tensor : layout.tensors) {
+    std::size_t left = layout.elements - next;
+    for (const auto extent : tensor.shape) {
+      if (extent < 0) {
+        refuse(fmt::format("tensor '{}' has an extent of {}", tensor.name, extent));
+      }
+      // Divides instead of multiplying: a product of hostile extents may overflow.
+      left = extent == 0 ? 0 : left / static_cast<std::size_t>(extent);
+    }
+    const bool has_zero = std::count(tensor.shape.begin(), tensor.shape.end(), 0) > 0;
+    if (tensor.offset != next || (left == 0 && !has_zero)) {
+      refuse(fmt::format("tensor '{}' of shape ({}) at offset {} does not fit: {} of {} elements "
+                         "come before it",
+                         tensor.name, fmt::join(tensor.shape, ", "), tensor.offset, next,
+                         layout.elements));
+    }
+    next += tensor.elements();
+  }
+  if (!layout.tensors.empty() && next != layout.elements) {
+    refuse(fmt::format("its tensors have {} elements, the bucket {}", next, layout.elements));
+  }
+}
+
+Reducer::Slot Reducer::make_slot(const BucketLayout& layout) const {
+  Slot slot;
+  slot.layout = layout;
+  slot.layout_hash = hash_layout(layout);
+  std::size_t raw_elements = 0;
+  for (Tensor& tensor : slot.layout.tensors) {
+    tensor.raw = tensor.shape.size() < 2 || tensor.elements() < options_.min_elements;
+    if (tensor.raw) raw_elements += tensor.elements();
+  }
+  if (layout.tensors.empty() && layout.elements < options_.min_elements) {
+    raw_elements = layout.elements;
+  }
+  if (raw_elements < layout.elements) {
+    slot.raw_values.resize(raw_elements);
+    slot.method = spec_.make({.layout = slot.layout,
+                              .rank = transport_.rank(),
+                              .world = transport_.size(),
+                              .seed = options_.seed});
+    if (const auto saved = loaded_.find(layout.id); saved != loaded_.end()) {
+      if (saved->second.elements != layout.elements) {
+        throw Error(ErrorCode::bad_state,
+                    fmt::format("the saved state of bucket {} is for {} elements, {} were submitted",
+                                layout.id, saved->second.elements, layout.elements));
+      }
+      load_fields(*slot.method, saved->second, layout.id);
+    }
+  }
+  if (const auto saved = loaded_.find(layout.id); saved != loaded_.end()) {
+    slot.step = saved->second.step;
+  }
+  return slot;
+}
+
+void Reducer::announce(Job& job) {
+  auto found = slots_.find(job.layout.id);
+  if (found == slots_.end()) {
+    found = slots_.emplace(job.layout.id, make_slot(job.layout)).first;
+  }
+  const Slot& slot = found->second;
+  Statement statement;
+  statement.id.method = compresses(slot) ? spec_.info->wire_id : fp32_info().wire_id;
+  statement.id.bucket = job.layout.id;
+  statement.id.step = slot.step;
+  statement.id.elements = job.layout.elements;
+  statement.id.spec_hash = hash_layout(job.layout);
+  statement.fingerprint = slot.method ? slot.method->fingerprint() : 0;
+  statement.last_result = slot.last_result;
+  statement.first_bad = kernels::first_nonfinite(job.values);
+  statement.finite = statement.first_bad == job.values.size();
+  job.agreement = std::make_unique<Agreement>(transport_, statement);
+}
+
+Report Reducer::reduce(Job& job) {
+  const auto started = Clock::now();
+  Slot& slot = slots_.at(job.layout.id);
+  Exchange exchange(transport_, options_.timeout,
+                    {.method = compresses(slot) ? spec_.info->wire_id : fp32_info().wire_id,
+                     .bucket = job.layout.id,
+                     .step = slot.step,
+                     .elements = job.layout.elements,
+                     .spec_hash = slot.layout_hash});
+  try {
+    job.agreement->conclude(options_.timeout);
+    // The ranks agree; now the bucket must be what it was before.
+    if (hash_layout(job.layout) != slot.layout_hash) {
+      throw Error(ErrorCode::bad_input,
+                  fmt::format("bucket {} was submitted with other tensors or another size before "
+                              "({} elements then, {} now); give a new layout a new number",
+                              job.layout.id, slot.layout.elements, job.layout.elements));
+    }
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::mismatch || error.code() == ErrorCode::bad_input) {
+      // A bucket that was never reduced may come back with the layout that the others have.
+      if (!slot.confirmed) slots_.erase(job.layout.id);
+      throw Disagreement{error};
+    }
+    throw;
+  }
+  slot.confirmed = true;
+  loaded_.erase(job.layout.id);
+  exchange.stages.wait = Seconds(Clock::now() - started).count();
+
+  reduce_slot(slot, job, exchange);
+
+  ++slot.step;
+  const auto every = options_.check_replicas_every;
+  const bool compare = every > 0 && slot.step % every == 0;
+  slot.last_result = compare ? checksum(std::as_bytes(job.values)) : 0;
+
+  Report report;
+  report.step = slot.step;
+  report.buckets = 1;
+  report.elements = job.layout.elements;
+  report.payload_bytes = exchange.payload_bytes;
+  report.stages = exchange.stages;
+  report.queued = Seconds(started - job.submitted).count();
+  report.total = Seconds(Clock::now() - job.submitted).count();
+  report.statistics = std::move(exchange.statistics);
+  return report;
+}
+
+void Reducer::reduce_slot(Slot& slot, const Job& job, Exchange& exchange) {
+  const float share = 1.0F / static_cast<float>(exchange.size());
+  if (!compresses(slot)) {
+    exchange.payload_bytes += job.values.size_bytes();
+    ring_sum(exchange, job.values, share);
+    return;
+  }
+  const std::span<float> raw(slot.raw_values);
+  for_raw_tensors(slot.layout, job.values, raw, [](std::span<float> in, std::span<float> run) {
+    std::copy(in.begin(), in.end(), run.begin());
+    std::fill(in.begin(), in.end(), 0.0F);
+  });
+  slot.method->reduce(Bucket{slot.layout, job.values, job.second_moment}, exchange);
+  exchange.payload_bytes += raw.size_bytes();
+  ring_sum(exchange, raw, share);
+  for_raw_tensors(slot.layout, job.values, raw, [](std::span<float> out, std::span<float> run) {
+    std::copy(run.begin(), run.end(), out.begin());
+  });
+}
+
+SessionState Reducer::save() {
+  SessionState state;
+  state.buckets = loaded_;
+  for (auto& [id, slot] : slots_) {
+    BucketState& bucket = state.buckets[id];
+    bucket.step = slot.step;
+    bucket.elements = slot.layout.elements;
+    bucket.fields = slot.method ? save_fields(*slot.method) : std::vector<std::byte>{};
+  }
+  return state;
+}
+
+void Reducer::load(const SessionState& state) {
+  auto loaded = std::exchange(loaded_, state.buckets);
+  std::map<std::uint32_t, Slot> fresh;
+  try {
+    for (const auto& [id, slot] : slots_) {
+      if (slot.confirmed) fresh.emplace(id, make_slot(slot.layout));
+    }
+  } catch (...) {
+    loaded_ = std::move(loaded);
+    throw;
+  }
+  slots_ = std::move(fresh);
+  for (auto& [id, slot] : slots_) {
+    slot.confirmed = true;
+    loaded_.erase(id);
+  }
+}
+
+}  // namespace thinreduce

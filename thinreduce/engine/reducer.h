@@ -1,0 +1,77 @@
+// The synchronous heart of a session: which method serves which bucket, what travels uncompressed,
+// and the state that is kept between steps. Used by one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <future>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "thinreduce/engine/agreement.h"
+#include "thinreduce/engine/session.h"
+#include "thinreduce/engine/state_file.h"
+#include "thinreduce/error.h"
+#include "thinreduce/methods/registry.h"
+
+namespace thinreduce {
+
+// One bucket on its way through the session.
+struct Job {
+  BucketLayout layout;
+  std::span<float> values;
+  std::span<const float> second_moment;
+  Clock::time_point submitted;
+  std::unique_ptr<Agreement> agreement;  // once announced
+  std::promise<Report> done;
+};
+
+// The ranks can't reduce this bucket together, and all of them know; nothing was touched.
+struct Disagreement {
+  Error error;
+};
+
+// Throws Error{bad_input} unless tensors, sizes and spans of a bucket fit one another.
+void check_layout(const BucketLayout& layout, std::span<const float> values,
+                  std::span<const float> second_moment);
+
+class Reducer {
+ public:
+  Reducer(Transport& transport, const Spec& spec, const SessionOptions& options)
+      : transport_(transport), spec_(spec), options_(options) {}
+
+  // Sends this rank's statement about the job.
+  void announce(Job& job);
+  // Throws Disagreement, or Error when the exchange broke.
+  Report reduce(Job& job);
+
+  [[nodiscard]] SessionState save();
+  // All or nothing; throws Error{bad_state}.
+  void load(const SessionState& state);
+
+ private:
+  struct Slot {
+    BucketLayout layout;             // raw flags set
+    bool confirmed = false;          // all ranks have agreed on the layout once
+    std::uint64_t layout_hash = 0;   // of the layout as submitted
+    std::uint64_t step = 0;
+    std::uint64_t last_result = 0;   // hash of the last mean when it is to be compared
+    std::unique_ptr<Method> method;  // null when everything is raw
+    std::vector<float> raw_values;   // the raw tensors' values, side by side
+  };
+
+  Slot make_slot(const BucketLayout& layout) const;
+  [[nodiscard]] bool compresses(const Slot& slot) const {
+    return slot.method && slot.step >= options_.warmup_steps;
+  }
+  void reduce_slot(Slot& slot, const Job& job, Exchange& exchange);
+
+  Transport& transport_;
+  const Spec& spec_;
+  const SessionOptions& options_;
+  std::map<std::uint32_t, Slot> slots_;
+  std::map<std::uint32_t, BucketState> loaded_;  // state of buckets that have not been submitted yet
+};
+
+}  // namespace thinreduce

@@ -1,0 +1,284 @@
+#include "thinreduce/engine/session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "thinreduce/collective/gather.h"
+#include "thinreduce/engine/agreement.h"
+#include "thinreduce/engine/reducer.h"
+#include "thinreduce/engine/state_file.h"
+#include "thinreduce/error.h"
+#include "thinreduce/methods/registry.h"
+
+namespace thinreduce {
+namespace {
+
+// What all ranks must have set alike, as text for the error message and for the state file.
+std::string settings_text(const Spec& spec, const SessionOptions& options) {
+  return fmt::format("{} min_elements={} warmup_steps={} check_replicas_every={} seed={}",
+                     spec.full_text(), options.min_elements, options.warmup_steps,
+                     options.check_replicas_every, options.seed);
+}
+
+// Every rank shows its settings to all others; throws the same Error on all when they differ.
+void compare_settings(Transport& transport, Seconds timeout, const std::string& settings) {
+  constexpr std::uint32_t kNoBucket = 0xFFFFFFFF;
+  constexpr std::size_t kLongestText = 64 * 1024;
+  Exchange exchange(transport, timeout, FrameId{.bucket = kNoBucket});
+  std::vector<std::string> texts;
+  gather(exchange, std::as_bytes(std::span(settings)), kLongestText,
+         [&](int /*rank*/, std::span<const std::byte> text) {
+           texts.emplace_back(reinterpret_cast<const char*>(text.data()), text.size());
+         });
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] == texts[0]) continue;
+    throw Error(ErrorCode::mismatch,
+                fmt::format("rank 0 runs '{}', rank {} runs '{}'; start all ranks with the same "
+                            "spec and options",
+                            texts[0], rank, texts[rank]));
+  }
+}
+
+}  // namespace
+
+Report& Report::operator+=(const Report& other) {
+  // Statistics are averages over elements.
+  for (const auto& [name, value] : other.statistics) {
+    const auto [own, fresh] = statistics.try_emplace(name, value);
+    const auto weight = static_cast<double>(elements);
+    const auto added = static_cast<double>(other.elements);
+    if (!fresh && weight + added > 0) {
+      own->second = (own->second * weight + value * added) / (weight + added);
+    }
+  }
+  step = std::max(step, other.step);
+  buckets += other.buckets;
+  elements += other.elements;
+  payload_bytes += other.payload_bytes;
+  bytes_sent += other.bytes_sent;
+  bytes_received += other.bytes_received;
+  stages += other.stages;
+  queued += other.queued;
+  total += other.total;
+  return *this;
+}
+
+class Session::Worker {
+ public:
+  Worker(std::unique_ptr<Transport> transport, const SessionOptions& options)
+      : transport_(std::move(transport)),
+        options_(options),
+        spec_(Spec::parse(options.spec)),
+        settings_(settings_text(spec_, options)),
+        reducer_(*transport_, spec_, options_) {
+    compare_settings(*transport_, options_.timeout, settings_);
+    reported_ = transport_->total_traffic();
+    thread_ = std::thread([this] { run(); });
+  }
+
+  ~Worker() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+  }
+
+  std::future<Report> submit(Job job) {
+    auto future = job.done.get_future();
+    {
+      const std::lock_guard lock(mutex_);
+      if (failure_) throw Error(*failure_);
+      queue_.push_back(std::move(job));
+    }
+    wake_.notify_all();
+    return future;
+  }
+
+  // Waits until the worker has nothing to do; the transport is then the caller's.
+  void drain() {
+    std::unique_lock lock(mutex_);
+    idle_.wait(lock, [&] { return queue_.empty() && !busy_; });
+  }
+
+  Report finish_step() {
+    drain();
+    const std::lock_guard lock(mutex_);
+    if (failure_) throw Error(*failure_);
+    return std::exchange(since_, Report{});
+  }
+
+  void save(const std::filesystem::path& file) {
+    drain();
+    SessionState state = reducer_.save();
+    state.world = transport_->size();
+    state.rank = transport_->rank();
+    state.settings = settings_;
+    write_state(file, state);
+  }
+
+  void load(const std::filesystem::path& file) {
+    drain();
+    const SessionState state = read_state(file);
+    const auto refuse = [&](const std::string& why) {
+      throw Error(ErrorCode::bad_state, fmt::format("state file {}: {}", file.string(), why));
+    };
+    if (state.world != transport_->size()) {
+      refuse(fmt::format("was written in a world of {} ranks, this one has {}", state.world,
+                         transport_->size()));
+    }
+    if (state.rank != transport_->rank()) {
+      refuse(fmt::format("belongs to rank {}, this is rank {}", state.rank, transport_->rank()));
+    }
+    if (state.settings != settings_) {
+      refuse(fmt::format("was written with '{}', this session has '{}'", state.settings,
+                         settings_));
+    }
+    reducer_.load(state);
+  }
+
+  Transport& transport() { return *transport_; }
+
+ private:
+  void run() {
+    for (;;) {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      busy_ = true;
+      announce(lock);
+      Job job = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      // The caller may go on as soon as the future is ready, so the books are closed before.
+      std::optional<Report> report;
+      std::exception_ptr error;
+      try {
+        report = work(job);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      lock.lock();
+      if (report) since_ += *report;
+      busy_ = false;
+      if (queue_.empty()) idle_.notify_all();
+      lock.unlock();
+      if (report) {
+        job.done.set_value(*report);
+      } else {
+        job.done.set_exception(error);
+      }
+    }
+  }
+
+  // Sends the statements of submitted buckets, in order. A bucket that is in the queue twice can
+  // only be announced the second time when the first is done: the statement tells of the result.
+  void announce(std::unique_lock<std::mutex>& lock) {
+    std::vector<std::uint32_t> ahead;
+    for (std::size_t i = 0; i < queue_.size(); ++i) {
+      Job& job = queue_[i];  // a deque keeps its elements in place while others are pushed
+      if (std::find(ahead.begin(), ahead.end(), job.layout.id) != ahead.end()) return;
+      ahead.push_back(job.layout.id);
+      if (job.agreement || failure_) continue;
+      lock.unlock();
+      try {
+        reducer_.announce(job);
+      } catch (const Error& error) {
+        fail(error);
+      }
+      lock.lock();
+    }
+  }
+
+  Report work(Job& job) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (failure_) throw Error(*failure_);
+    }
+    try {
+      Report report = reducer_.reduce(job);
+      const Traffic traffic = transport_->total_traffic();
+      report.bytes_sent = traffic.bytes_sent - reported_.bytes_sent;
+      report.bytes_received = traffic.bytes_received - reported_.bytes_received;
+      reported_ = traffic;
+      return report;
+    } catch (const Disagreement& disagreement) {
+      // All ranks know, and nothing was touched: the session goes on.
+      throw Error(disagreement.error);
+    } catch (const Error& error) {
+      fail(error);
+      throw;
+    } catch (const std::exception& error) {
+      fail(Error(ErrorCode::lost_peer, error.what()));
+      throw;
+    }
+  }
+
+  void fail(const Error& error) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!failure_) failure_ = error;
+    }
+    transport_->abandon(error.what());
+  }
+
+  std::unique_ptr<Transport> transport_;
+  SessionOptions options_;
+  Spec spec_;
+  std::string settings_;
+  Reducer reducer_;  // the worker's, or the caller's after drain()
+  Traffic reported_;
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::condition_variable idle_;
+  std::deque<Job> queue_;
+  bool busy_ = false;
+  bool stopping_ = false;
+  std::optional<Error> failure_;
+  Report since_;
+  std::thread thread_;
+};
+
+Session::Session(std::unique_ptr<Transport> transport, const SessionOptions& options)
+    : worker_(std::make_unique<Worker>(std::move(transport), options)) {}
+
+Session::~Session() = default;
+
+int Session::rank() const { return worker_->transport().rank(); }
+int Session::size() const { return worker_->transport().size(); }
+
+std::future<Report> Session::submit(const BucketLayout& layout, std::span<float> values,
+                                    std::span<const float> second_moment) {
+  check_layout(layout, values, second_moment);
+  Job job;
+  job.layout = layout;
+  job.values = values;
+  job.second_moment = second_moment;
+  job.submitted = Clock::now();
+  return worker_->submit(std::move(job));
+}
+
+Report Session::reduce(std::uint32_t id, std::span<float> values) {
+  return submit(BucketLayout{.id = id, .elements = values.size(), .tensors = {}}, values).get();
+}
+
+Report Session::finish_step() { return worker_->finish_step(); }
+void Session::save(const std::filesystem::path& file) { worker_->save(file); }
+void Session::load(const std::filesystem::path& file) { worker_->load(file); }
+const Transport& Session::transport() const { return worker_->transport(); }
+
+bool Session::native_sum(std::span<float> values) {
+  worker_->drain();
+  return worker_->transport().native_sum(values);
+}
+
+}  // namespace thinreduce

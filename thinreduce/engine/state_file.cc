@@ -1,0 +1,225 @@
+#include "thinreduce/engine/state_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "thinreduce/error.h"
+#include "thinreduce/methods/archive.h"
+#include "thinreduce/wire/bytes.h"
+#include "thinreduce/wire/checksum.h"
+
+namespace thinreduce {
+namespace {
+
+constexpr std::uint32_t kMagic = 0x53524854;  // "THRS"
+constexpr std::uint32_t kVersion = 1;
+
+enum class FieldKind : std::uint8_t { per_element = 0, floats = 1, number = 2 };
+
+class ByteWriter {
+ public:
+  template <PlainValue T>
+  void value(T v) {
+    bytes(std::as_bytes(std::span<const T>(&v, 1)));
+  }
+  void bytes(std::span<const std::byte> more) { out.insert(out.end(), more.begin(), more.end()); }
+  void text(std::string_view text) {
+    value(static_cast<std::uint32_t>(text.size()));
+    bytes(std::as_bytes(std::span(text)));
+  }
+  std::vector<std::byte> out;
+};
+
+std::string read_text(ByteReader& reader) {
+  const auto bytes = reader.take(reader.value<std::uint32_t>());
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+class FieldWriter final : public Archive {
+ public:
+  void per_element(std::string_view name, std::vector<float>& values) override {
+    field(name, FieldKind::per_element, std::span<const float>(values));
+  }
+  void floats(std::string_view name, std::vector<float>& values) override {
+    field(name, FieldKind::floats, std::span<const float>(values));
+  }
+  void number(std::string_view name, std::uint64_t& value) override {
+    field(name, FieldKind::number, std::span<const std::uint64_t>(&value, 1));
+  }
+  ByteWriter writer;
+
+ private:
+  template <typename T>
+  void field(std::string_view name, FieldKind kind, std::span<const T> values) {
+    writer.text(name);
+    writer.value(static_cast<std::uint8_t>(kind));
+    writer.value(static_cast<std::uint64_t>(values.size()));
+    writer.bytes(std::as_bytes(values));
+  }
+};
+
+// Reads fields in the order in which the method shows them.
+class FieldReader final : public Archive {
+ public:
+  FieldReader(const BucketState& state, std::string_view what)
+      : elements_(state.elements), reader_(state.fields, what) {}
+
+  void per_element(std::string_view name, std::vector<float>& values) override {
+    field(name, FieldKind::per_element, values);
+    // A method that has not run yet has no residual.
+    if (!values.empty() && values.size() != elements_) {
+      throw Error(ErrorCode::bad_state, fmt::format("'{}' has {} values for {} elements", name,
+                                                    values.size(), elements_));
+    }
+  }
+  void floats(std::string_view name, std::vector<float>& values) override {
+    field(name, FieldKind::floats, values);
+  }
+  void number(std::string_view name, std::uint64_t& value) override {
+    std::vector<std::uint64_t> values;
+    field(name, FieldKind::number, values);
+    if (values.size() != 1) {
+      throw Error(ErrorCode::bad_state, fmt::format("'{}' is not a single number", name));
+    }
+    value = values[0];
+  }
+  void finish() const { reader_.finish(); }
+
+ private:
+  template <typename T>
+  void field(std::string_view name, FieldKind kind, std::vector<T>& values) {
+    const std::string found = read_text(reader_);
+    const auto found_kind = reader_.value<std::uint8_t>();
+    if (found != name || found_kind != static_cast<std::uint8_t>(kind)) {
+      throw Error(ErrorCode::bad_state,
+                  fmt::format("field '{}' is where '{}' was expected", found, name));
+    }
+    const auto count = reader_.value<std::uint64_t>();
+    if (count > reader_.left() / sizeof(T)) {
+      throw Error(ErrorCode::bad_state, fmt::format("'{}' is cut", name));
+    }
+    const auto bytes = reader_.take(count * sizeof(T));
+    values.resize(count);
+    if (count > 0) std::memcpy(values.data(), bytes.data(), bytes.size());
+  }
+
+  std::uint64_t elements_;
+  ByteReader reader_;
+};
+
+[[noreturn]] void fail_io(const std::filesystem::path& file, const char* verb) {
+  throw Error(ErrorCode::unavailable,
+              fmt::format("can't {} {}: {}", verb, file.string(), std::strerror(errno)));
+}
+
+}  // namespace
+
+void write_state(const std::filesystem::path& file, const SessionState& state) {
+  ByteWriter writer;
+  writer.value(kMagic);
+  writer.value(kVersion);
+  writer.value(static_cast<std::uint32_t>(state.world));
+  writer.value(static_cast<std::uint32_t>(state.rank));
+  writer.text(state.settings);
+  writer.value(static_cast<std::uint32_t>(state.buckets.size()));
+  for (const auto& [id, bucket] : state.buckets) {
+    writer.value(id);
+    writer.value(bucket.step);
+    writer.value(bucket.elements);
+    writer.value(static_cast<std::uint64_t>(bucket.fields.size()));
+    writer.bytes(bucket.fields);
+  }
+  writer.value(checksum(std::span<const std::byte>(writer.out)));
+
+  // A crash or a full disk must not cost the previous state: write, flush to disk, then rename.
+  const std::filesystem::path partial = file.string() + ".partial";
+  const int fd = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) fail_io(partial, "create");
+  std::span<const std::byte> rest(writer.out);
+  bool good = true;
+  while (good && !rest.empty()) {
+    const auto written = ::write(fd, rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) continue;
+    good = written > 0;
+    if (good) rest = rest.subspan(static_cast<std::size_t>(written));
+  }
+  good = good && ::fsync(fd) == 0;
+  const int saved_errno = errno;
+  ::close(fd);
+  errno = saved_errno;
+  if (!good || ::rename(partial.c_str(), file.c_str()) != 0) {
+    const int why = errno;
+    ::unlink(partial.c_str());
+    errno = why;
+    fail_io(file, "write");
+  }
+}
+
+SessionState read_state(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary | std::ios::ate);
+  if (!in) fail_io(file, "read");
+  const auto size = static_cast<std::size_t>(in.tellg());
+  std::vector<std::byte> bytes(size);
+  in.seekg(0);
+  in.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size));
+  if (!in) fail_io(file, "read");
+
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorCode::bad_state, fmt::format("state file {}: {}", file.string(), why));
+  };
+  if (size < 16 || load_value<std::uint32_t>(bytes, 0) != kMagic) {
+    refuse("is not a thinreduce state file, or is cut");
+  }
+  if (const auto version = load_value<std::uint32_t>(bytes, 4); version != kVersion) {
+    refuse(fmt::format("has version {}, this build reads {}", version, kVersion));
+  }
+  const auto body = std::span<const std::byte>(bytes).first(size - sizeof(std::uint64_t));
+  if (checksum(body) != load_value<std::uint64_t>(bytes, body.size())) {
+    refuse("is cut or damaged (its checksum is wrong); use an older one");
+  }
+  try {
+    ByteReader reader(body.subspan(8), "the state");
+    SessionState state;
+    state.world = static_cast<int>(reader.value<std::uint32_t>());
+    state.rank = static_cast<int>(reader.value<std::uint32_t>());
+    state.settings = read_text(reader);
+    const auto buckets = reader.value<std::uint32_t>();
+    for (std::uint32_t i = 0; i < buckets; ++i) {
+      const auto id = reader.value<std::uint32_t>();
+      BucketState& bucket = state.buckets[id];
+      bucket.step = reader.value<std::uint64_t>();
+      bucket.elements = reader.value<std::uint64_t>();
+      const auto fields = reader.take(reader.value<std::uint64_t>());
+      bucket.fields.assign(fields.begin(), fields.end());
+    }
+    reader.finish();
+    return state;
+  } catch (const Error& error) {
+    refuse(error.what());
+  }
+  throw BrokenInvariant("refuse() throws");
+}
+
+std::vector<std::byte> save_fields(Method& method) {
+  FieldWriter fields;
+  method.state(fields);
+  return std::move(fields.writer.out);
+}
+
+void load_fields(Method& method, const BucketState& state, std::uint32_t bucket) {
+  try {
+    FieldReader fields(state, "the state");
+    method.state(fields);
+    fields.finish();
+  } catch (const Error& error) {
+    throw Error(ErrorCode::bad_state,
+                fmt::format("saved state of bucket {}: {}", bucket, error.what()));
+  }
+}
+
+}  // namespace thinreduce

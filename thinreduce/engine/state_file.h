@@ -1,0 +1,44 @@
+// A session's state on disk: one file a rank, little-endian, checksummed.
+//
+//   magic "THRS", u32 version, u32 world, u32 rank, text settings, u32 buckets,
+//   then for each bucket: u32 id, u64 step, u64 elements, u64 bytes, that many bytes of fields;
+//   last, u64 XXH3 of everything before.
+//   A text is a u32 length and its bytes. A field is a text name, a u8 kind (0 per-element floats,
+//   1 floats, 2 number), a u64 count, and its 4- or 8-byte values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "thinreduce/methods/method.h"
+
+namespace thinreduce {
+
+struct BucketState {
+  std::uint64_t step = 0;
+  std::uint64_t elements = 0;
+  std::vector<std::byte> fields;  // as save_fields() wrote them
+};
+
+struct SessionState {
+  int world = 1;
+  int rank = 0;
+  std::string settings;  // what the resumed session must have too
+  std::map<std::uint32_t, BucketState> buckets;
+};
+
+// Writes beside the file and renames. Throws Error{unavailable} naming the file and the reason.
+void write_state(const std::filesystem::path& file, const SessionState& state);
+// Throws Error{unavailable} when the file can't be read, Error{bad_state} when it is damaged.
+[[nodiscard]] SessionState read_state(const std::filesystem::path& file);
+
+// A method's state as bytes, and back. load_fields throws Error{bad_state} when the bytes are not
+// the state of such a method with so many elements.
+[[nodiscard]] std::vector<std::byte> save_fields(Method& method);
+void load_fields(Method& method, const BucketState& state, std::uint32_t bucket);
+
+}  // namespace thinreduce

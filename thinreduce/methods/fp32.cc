@@ -1,0 +1,28 @@
+#include "thinreduce/methods/fp32.h"
+
+#include "thinreduce/collective/ring.h"
+
+namespace thinreduce {
+namespace {
+
+class Fp32 final : public Method {
+ public:
+  void reduce(const Bucket& bucket, Exchange& exchange) override {
+    exchange.payload_bytes += bucket.values.size_bytes();
+    ring_sum(exchange, bucket.values, 1.0F / static_cast<float>(exchange.size()));
+  }
+};
+
+}  // namespace
+
+MethodInfo fp32_info() {
+  return {.name = "fp32",
+          .wire_id = 1,
+          .algebra = Algebra::sum,
+          .summary = "every element as it is, summed in a ring",
+          .paper = "Patarasuk & Yuan 2009 (ring all-reduce)",
+          .options = {},
+          .make = [](const Options&, const MethodSetup&) { return std::make_unique<Fp32>(); }};
+}
+
+}  // namespace thinreduce

@@ -1,0 +1,10 @@
+// fp32: the uncompressed ring all-reduce that everything is measured against.
+#pragma once
+
+#include "thinreduce/methods/method.h"
+
+namespace thinreduce {
+
+[[nodiscard]] MethodInfo fp32_info();
+
+}  // namespace thinreduce

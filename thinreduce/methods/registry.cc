@@ -1,0 +1,131 @@
+#include "thinreduce/methods/registry.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "thinreduce/error.h"
+#include "thinreduce/methods/bf16.h"
+#include "thinreduce/methods/fp32.h"
+#include "thinreduce/methods/topk.h"
+
+namespace thinreduce {
+namespace {
+
+[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::bad_spec, why); }
+
+const MethodInfo& find_method(std::string_view name) {
+  std::vector<std::string> names;
+  for (const MethodInfo& info : methods()) {
+    if (info.name == name) return info;
+    names.push_back(info.name);
+  }
+  refuse(fmt::format("there is no method '{}'; there are: {}", name, fmt::join(names, ", ")));
+}
+
+const OptionInfo& find_option(const MethodInfo& info, std::string_view name) {
+  std::vector<std::string> names;
+  for (const OptionInfo& option : info.options) {
+    if (option.name == name) return option;
+    names.push_back(option.name);
+  }
+  if (names.empty()) refuse(fmt::format("{} has no options, so no '{}'", info.name, name));
+  refuse(fmt::format("{} has no option '{}'; it has: {}", info.name, name,
+                     fmt::join(names, ", ")));
+}
+
+// The value in its one spelling, so that equal specs have equal text.
+std::string checked_value(const MethodInfo& info, const OptionInfo& option,
+                          const std::string& text) {
+  if (std::find(option.choices.begin(), option.choices.end(), text) != option.choices.end()) {
+    return text;
+  }
+  if (option.kind == OptionInfo::Kind::choice) {
+    refuse(fmt::format("{}: {} is one of {}, not '{}'", info.name, option.name,
+                       fmt::join(option.choices, ", "), text));
+  }
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, value);
+  const bool whole = option.kind == OptionInfo::Kind::integer;
+  if (parsed.ec != std::errc{} || parsed.ptr != end || !std::isfinite(value) ||
+      (whole && value != std::floor(value)) || value < option.least || value > option.most) {
+    std::string words;
+    for (const auto& word : option.choices) words += fmt::format(" or {}", word);
+    refuse(fmt::format("{}: {} is {} from {} to {}{}, not '{}'", info.name, option.name,
+                       whole ? "a whole number" : "a number", option.least, option.most, words,
+                       text));
+  }
+  return whole ? fmt::format("{}", static_cast<long long>(value)) : fmt::format("{}", value);
+}
+
+}  // namespace
+
+const char* to_string(Algebra algebra) {
+  switch (algebra) {
+    case Algebra::sum:
+      return "sum";
+    case Algebra::integer_sum:
+      return "integer sum";
+    case Algebra::gather:
+      return "gather";
+    case Algebra::staged:
+      return "staged";
+  }
+  return "unknown";
+}
+
+const std::vector<MethodInfo>& methods() {
+  static const std::vector<MethodInfo> all{fp32_info(), bf16_info(), topk_info()};
+  return all;
+}
+
+Spec Spec::parse(std::string_view text) {
+  Spec spec;
+  const auto colon = text.find(':');
+  spec.info = &find_method(text.substr(0, colon));
+  for (const OptionInfo& option : spec.info->options) {
+    spec.options.values[option.name] = option.default_value;
+  }
+  if (colon == std::string_view::npos) return spec;
+
+  std::vector<std::string> given;
+  std::string_view rest = text.substr(colon + 1);
+  for (bool more = true; more;) {
+    const auto comma = rest.find(',');
+    const auto item = rest.substr(0, comma);
+    more = comma != std::string_view::npos;
+    if (more) rest = rest.substr(comma + 1);
+    const auto equals = item.find('=');
+    if (equals == std::string_view::npos) {
+      refuse(fmt::format("spec '{}': '{}' is not of the form option=value", text, item));
+    }
+    const OptionInfo& option = find_option(*spec.info, item.substr(0, equals));
+    if (std::find(given.begin(), given.end(), option.name) != given.end()) {
+      refuse(fmt::format("spec '{}' gives {} twice", text, option.name));
+    }
+    given.push_back(option.name);
+    spec.options.values[option.name] =
+        checked_value(*spec.info, option, std::string(item.substr(equals + 1)));
+  }
+  return spec;
+}
+
+std::string Spec::full_text() const {
+  std::string text = info->name;
+  char separator = ':';
+  for (const auto& [name, value] : options.values) {
+    text += fmt::format("{}{}={}", separator, name, value);
+    separator = ',';
+  }
+  return text;
+}
+
+std::unique_ptr<Method> Spec::make(const MethodSetup& setup) const {
+  return info->make(options, setup);
+}
+
+}  // namespace thinreduce

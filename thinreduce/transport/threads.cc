@@ -1,0 +1,201 @@
+#include "thinreduce/transport/threads.h"
+
+#include <fmt/format.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <list>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "thinreduce/error.h"
+
+namespace thinreduce {
+namespace {
+
+// One half of a message: a send that waits for its receive, or the other way round. Whoever comes
+// second copies the bytes, outside the lock.
+struct Half {
+  int owner = 0;
+  int peer = 0;
+  std::byte* memory = nullptr;
+  std::size_t size = 0;
+  enum class State { waiting, copying, done, cancelled } state = State::waiting;
+  std::optional<Error> error;
+};
+
+// Halves in order of arrival that have not met their other half.
+struct Stream {
+  std::list<std::shared_ptr<Half>> sends;
+  std::list<std::shared_ptr<Half>> receives;
+};
+
+// What all ranks of a world share. One lock: it is held for a few list operations a message, and a
+// message is hundreds of kilobytes.
+struct Hub {
+  explicit Hub(int size)
+      : world(size),
+        changed(static_cast<std::size_t>(size)),
+        left(static_cast<std::size_t>(size), false) {}
+
+  void notify_everybody() {
+    for (auto& condition : changed) condition.notify_all();
+  }
+
+  const int world;
+  std::mutex mutex;
+  std::vector<std::condition_variable> changed;  // by rank: a message wakes its two ranks only
+  std::map<std::tuple<int, int, Channel>, Stream> streams;  // from, to
+  std::vector<bool> left;
+  std::optional<Error> failure;
+};
+
+class ThreadOperation final : public Operation {
+ public:
+  ThreadOperation(std::shared_ptr<Hub> hub, std::shared_ptr<Half> half, const char* verb)
+      : hub_(std::move(hub)), half_(std::move(half)), verb_(verb) {}
+
+  ~ThreadOperation() override {
+    std::unique_lock lock(hub_->mutex);
+    // The other side may be in the middle of a copy from or to this memory.
+    changed().wait(lock, [&] { return half_->state != Half::State::copying; });
+    if (half_->state == Half::State::waiting) half_->state = Half::State::cancelled;
+  }
+
+  void wait(const Deadline& deadline) override {
+    std::unique_lock lock(hub_->mutex);
+    const auto over = [&] {
+      return half_->state == Half::State::done ||
+             (half_->state == Half::State::waiting && (hub_->failure || peer_left()));
+    };
+    if (!changed().wait_until(lock, deadline.at, over)) {
+      throw Error(ErrorCode::timeout,
+                  fmt::format("rank {}: no answer from rank {} within {} s ({} of {} bytes)",
+                              half_->owner, half_->peer, deadline.allowed.count(), verb_,
+                              half_->size));
+    }
+    if (half_->state == Half::State::done) {
+      if (half_->error) throw Error(*half_->error);
+      return;
+    }
+    if (hub_->failure) throw Error(*hub_->failure);
+    throw Error(ErrorCode::lost_peer,
+                fmt::format("rank {}: rank {} has left", half_->owner, half_->peer));
+  }
+
+ private:
+  [[nodiscard]] std::condition_variable& changed() const {
+    return hub_->changed[static_cast<std::size_t>(half_->owner)];
+  }
+  [[nodiscard]] bool peer_left() const {
+    return hub_->left[static_cast<std::size_t>(half_->peer)];
+  }
+
+  std::shared_ptr<Hub> hub_;
+  std::shared_ptr<Half> half_;
+  const char* verb_;
+};
+
+// Takes the first half that is still waiting; cancelled ones are dropped on the way.
+std::shared_ptr<Half> take_waiting(std::list<std::shared_ptr<Half>>& halves) {
+  while (!halves.empty()) {
+    auto half = halves.front();
+    halves.pop_front();
+    if (half->state == Half::State::waiting) return half;
+  }
+  return nullptr;
+}
+
+class ThreadTransport final : public Transport {
+ public:
+  ThreadTransport(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+
+  ~ThreadTransport() override {
+    const std::lock_guard lock(hub_->mutex);
+    hub_->left[static_cast<std::size_t>(rank_)] = true;
+    hub_->notify_everybody();
+  }
+
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return hub_->world; }
+
+  void abandon(const std::string& reason) noexcept override {
+    const std::lock_guard lock(hub_->mutex);
+    if (!hub_->failure) {
+      hub_->failure.emplace(ErrorCode::lost_peer, fmt::format("rank {} gave up: {}", rank_, reason));
+    }
+    hub_->notify_everybody();
+  }
+
+ private:
+  Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override {
+    auto half = std::make_shared<Half>();
+    half->owner = rank_;
+    half->peer = peer;
+    // Only read: a send is the source of the copy in meet().
+    half->memory = const_cast<std::byte*>(message.data());
+    half->size = message.size();
+    std::unique_lock lock(hub_->mutex);
+    Stream& stream = hub_->streams[{rank_, peer, channel}];
+    if (auto receive = take_waiting(stream.receives)) {
+      meet(lock, *half, *receive);
+    } else {
+      stream.sends.push_back(half);
+    }
+    return std::make_unique<ThreadOperation>(hub_, std::move(half), "send");
+  }
+
+  Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override {
+    auto half = std::make_shared<Half>();
+    half->owner = rank_;
+    half->peer = peer;
+    half->memory = message.data();
+    half->size = message.size();
+    std::unique_lock lock(hub_->mutex);
+    Stream& stream = hub_->streams[{peer, rank_, channel}];
+    if (auto send = take_waiting(stream.sends)) {
+      meet(lock, *send, *half);
+    } else {
+      stream.receives.push_back(half);
+    }
+    return std::make_unique<ThreadOperation>(hub_, std::move(half), "receive");
+  }
+
+  void meet(std::unique_lock<std::mutex>& lock, Half& send, Half& receive) {
+    if (send.size != receive.size) {
+      receive.error.emplace(
+          ErrorCode::mismatch,
+          fmt::format("rank {}: rank {} sent {} bytes where {} were expected", receive.owner,
+                      send.owner, send.size, receive.size));
+    } else if (send.size > 0) {
+      send.state = receive.state = Half::State::copying;
+      lock.unlock();
+      std::memcpy(receive.memory, send.memory, send.size);
+      lock.lock();
+    }
+    send.state = receive.state = Half::State::done;
+    const int other = send.owner == rank_ ? receive.owner : send.owner;
+    hub_->changed[static_cast<std::size_t>(other)].notify_all();
+  }
+
+  std::shared_ptr<Hub> hub_;
+  int rank_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Transport>> connect_threads(int world) {
+  if (world < 1) {
+    throw Error(ErrorCode::bad_input, fmt::format("a world needs at least 1 rank, not {}", world));
+  }
+  auto hub = std::make_shared<Hub>(world);
+  std::vector<std::unique_ptr<Transport>> ranks;
+  ranks.reserve(static_cast<std::size_t>(world));
+  for (int rank = 0; rank < world; ++rank) {
+    ranks.push_back(std::make_unique<ThreadTransport>(hub, rank));
+  }
+  return ranks;
+}
+
+}  // namespace thinreduce

@@ -1,0 +1,227 @@
+#include "thinreduce/transport/throttle.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <fstream>
+#include <thread>
+
+#include "thinreduce/error.h"
+#include "thinreduce/wire/bytes.h"
+#include "thinreduce/wire/checksum.h"
+
+namespace thinreduce {
+namespace {
+
+using Nanoseconds = std::chrono::nanoseconds;
+
+// A number with one of the given units behind it, as a multiple of the unit.
+struct Unit {
+  std::string_view name;
+  double factor;
+};
+
+template <std::size_t N>
+double parse_quantity(std::string_view text, const std::array<Unit, N>& units,
+                      std::string_view whole) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  for (const Unit& candidate : units) {
+    if (error == std::errc{} && unit == candidate.name && number >= 0 && number < 1e15) {
+      return number * candidate.factor;
+    }
+  }
+  throw Error(ErrorCode::bad_input,
+              fmt::format("link '{}': '{}' is not understood; write a bandwidth in kbit, mbit or "
+                          "gbit and, if wanted, a latency in us, ms or s: 100mbit,5ms",
+                          whole, text));
+}
+
+// Equal on ranks that share a monotonic clock: the same boot of the same kernel.
+std::uint64_t clock_identity() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot_id;
+  std::getline(file, boot_id);
+  return checksum(boot_id);
+}
+
+// Time on one direction of a rank's link.
+class Lane {
+ public:
+  explicit Lane(double bytes_per_second) : bytes_per_second_(bytes_per_second) {}
+
+  // A message that could start at `earliest` has passed at the returned time.
+  Clock::time_point pass(Clock::time_point earliest, std::size_t bytes) {
+    free_at_ = std::max(free_at_, earliest) + duration(bytes);
+    return free_at_;
+  }
+  [[nodiscard]] Clock::duration duration(std::size_t bytes) const {
+    if (bytes_per_second_ <= 0) return Clock::duration::zero();
+    return std::chrono::duration_cast<Clock::duration>(
+        Seconds(static_cast<double>(bytes) / bytes_per_second_));
+  }
+
+ private:
+  double bytes_per_second_;
+  Clock::time_point free_at_;
+};
+
+Channel stamp_channel(Channel channel) {
+  return static_cast<Channel>(static_cast<std::uint8_t>(channel) + 16);
+}
+
+// The message and its stamp, which outlives the send.
+class ThrottledSend final : public Operation {
+ public:
+  ThrottledSend(Transport& inner, int peer, Channel channel, std::span<const std::byte> message,
+                Clock::time_point leaves)
+      : stamp_(std::chrono::duration_cast<Nanoseconds>(leaves.time_since_epoch()).count()),
+        stamp_sent_(inner.send(peer, stamp_channel(channel),
+                               std::as_bytes(std::span<const std::int64_t>(&stamp_, 1)))),
+        message_sent_(inner.send(peer, channel, message)) {}
+
+  void wait(const Deadline& deadline) override {
+    message_sent_->wait(deadline);
+    stamp_sent_->wait(deadline);
+  }
+
+ private:
+  std::int64_t stamp_;
+  Pending stamp_sent_;
+  Pending message_sent_;
+};
+
+class ThrottledReceive final : public Operation {
+ public:
+  ThrottledReceive(Transport& inner, int peer, Channel channel, std::span<std::byte> message,
+                   Link link, Lane& lane)
+      : link_(link),
+        lane_(lane),
+        bytes_(message.size()),
+        stamp_received_(inner.receive(peer, stamp_channel(channel),
+                                      std::as_writable_bytes(std::span<std::int64_t>(&stamp_, 1)))),
+        message_received_(inner.receive(peer, channel, message)) {}
+
+  void wait(const Deadline& deadline) override {
+    stamp_received_->wait(deadline);
+    message_received_->wait(deadline);
+    const Clock::time_point leaves{std::chrono::duration_cast<Clock::duration>(Nanoseconds(stamp_))};
+    const auto latency = std::chrono::duration_cast<Clock::duration>(link_.latency);
+    // Cut-through: the first byte reaches this rank's lane one message length before the last.
+    const auto arrives = lane_.pass(leaves + latency - lane_.duration(bytes_), bytes_);
+    if (arrives > deadline.at) {
+      throw Error(ErrorCode::timeout,
+                  fmt::format("a message of {} bytes needs longer than {} s on a link of {}; raise "
+                              "the timeout",
+                              bytes_, deadline.allowed.count(), link_.to_string()));
+    }
+    std::this_thread::sleep_until(arrives);
+  }
+
+ private:
+  Link link_;
+  Lane& lane_;
+  std::size_t bytes_;
+  std::int64_t stamp_ = 0;
+  Pending stamp_received_;
+  Pending message_received_;
+};
+
+class Throttled final : public Transport {
+ public:
+  Throttled(std::unique_ptr<Transport> inner, Link link)
+      : inner_(std::move(inner)),
+        link_(link),
+        out_(link.bytes_per_second),
+        in_(link.bytes_per_second) {}
+
+  [[nodiscard]] int rank() const override { return inner_->rank(); }
+  [[nodiscard]] int size() const override { return inner_->size(); }
+  void abandon(const std::string& reason) noexcept override { inner_->abandon(reason); }
+
+ private:
+  Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override {
+    const auto leaves = out_.pass(Clock::now(), message.size());
+    return std::make_unique<ThrottledSend>(*inner_, peer, channel, message, leaves);
+  }
+
+  Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override {
+    return std::make_unique<ThrottledReceive>(*inner_, peer, channel, message, link_, in_);
+  }
+
+  std::unique_ptr<Transport> inner_;
+  Link link_;
+  Lane out_;
+  Lane in_;
+};
+
+void check_clocks(Transport& transport, Seconds timeout) {
+  const std::uint64_t own = clock_identity();
+  const auto world = static_cast<std::size_t>(transport.size());
+  std::vector<std::uint64_t> theirs(world, own);
+  std::vector<Pending> pending;
+  for (int peer = 0; peer < transport.size(); ++peer) {
+    if (peer == transport.rank()) continue;
+    pending.push_back(transport.receive(
+        peer, Channel::agreement,
+        std::as_writable_bytes(std::span(theirs).subspan(static_cast<std::size_t>(peer), 1))));
+    pending.push_back(transport.send(peer, Channel::agreement,
+                                     std::as_bytes(std::span<const std::uint64_t>(&own, 1))));
+  }
+  for (auto& operation : pending) operation->wait(Deadline::after(timeout));
+  for (std::size_t peer = 0; peer < world; ++peer) {
+    if (theirs[peer] != own) {
+      throw Error(ErrorCode::unavailable,
+                  fmt::format("rank {} runs on another machine than rank {}: a simulated link needs "
+                              "one clock; leave --link out and use the real network",
+                              peer, transport.rank()));
+    }
+  }
+}
+
+}  // namespace
+
+Link Link::parse(std::string_view text) {
+  constexpr std::array<Unit, 4> kRates{
+      {{"bit", 1.0 / 8}, {"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8}}};
+  constexpr std::array<Unit, 3> kTimes{{{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}}};
+  const auto comma = text.find(',');
+  const auto rate = text.substr(0, comma);
+  Link link;
+  if (rate != "unlimited") {
+    link.bytes_per_second = parse_quantity(rate, kRates, text);
+    if (link.bytes_per_second <= 0) {
+      throw Error(ErrorCode::bad_input, fmt::format("link '{}': the bandwidth must be above 0; for "
+                                                    "no limit write 'unlimited'",
+                                                    text));
+    }
+  }
+  if (comma != std::string_view::npos) {
+    link.latency = Seconds(parse_quantity(text.substr(comma + 1), kTimes, text));
+  }
+  return link;
+}
+
+std::string Link::to_string() const {
+  const double bits = bytes_per_second * 8;
+  std::string text = "unlimited";
+  if (bits >= 1e9) {
+    text = fmt::format("{:g}gbit", bits / 1e9);
+  } else if (bits >= 1e6) {
+    text = fmt::format("{:g}mbit", bits / 1e6);
+  } else if (bits > 0) {
+    text = fmt::format("{:g}kbit", bits / 1e3);
+  }
+  if (latency.count() > 0) text += fmt::format(",{:g}ms", latency.count() * 1e3);
+  return text;
+}
+
+std::unique_ptr<Transport> throttle(std::unique_ptr<Transport> inner, Link link, Seconds timeout) {
+  check_clocks(*inner, timeout);
+  return std::make_unique<Throttled>(std::move(inner), link);
+}
+
+}  // namespace thinreduce

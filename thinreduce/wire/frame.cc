@@ -1,0 +1,113 @@
+#include "thinreduce/wire/frame.h"
+
+#include <fmt/format.h>
+
+#include "thinreduce/error.h"
+#include "thinreduce/wire/bytes.h"
+#include "thinreduce/wire/checksum.h"
+
+namespace thinreduce {
+namespace {
+
+// Offsets of the table in docs/wire-format.md.
+constexpr std::size_t kMagic = 0;
+constexpr std::size_t kVersion = 4;
+constexpr std::size_t kMethod = 6;
+constexpr std::size_t kBucket = 8;
+constexpr std::size_t kRank = 12;
+constexpr std::size_t kStep = 16;
+constexpr std::size_t kElements = 24;
+constexpr std::size_t kSpec = 32;
+constexpr std::size_t kLength = 40;
+constexpr std::size_t kPayloadChecksum = 48;
+constexpr std::size_t kHeaderChecksum = 56;
+
+template <typename T>
+void check_field(const FrameHeader& header, const char* field, T theirs, T ours) {
+  if (theirs != ours) {
+    throw Error(ErrorCode::mismatch,
+                fmt::format("rank {} sent a frame for bucket {}, step {} with {} {}, expected {}",
+                            header.rank, header.id.bucket, header.id.step, field, theirs, ours));
+  }
+}
+
+}  // namespace
+
+FrameHeaderBytes encode_header(const FrameId& id, int rank, std::span<const std::byte> payload) {
+  FrameHeaderBytes bytes{};
+  const std::span<std::byte> out(bytes);
+  store_value(out, kMagic, kFrameMagic);
+  store_value(out, kVersion, kFrameVersion);
+  store_value(out, kMethod, id.method);
+  store_value(out, kBucket, id.bucket);
+  store_value(out, kRank, static_cast<std::uint32_t>(rank));
+  store_value(out, kStep, id.step);
+  store_value(out, kElements, id.elements);
+  store_value(out, kSpec, id.spec_hash);
+  store_value(out, kLength, static_cast<std::uint64_t>(payload.size()));
+  store_value(out, kPayloadChecksum, checksum(payload));
+  store_value(out, kHeaderChecksum, checksum(out.first(kHeaderChecksum)));
+  return bytes;
+}
+
+FrameHeader decode_header(std::span<const std::byte> bytes, int rank) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorCode::bad_frame, fmt::format("frame from rank {}: {}", rank, why));
+  };
+  if (bytes.size() < kFrameHeaderBytes) {
+    refuse(fmt::format("cut after {} bytes, a header has {}", bytes.size(), kFrameHeaderBytes));
+  }
+  if (const auto magic = load_value<std::uint32_t>(bytes, kMagic); magic != kFrameMagic) {
+    refuse(fmt::format("starts with {:#010x}, not with {:#010x}: this is no thinreduce peer", magic,
+                       kFrameMagic));
+  }
+  if (const auto version = load_value<std::uint16_t>(bytes, kVersion); version != kFrameVersion) {
+    refuse(fmt::format("has version {}, this build speaks {}; run the same build on all ranks",
+                       version, kFrameVersion));
+  }
+  const auto stated = load_value<std::uint64_t>(bytes, kHeaderChecksum);
+  if (const auto actual = checksum(bytes.first(kHeaderChecksum)); stated != actual) {
+    refuse(fmt::format("header checksum is {:#018x}, computed {:#018x}: altered on the way", stated,
+                       actual));
+  }
+  FrameHeader header;
+  header.id.method = load_value<std::uint16_t>(bytes, kMethod);
+  header.id.bucket = load_value<std::uint32_t>(bytes, kBucket);
+  header.id.step = load_value<std::uint64_t>(bytes, kStep);
+  header.id.elements = load_value<std::uint64_t>(bytes, kElements);
+  header.id.spec_hash = load_value<std::uint64_t>(bytes, kSpec);
+  header.rank = load_value<std::uint32_t>(bytes, kRank);
+  header.payload_bytes = load_value<std::uint64_t>(bytes, kLength);
+  header.payload_checksum = load_value<std::uint64_t>(bytes, kPayloadChecksum);
+  if (header.rank != static_cast<std::uint32_t>(rank)) {
+    refuse(fmt::format("says it was written by rank {}", header.rank));
+  }
+  return header;
+}
+
+void check_id(const FrameHeader& header, const FrameId& expected) {
+  check_field(header, "method", header.id.method, expected.method);
+  check_field(header, "bucket", header.id.bucket, expected.bucket);
+  check_field(header, "step", header.id.step, expected.step);
+  check_field(header, "element count", header.id.elements, expected.elements);
+  check_field(header, "spec hash", header.id.spec_hash, expected.spec_hash);
+}
+
+void check_payload(const FrameHeader& header, std::span<const std::byte> payload) {
+  if (payload.size() != header.payload_bytes) {
+    throw Error(ErrorCode::bad_frame,
+                fmt::format("payload of rank {} for bucket {}, step {} has {} bytes, its header "
+                            "says {}",
+                            header.rank, header.id.bucket, header.id.step, payload.size(),
+                            header.payload_bytes));
+  }
+  if (const auto actual = checksum(payload); actual != header.payload_checksum) {
+    throw Error(ErrorCode::bad_frame,
+                fmt::format("payload of rank {} for bucket {}, step {} has checksum {:#018x}, its "
+                            "header says {:#018x}: altered on the way",
+                            header.rank, header.id.bucket, header.id.step, actual,
+                            header.payload_checksum));
+  }
+}
+
+}  // namespace thinreduce
