@@ -26,7 +26,7 @@ HWY_INLINE hn::Vec<Halves> round_to_bf16(hn::Vec<Floats> value) {
   const auto bits = hn::BitCast(words, value);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(words, 1));
   const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(words, 0x7fff)));
-  const auto nan = hn::RebindMask(words, hn::Ne(value, value));
+  const auto nan = hn::RebindMask(words, hn::IsNaN(value));
   const auto upper = hn::IfThenElse(nan, hn::Set(words, 0x7fc0), hn::ShiftRight<16>(rounded));
   return hn::TruncateTo(Halves(), upper);
 }

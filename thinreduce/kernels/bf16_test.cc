@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -32,7 +33,7 @@ Words encoded(const std::vector<float>& values) {
   return words;
 }
 
-TEST(Bf16, EveryValueSurvivesTheWayThere_AndBack) {
+TEST(Bf16, EveryValueComesBack) {
   on_every_target([] {
     const auto words = all_words();
     std::vector<float> floats(words.size());

@@ -1,0 +1,114 @@
+#include "thinreduce/methods/topk.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "thinreduce/collective/gather.h"
+#include "thinreduce/error.h"
+#include "thinreduce/kernels/floats.h"
+#include "thinreduce/kernels/top_selector.h"
+#include "thinreduce/methods/archive.h"
+#include "thinreduce/methods/topk_payload.h"
+
+namespace thinreduce {
+namespace {
+
+// At least one value, so that something moves in the smallest of buckets.
+std::size_t values_to_send(double density, std::size_t elements) {
+  const double share = std::round(density * static_cast<double>(elements));
+  return std::min(elements, std::max<std::size_t>(1, static_cast<std::size_t>(share)));
+}
+
+class TopK final : public Method {
+ public:
+  TopK(std::size_t elements, double density, bool feedback)
+      : elements_(elements), k_(values_to_send(density, elements)), feedback_(feedback) {
+    if (feedback_) residual_.resize(elements_);
+    payload_.reserve(topk_payload_limit(elements_, k_));
+  }
+
+  void reduce(const Bucket& bucket, Exchange& exchange) override {
+    ensure(bucket.values.size() == elements_, "top-k: the bucket keeps its size");
+    ensure(!feedback_ || residual_.size() == elements_, "top-k: a residual for each element");
+    kernels::Selected sent;
+    exchange.encode([&] { sent = encode(bucket.values); });
+    exchange.payload_bytes = payload_.size();
+    if (elements_ > 0) {
+      exchange.statistics["sent"] =
+          static_cast<double>(sent.indices.size()) / static_cast<double>(elements_);
+    }
+    try {
+      gather(exchange, payload_, topk_payload_limit(elements_, k_),
+             [&](int rank, std::span<const std::byte> payload) {
+               exchange.decode([&] {
+                 // Not before: filling goes on while the first payloads are on their way.
+                 if (rank == 0) std::fill(bucket.values.begin(), bucket.values.end(), 0.0f);
+                 add_topk_payload(payload, rank, bucket.values);
+               });
+             });
+    } catch (...) {
+      put_back(sent);
+      throw;
+    }
+    exchange.decode(
+        [&] { kernels::scale(bucket.values, 1.0f / static_cast<float>(exchange.size())); });
+  }
+
+  void state(Archive& archive) override {
+    if (feedback_) archive.per_element("residual", residual_);
+  }
+
+ private:
+  // What is sent leaves the residual.
+  kernels::Selected encode(std::span<const float> gradient) {
+    const auto sent =
+        feedback_ ? selector_.add_select(residual_, gradient, k_) : selector_.select(gradient, k_);
+    write_topk_payload(sent, elements_, payload_);
+    if (feedback_) {
+      for (const auto index : sent.indices) residual_[index] = 0;
+    }
+    return sent;
+  }
+
+  // Nothing was delivered, so nothing may be lost.
+  void put_back(const kernels::Selected& sent) {
+    if (!feedback_) return;
+    for (std::size_t i = 0; i < sent.indices.size(); ++i) {
+      residual_[sent.indices[i]] = sent.values[i];
+    }
+  }
+
+  std::size_t elements_;
+  std::size_t k_;
+  bool feedback_;
+  std::vector<float> residual_;
+  kernels::TopSelector selector_;
+  std::vector<std::byte> payload_;
+};
+
+}  // namespace
+
+MethodInfo topk_info() {
+  MethodInfo info;
+  info.name = "topk";
+  info.wire_id = 3;
+  info.algebra = Algebra::gather;
+  info.summary = "the values of largest magnitude and their places, 6 bytes each";
+  info.paper = "Aji and Heafield 2017, Sparse Communication for Distributed Gradient Descent";
+  info.options = {
+      OptionInfo::number("density", 0.01, 1e-6, 1, "share of the values that is sent"),
+      OptionInfo::on_off("feedback", true,
+                         "keep what is not sent and add it to the next gradient; off: forget it"),
+  };
+  info.make = [](const Options& options, const MethodSetup& setup) {
+    if (setup.layout.elements > std::numeric_limits<std::uint32_t>::max()) {
+      throw Error(ErrorCode::bad_input, "topk takes buckets of fewer than 2^32 elements");
+    }
+    return std::make_unique<TopK>(setup.layout.elements, options.number("density"),
+                                  options.on("feedback"));
+  };
+  return info;
+}
+
+}  // namespace thinreduce

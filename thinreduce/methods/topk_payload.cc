@@ -1,0 +1,102 @@
+#include "thinreduce/methods/topk_payload.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include "thinreduce/error.h"
+#include "thinreduce/wire/bytes.h"
+
+namespace thinreduce {
+namespace {
+
+// As many elements as 16-bit offsets can tell apart.
+constexpr std::size_t kBlock = 65536;
+using Count = std::uint32_t;
+using Offset = std::uint16_t;
+
+std::size_t blocks_of(std::size_t elements) {
+  return (elements + kBlock - 1) / kBlock;
+}
+
+template <typename T>
+T value_at(std::span<const std::byte> bytes, std::size_t i) {
+  return load_value<T>(bytes, i * sizeof(T));
+}
+
+}  // namespace
+
+std::size_t topk_payload_limit(std::size_t elements, std::size_t selected) {
+  return blocks_of(elements) * sizeof(Count) + selected * (sizeof(Offset) + sizeof(float));
+}
+
+void write_topk_payload(const kernels::Selected& selected, std::size_t elements,
+                        std::vector<std::byte>& payload) {
+  const std::size_t total = selected.indices.size();
+  payload.clear();
+  if (total == 0) return;
+  payload.resize(topk_payload_limit(elements, total));
+  const std::span<std::byte> bytes(payload);
+  const auto counts = bytes.first(blocks_of(elements) * sizeof(Count));
+  const auto offsets = bytes.subspan(counts.size(), total * sizeof(Offset));
+  const auto values = bytes.subspan(counts.size() + offsets.size());
+  std::size_t i = 0;
+  for (std::size_t block = 0; block < blocks_of(elements); ++block) {
+    const std::size_t before = i;
+    for (; i < total && selected.indices[i] / kBlock == block; ++i) {
+      store_value(offsets, i * sizeof(Offset), static_cast<Offset>(selected.indices[i] % kBlock));
+    }
+    store_value(counts, block * sizeof(Count), static_cast<Count>(i - before));
+  }
+  ensure(i == total, "selected indices ascend and lie in the bucket");
+  std::memcpy(values.data(), selected.values.data(), values.size());
+}
+
+void add_topk_payload(std::span<const std::byte> payload, int rank, std::span<float> sum) {
+  if (payload.empty()) return;
+  const std::string what = fmt::format("top-k payload of rank {}", rank);
+  const auto refuse = [&](std::size_t block, const std::string& why) {
+    throw Error(ErrorCode::bad_frame, fmt::format("{}, block {}: {}", what, block, why));
+  };
+  const std::size_t blocks = blocks_of(sum.size());
+  const auto block_length = [&](std::size_t block) {
+    return std::min(kBlock, sum.size() - block * kBlock);
+  };
+
+  ByteReader reader(payload, what);
+  const auto counts = reader.take(blocks * sizeof(Count));
+  std::size_t total = 0;
+  for (std::size_t block = 0; block < blocks; ++block) {
+    const std::size_t count = value_at<Count>(counts, block);
+    if (count > block_length(block)) {
+      refuse(block, fmt::format("{} values for {} elements", count, block_length(block)));
+    }
+    total += count;
+  }
+  const auto offsets = reader.take(total * sizeof(Offset));
+  const auto values = reader.take(total * sizeof(float));
+  reader.finish();
+
+  std::size_t i = 0;
+  for (std::size_t block = 0; block < blocks; ++block) {
+    const auto elements = sum.subspan(block * kBlock, block_length(block));
+    const std::size_t end = i + value_at<Count>(counts, block);
+    std::size_t next = 0;  // the lowest offset that may come
+    for (; i < end; ++i) {
+      const std::size_t offset = value_at<Offset>(offsets, i);
+      const float value = value_at<float>(values, i);
+      if (offset < next) refuse(block, fmt::format("offset {} after {}", offset, next - 1));
+      if (offset >= elements.size()) {
+        refuse(block, fmt::format("offset {} of {} elements", offset, elements.size()));
+      }
+      if (!std::isfinite(value)) refuse(block, fmt::format("{} at offset {}", value, offset));
+      elements[offset] += value;
+      next = offset + 1;
+    }
+  }
+}
+
+}  // namespace thinreduce
