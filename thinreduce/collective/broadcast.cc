@@ -14,8 +14,8 @@ void broadcast(Exchange& exchange, int root, std::span<std::byte> message,
   if (world == 1 || message.empty()) return;
   const bool first = rank == root;
   const bool last = (rank + 1) % world == root;
-  const std::size_t segments =
-      std::max<std::size_t>(1, (message.size() + options.segment_bytes - 1) / options.segment_bytes);
+  const std::size_t segments = std::max<std::size_t>(
+      1, (message.size() + options.segment_bytes - 1) / options.segment_bytes);
   const auto segment = [&](std::size_t s) {
     const UnitRange range = cut({0, message.size()}, segments, s);
     return message.subspan(range.begin, range.size());
@@ -24,8 +24,8 @@ void broadcast(Exchange& exchange, int root, std::span<std::byte> message,
   std::vector<Pending> receives(segments);
   if (!first) {
     for (std::size_t s = 0; s < segments; ++s) {
-      receives[s] = exchange.transport().receive((rank + world - 1) % world, Channel::data,
-                                                 segment(s));
+      receives[s] =
+          exchange.transport().receive((rank + world - 1) % world, Channel::data, segment(s));
     }
   }
   std::vector<Pending> sends;

@@ -124,8 +124,9 @@ TEST_P(Collective, RingMeanHasTheSameBitsOnAllRanks) {
   for (std::size_t i = 0; i < size(); ++i) {
     double expected = 0;
     for (int rank = 0; rank < world(); ++rank) {
-      expected += (static_cast<double>((i * 37 + static_cast<std::size_t>(rank) * 101) % 1000) -
-                   500) / 3 + 0.1;
+      expected +=
+          (static_cast<double>((i * 37 + static_cast<std::size_t>(rank) * 101) % 1000) - 500) / 3 +
+          0.1;
     }
     ASSERT_NEAR(results.first()[i], expected / world(), 2e-4) << i;
   }
@@ -195,8 +196,7 @@ class CheckedPayload final : public RingPayload {
   void decode(UnitRange range) override {
     for (std::size_t i = range.begin; i < range.end; ++i) {
       EXPECT_EQ(touched_[i]++, 1) << "decoded twice: " << i;
-      result[i] = load_value<float>(wires_[static_cast<std::size_t>(world_)],
-                                    i * bytes_at(world_));
+      result[i] = load_value<float>(wires_[static_cast<std::size_t>(world_)], i * bytes_at(world_));
     }
   }
   static std::size_t bytes_at(int summed) { return 4 + static_cast<std::size_t>(summed); }
@@ -230,7 +230,9 @@ TEST_P(Collective, RingKeepsItsPromisesToThePayload) {
 
 TEST_P(Collective, GatherDeliversUnequalPayloadsInRankOrder) {
   // Every third rank sends nothing.
-  const auto bytes = [&](int rank) { return rank % 3 == 2 ? 0 : size() + 10 * static_cast<std::size_t>(rank); };
+  const auto bytes = [&](int rank) {
+    return rank % 3 == 2 ? 0 : size() + 10 * static_cast<std::size_t>(rank);
+  };
   const auto payload = [&](int rank) {
     return std::vector<std::byte>(bytes(rank), static_cast<std::byte>(rank + 1));
   };
@@ -244,9 +246,9 @@ TEST_P(Collective, GatherDeliversUnequalPayloadsInRankOrder) {
              EXPECT_TRUE(std::equal(got.begin(), got.end(), expected.begin(), expected.end()));
            });
     EXPECT_EQ(next, world());
-    EXPECT_EQ(transport->total_traffic().bytes_sent,
-              static_cast<std::uint64_t>(world() - 1) *
-                  (kFrameHeaderBytes + bytes(transport->rank())));
+    EXPECT_EQ(
+        transport->total_traffic().bytes_sent,
+        static_cast<std::uint64_t>(world() - 1) * (kFrameHeaderBytes + bytes(transport->rank())));
   });
 }
 
@@ -269,13 +271,14 @@ TEST_P(Collective, ThroughRootAndBack) {
     run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
       Exchange exchange(*transport, 30s, kId);
       const std::vector<std::byte> own(size(), static_cast<std::byte>(transport->rank()));
-      const auto reply = through_root(
-          exchange, root, own, size() * static_cast<std::size_t>(world()),
-          [&](const std::vector<std::span<const std::byte>>& payloads) {
-            std::vector<std::byte> all;
-            for (const auto& one : payloads) all.insert(all.end(), one.begin(), one.end());
-            return all;
-          });
+      const auto reply =
+          through_root(exchange, root, own, size() * static_cast<std::size_t>(world()),
+                       [&](const std::vector<std::span<const std::byte>>& payloads) {
+                         std::vector<std::byte> all;
+                         for (const auto& one : payloads)
+                           all.insert(all.end(), one.begin(), one.end());
+                         return all;
+                       });
       ASSERT_EQ(reply.size(), size() * static_cast<std::size_t>(world()));
       for (std::size_t i = 0; i < reply.size(); ++i) {
         ASSERT_EQ(reply[i], static_cast<std::byte>(i / size()));

@@ -27,11 +27,11 @@ void FramedReceive::wait_header(Exchange& exchange) {
   header_ = decode_header(bytes_, peer_);
   check_id(header_, exchange.id());
   if (header_.payload_bytes > limit_) {
-    throw Error(ErrorCode::bad_frame,
-                fmt::format("rank {} announces a payload of {} bytes for bucket {}, step {}; at "
-                            "most {} make sense",
-                            peer_, header_.payload_bytes, header_.id.bucket, header_.id.step,
-                            limit_));
+    throw Error(
+        ErrorCode::bad_frame,
+        fmt::format("rank {} announces a payload of {} bytes for bucket {}, step {}; at "
+                    "most {} make sense",
+                    peer_, header_.payload_bytes, header_.id.bucket, header_.id.step, limit_));
   }
   payload_.resize(header_.payload_bytes);
   if (!payload_.empty()) {

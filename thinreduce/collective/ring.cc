@@ -27,7 +27,8 @@ class Ring {
         right_((rank_ + 1) % world_),
         left_((rank_ + world_ - 1) % world_) {
     const std::size_t longest_chunk = (payload.units() + world() - 1) / world();
-    const std::size_t units = std::max<std::size_t>(1, options.segment_bytes / payload.unit_bytes());
+    const std::size_t units =
+        std::max<std::size_t>(1, options.segment_bytes / payload.unit_bytes());
     segments_ = std::max<std::size_t>(1, (longest_chunk + units - 1) / units);
   }
 
@@ -191,8 +192,8 @@ void fold_directly(Exchange& exchange, std::span<float> values, FloatRing::Fold 
   for (int distance = 1; distance < exchange.size(); ++distance) {
     const int from = (exchange.rank() + exchange.size() - distance) % exchange.size();
     const int to = (exchange.rank() + distance) % exchange.size();
-    pending.push_back(exchange.transport().receive(from, Channel::data,
-                                                   std::as_writable_bytes(part(from))));
+    pending.push_back(
+        exchange.transport().receive(from, Channel::data, std::as_writable_bytes(part(from))));
     pending.push_back(exchange.transport().send(to, Channel::data, std::as_bytes(values)));
   }
   for (auto& operation : pending) exchange.wait(*operation);

@@ -2,10 +2,10 @@
 // payload, however many ranks there are.
 //
 // Nouns. The payload is cut into N *chunks* of whole units; a chunk travels as *segments*, the
-// messages. In the first half, rank r starts chunk r on its way and adds its own part to every chunk
-// that passes; after N-1 hops chunk c is complete at rank c-1. In the second half the complete
-// chunks go round once more. Segments are forwarded as they come, so encoding, adding and decoding
-// one segment overlaps with the wire of the others.
+// messages. In the first half, rank r starts chunk r on its way and adds its own part to every
+// chunk that passes; after N-1 hops chunk c is complete at rank c-1. In the second half the
+// complete chunks go round once more. Segments are forwarded as they come, so encoding, adding and
+// decoding one segment overlaps with the wire of the others.
 //
 // Steps: 2(N-1). Bytes sent by rank r: 2*payload - chunk(r+1) - chunk(r+2) (chunks modulo N).
 // Floats of at most RingOptions::direct_bytes go straight to every other rank instead and are added
@@ -47,7 +47,8 @@ struct RingOptions {
   // Small enough that a chunk of a typical bucket has several segments in flight, large enough that
   // a message's fixed cost does not show. Tests shrink it to reach the many-segments path.
   std::size_t segment_bytes = 512 * 1024;
-  // Floats of at most this many bytes go straight to every rank: there, a hop costs more than bytes.
+  // Floats of at most this many bytes go straight to every rank: there, a hop costs more than
+  // bytes.
   std::size_t direct_bytes = 16 * 1024;
 };
 

@@ -19,7 +19,7 @@ using Answer =
 
 // `limit` bounds a payload and the answer as in gather().
 [[nodiscard]] std::vector<std::byte> through_root(Exchange& exchange, int root,
-                                                  std::span<const std::byte> own,
-                                                  std::size_t limit, const Answer& answer);
+                                                  std::span<const std::byte> own, std::size_t limit,
+                                                  const Answer& answer);
 
 }  // namespace thinreduce

@@ -83,11 +83,12 @@ void check_agreement(const std::vector<Statement>& statements) {
               [](auto& s) { return s.last_result; });
   for (std::size_t rank = 0; rank < statements.size(); ++rank) {
     if (statements[rank].finite) continue;
-    throw Error(ErrorCode::bad_input,
-                fmt::format("bucket {}, step {}: the gradient of rank {} is NaN or Inf at index {}; "
-                            "nothing was reduced",
-                            statements[rank].id.bucket, statements[rank].id.step, rank,
-                            statements[rank].first_bad));
+    throw Error(
+        ErrorCode::bad_input,
+        fmt::format("bucket {}, step {}: the gradient of rank {} is NaN or Inf at index {}; "
+                    "nothing was reduced",
+                    statements[rank].id.bucket, statements[rank].id.step, rank,
+                    statements[rank].first_bad));
   }
 }
 

@@ -29,8 +29,8 @@ using StatementBytes = std::array<std::byte, kStatementBytes>;
 // Throws Error{bad_frame}.
 [[nodiscard]] Statement decode_statement(const StatementBytes& bytes, int rank);
 
-// Throws Error{mismatch} or Error{bad_input} unless the ranks may go on together; the message is the
-// same on all ranks. `statements` in rank order.
+// Throws Error{mismatch} or Error{bad_input} unless the ranks may go on together; the message is
+// the same on all ranks. `statements` in rank order.
 void check_agreement(const std::vector<Statement>& statements);
 
 // One bucket's statements on their way.

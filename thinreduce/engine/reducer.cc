@@ -61,10 +61,10 @@ void check_layout(const BucketLayout& layout, std::span<const float> values,
     }
     const bool has_zero = std::count(tensor.shape.begin(), tensor.shape.end(), 0) > 0;
     if (tensor.offset != next || (left == 0 && !has_zero)) {
-      refuse(fmt::format("tensor '{}' of shape ({}) at offset {} does not fit: {} of {} elements "
-                         "come before it",
-                         tensor.name, fmt::join(tensor.shape, ", "), tensor.offset, next,
-                         layout.elements));
+      refuse(fmt::format(
+          "tensor '{}' of shape ({}) at offset {} does not fit: {} of {} elements "
+          "come before it",
+          tensor.name, fmt::join(tensor.shape, ", "), tensor.offset, next, layout.elements));
     }
     next += tensor.elements();
   }
@@ -93,9 +93,10 @@ Reducer::Slot Reducer::make_slot(const BucketLayout& layout) const {
                               .seed = options_.seed});
     if (const auto saved = loaded_.find(layout.id); saved != loaded_.end()) {
       if (saved->second.elements != layout.elements) {
-        throw Error(ErrorCode::bad_state,
-                    fmt::format("the saved state of bucket {} is for {} elements, {} were submitted",
-                                layout.id, saved->second.elements, layout.elements));
+        throw Error(
+            ErrorCode::bad_state,
+            fmt::format("the saved state of bucket {} is for {} elements, {} were submitted",
+                        layout.id, saved->second.elements, layout.elements));
       }
       load_fields(*slot.method, saved->second, layout.id);
     }

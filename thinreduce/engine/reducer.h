@@ -52,9 +52,9 @@ class Reducer {
 
  private:
   struct Slot {
-    BucketLayout layout;             // raw flags set
-    bool confirmed = false;          // all ranks have agreed on the layout once
-    std::uint64_t layout_hash = 0;   // of the layout as submitted
+    BucketLayout layout;            // raw flags set
+    bool confirmed = false;         // all ranks have agreed on the layout once
+    std::uint64_t layout_hash = 0;  // of the layout as submitted
     std::uint64_t step = 0;
     std::uint64_t last_result = 0;   // hash of the last mean when it is to be compared
     std::unique_ptr<Method> method;  // null when everything is raw
@@ -71,7 +71,8 @@ class Reducer {
   const Spec& spec_;
   const SessionOptions& options_;
   std::map<std::uint32_t, Slot> slots_;
-  std::map<std::uint32_t, BucketState> loaded_;  // state of buckets that have not been submitted yet
+  std::map<std::uint32_t, BucketState>
+      loaded_;  // state of buckets that have not been submitted yet
 };
 
 }  // namespace thinreduce

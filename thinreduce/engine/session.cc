@@ -139,8 +139,8 @@ class Session::Worker {
       refuse(fmt::format("belongs to rank {}, this is rank {}", state.rank, transport_->rank()));
     }
     if (state.settings != settings_) {
-      refuse(fmt::format("was written with '{}', this session has '{}'", state.settings,
-                         settings_));
+      refuse(
+          fmt::format("was written with '{}', this session has '{}'", state.settings, settings_));
     }
     reducer_.load(state);
   }
@@ -253,8 +253,12 @@ Session::Session(std::unique_ptr<Transport> transport, const SessionOptions& opt
 
 Session::~Session() = default;
 
-int Session::rank() const { return worker_->transport().rank(); }
-int Session::size() const { return worker_->transport().size(); }
+int Session::rank() const {
+  return worker_->transport().rank();
+}
+int Session::size() const {
+  return worker_->transport().size();
+}
 
 std::future<Report> Session::submit(const BucketLayout& layout, std::span<float> values,
                                     std::span<const float> second_moment) {
@@ -271,10 +275,18 @@ Report Session::reduce(std::uint32_t id, std::span<float> values) {
   return submit(BucketLayout{.id = id, .elements = values.size(), .tensors = {}}, values).get();
 }
 
-Report Session::finish_step() { return worker_->finish_step(); }
-void Session::save(const std::filesystem::path& file) { worker_->save(file); }
-void Session::load(const std::filesystem::path& file) { worker_->load(file); }
-const Transport& Session::transport() const { return worker_->transport(); }
+Report Session::finish_step() {
+  return worker_->finish_step();
+}
+void Session::save(const std::filesystem::path& file) {
+  worker_->save(file);
+}
+void Session::load(const std::filesystem::path& file) {
+  worker_->load(file);
+}
+const Transport& Session::transport() const {
+  return worker_->transport();
+}
 
 bool Session::native_sum(std::span<float> values) {
   worker_->drain();

@@ -8,8 +8,8 @@
 //
 // All ranks must submit the same buckets in the same order. Before a bucket is reduced, the ranks
 // compare what they are about to do; when they differ, or a gradient is not finite, every rank gets
-// the same Error, the gradient and all residuals are as before, and the session goes on. An Error of
-// kind lost_peer, timeout or bad_frame ends the session: every later call repeats it.
+// the same Error, the gradient and all residuals are as before, and the session goes on. An Error
+// of kind lost_peer, timeout or bad_frame ends the session: every later call repeats it.
 #pragma once
 
 #include <cstdint>
@@ -83,8 +83,8 @@ class Session {
   // Residuals, step counters and all else that a resumed run needs, of this rank. The file appears
   // whole or not at all. Waits for what was submitted.
   void save(const std::filesystem::path& file);
-  // Throws Error{bad_state} for a file that is cut, altered, of another version, world size, rank or
-  // spec; the session is then as before.
+  // Throws Error{bad_state} for a file that is cut, altered, of another version, world size, rank
+  // or spec; the session is then as before.
   void load(const std::filesystem::path& file);
 
   // The transport's counters, for tests and benchmarks. Only between steps.

@@ -15,7 +15,9 @@
 namespace thinreduce {
 namespace {
 
-[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::bad_spec, why); }
+[[noreturn]] void refuse(const std::string& why) {
+  throw Error(ErrorCode::bad_spec, why);
+}
 
 const MethodInfo& find_method(std::string_view name) {
   std::vector<std::string> names;
@@ -33,8 +35,7 @@ const OptionInfo& find_option(const MethodInfo& info, std::string_view name) {
     names.push_back(option.name);
   }
   if (names.empty()) refuse(fmt::format("{} has no options, so no '{}'", info.name, name));
-  refuse(fmt::format("{} has no option '{}'; it has: {}", info.name, name,
-                     fmt::join(names, ", ")));
+  refuse(fmt::format("{} has no option '{}'; it has: {}", info.name, name, fmt::join(names, ", ")));
 }
 
 // The value in its one spelling, so that equal specs have equal text.

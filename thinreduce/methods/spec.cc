@@ -27,15 +27,18 @@ OptionInfo OptionInfo::number(std::string name, double value, double least, doub
 
 OptionInfo OptionInfo::integer(std::string name, long long value, long long least, long long most,
                                std::string help) {
-  return {std::move(name),           Kind::integer,
-          fmt::format("{}", value),  static_cast<double>(least),
-          static_cast<double>(most), {},
+  return {std::move(name),
+          Kind::integer,
+          fmt::format("{}", value),
+          static_cast<double>(least),
+          static_cast<double>(most),
+          {},
           std::move(help)};
 }
 
 OptionInfo OptionInfo::choice(std::string name, std::string value, std::vector<std::string> choices,
                               std::string help) {
-  return {std::move(name), Kind::choice,       std::move(value), 0, 0,
+  return {std::move(name),    Kind::choice,   std::move(value), 0, 0,
           std::move(choices), std::move(help)};
 }
 
@@ -43,7 +46,9 @@ OptionInfo OptionInfo::on_off(std::string name, bool value, std::string help) {
   return choice(std::move(name), value ? "on" : "off", {"on", "off"}, std::move(help));
 }
 
-double Options::number(std::string_view name) const { return parse_checked<double>(text(name)); }
+double Options::number(std::string_view name) const {
+  return parse_checked<double>(text(name));
+}
 
 long long Options::integer(std::string_view name) const {
   return parse_checked<long long>(text(name));

@@ -15,7 +15,7 @@ struct OptionInfo {
   std::string name;
   Kind kind = Kind::number;
   std::string default_value;
-  double least = 0;                  // number, integer: inclusive range
+  double least = 0;  // number, integer: inclusive range
   double most = 0;
   std::vector<std::string> choices;  // choice: what is allowed; number, integer: words allowed too
   std::string help;

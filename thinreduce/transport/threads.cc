@@ -70,10 +70,10 @@ class ThreadOperation final : public Operation {
              (half_->state == Half::State::waiting && (hub_->failure || peer_left()));
     };
     if (!changed().wait_until(lock, deadline.at, over)) {
-      throw Error(ErrorCode::timeout,
-                  fmt::format("rank {}: no answer from rank {} within {} s ({} of {} bytes)",
-                              half_->owner, half_->peer, deadline.allowed.count(), verb_,
-                              half_->size));
+      throw Error(
+          ErrorCode::timeout,
+          fmt::format("rank {}: no answer from rank {} within {} s ({} of {} bytes)", half_->owner,
+                      half_->peer, deadline.allowed.count(), verb_, half_->size));
     }
     if (half_->state == Half::State::done) {
       if (half_->error) throw Error(*half_->error);
@@ -88,9 +88,7 @@ class ThreadOperation final : public Operation {
   [[nodiscard]] std::condition_variable& changed() const {
     return hub_->changed[static_cast<std::size_t>(half_->owner)];
   }
-  [[nodiscard]] bool peer_left() const {
-    return hub_->left[static_cast<std::size_t>(half_->peer)];
-  }
+  [[nodiscard]] bool peer_left() const { return hub_->left[static_cast<std::size_t>(half_->peer)]; }
 
   std::shared_ptr<Hub> hub_;
   std::shared_ptr<Half> half_;
@@ -123,7 +121,8 @@ class ThreadTransport final : public Transport {
   void abandon(const std::string& reason) noexcept override {
     const std::lock_guard lock(hub_->mutex);
     if (!hub_->failure) {
-      hub_->failure.emplace(ErrorCode::lost_peer, fmt::format("rank {} gave up: {}", rank_, reason));
+      hub_->failure.emplace(ErrorCode::lost_peer,
+                            fmt::format("rank {} gave up: {}", rank_, reason));
     }
     hub_->notify_everybody();
   }
@@ -164,10 +163,9 @@ class ThreadTransport final : public Transport {
 
   void meet(std::unique_lock<std::mutex>& lock, Half& send, Half& receive) {
     if (send.size != receive.size) {
-      receive.error.emplace(
-          ErrorCode::mismatch,
-          fmt::format("rank {}: rank {} sent {} bytes where {} were expected", receive.owner,
-                      send.owner, send.size, receive.size));
+      receive.error.emplace(ErrorCode::mismatch,
+                            fmt::format("rank {}: rank {} sent {} bytes where {} were expected",
+                                        receive.owner, send.owner, send.size, receive.size));
     } else if (send.size > 0) {
       send.state = receive.state = Half::State::copying;
       lock.unlock();

@@ -124,7 +124,9 @@ TEST(Threads, ACancelledOperationGivesItsMemoryBack) {
   EXPECT_EQ(in, out);
 }
 
-TEST(Threads, AWorldWithoutRanksIsRefused) { EXPECT_THROW(connect_threads(0), Error); }
+TEST(Threads, AWorldWithoutRanksIsRefused) {
+  EXPECT_THROW(connect_threads(0), Error);
+}
 
 TEST(Threads, AMessageNeedsAnotherRank) {
   auto ranks = connect_threads(2);

@@ -108,7 +108,8 @@ class ThrottledReceive final : public Operation {
   void wait(const Deadline& deadline) override {
     stamp_received_->wait(deadline);
     message_received_->wait(deadline);
-    const Clock::time_point leaves{std::chrono::duration_cast<Clock::duration>(Nanoseconds(stamp_))};
+    const Clock::time_point leaves{
+        std::chrono::duration_cast<Clock::duration>(Nanoseconds(stamp_))};
     const auto latency = std::chrono::duration_cast<Clock::duration>(link_.latency);
     // Cut-through: the first byte reaches this rank's lane one message length before the last.
     const auto arrives = lane_.pass(leaves + latency - lane_.duration(bytes_), bytes_);
@@ -174,10 +175,11 @@ void check_clocks(Transport& transport, Seconds timeout) {
   for (auto& operation : pending) operation->wait(Deadline::after(timeout));
   for (std::size_t peer = 0; peer < world; ++peer) {
     if (theirs[peer] != own) {
-      throw Error(ErrorCode::unavailable,
-                  fmt::format("rank {} runs on another machine than rank {}: a simulated link needs "
-                              "one clock; leave --link out and use the real network",
-                              peer, transport.rank()));
+      throw Error(
+          ErrorCode::unavailable,
+          fmt::format("rank {} runs on another machine than rank {}: a simulated link needs "
+                      "one clock; leave --link out and use the real network",
+                      peer, transport.rank()));
     }
   }
 }

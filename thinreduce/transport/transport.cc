@@ -5,7 +5,8 @@
 namespace thinreduce {
 
 Traffic& Transport::with(int peer) {
-  ensure(peer >= 0 && peer < size() && peer != rank(), "a message needs another rank of this world");
+  ensure(peer >= 0 && peer < size() && peer != rank(),
+         "a message needs another rank of this world");
   if (traffic_.empty()) traffic_.resize(static_cast<std::size_t>(size()));
   return traffic_[static_cast<std::size_t>(peer)];
 }

@@ -43,8 +43,7 @@ template <typename T>
 class ByteReader {
  public:
   // `what` names the bytes in errors: "top-k payload of rank 3".
-  ByteReader(std::span<const std::byte> bytes, std::string_view what)
-      : rest_(bytes), what_(what) {}
+  ByteReader(std::span<const std::byte> bytes, std::string_view what) : rest_(bytes), what_(what) {}
 
   template <PlainValue T>
   [[nodiscard]] T value() {

@@ -77,7 +77,8 @@ TEST(Frame, MismatchNamesTheFieldAndBothValues) {
 }
 
 // tests/golden/frames.txt: a verdict, a description and the frame's bytes on each line. The file
-// keeps the format from drifting: what was written once must be read for ever, and refused for ever.
+// keeps the format from drifting: what was written once must be read for ever, and refused for
+// ever.
 TEST(Frame, GoldenFrames) {
   std::ifstream file(THINREDUCE_SOURCE_DIR "/tests/golden/frames.txt");
   ASSERT_TRUE(file) << "tests/golden/frames.txt is missing";
