@@ -33,7 +33,6 @@ class TopK final : public Method {
     ensure(!feedback_ || residual_.size() == elements_, "top-k: a residual for each element");
     kernels::Selected sent;
     exchange.encode([&] { sent = encode(bucket.values); });
-    exchange.payload_bytes = payload_.size();
     if (elements_ > 0) {
       exchange.statistics["sent"] =
           static_cast<double>(sent.indices.size()) / static_cast<double>(elements_);
@@ -41,11 +40,8 @@ class TopK final : public Method {
     try {
       gather(exchange, payload_, topk_payload_limit(elements_, k_),
              [&](int rank, std::span<const std::byte> payload) {
-               exchange.decode([&] {
-                 // Not before: filling goes on while the first payloads are on their way.
-                 if (rank == 0) std::fill(bucket.values.begin(), bucket.values.end(), 0.0f);
-                 add_topk_payload(payload, rank, bucket.values);
-               });
+               if (rank == 0) std::fill(bucket.values.begin(), bucket.values.end(), 0.0f);
+               add_topk_payload(payload, rank, bucket.values);
              });
     } catch (...) {
       put_back(sent);

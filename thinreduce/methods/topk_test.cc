@@ -1,0 +1,171 @@
+#include "thinreduce/methods/topk.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "thinreduce/error.h"
+#include "thinreduce/methods/test_world.h"
+
+namespace thinreduce {
+namespace {
+
+std::size_t expected_k(double density, std::size_t elements) {
+  const auto k = static_cast<std::size_t>(std::llround(density * static_cast<double>(elements)));
+  return std::clamp<std::size_t>(k, 1, elements);
+}
+
+// Keeps the k largest by magnitude, by a full sort.
+std::vector<float> largest(const std::vector<float>& values, std::size_t k) {
+  std::vector<std::size_t> order(values.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](auto a, auto b) { return std::abs(values[a]) > std::abs(values[b]); });
+  std::vector<float> kept(values.size());
+  for (std::size_t i = 0; i < k; ++i) kept[order[i]] = values[order[i]];
+  return kept;
+}
+
+// The whole method in a dozen lines, to which the real one must be equal bit by bit over several
+// steps: top-k of residual + gradient, sum in rank order, times 1/N.
+TEST(TopK, EqualsThePlainAlgorithm) {
+  for (const int world : kWorlds) {
+    for (const auto elements : kBucketSizes) {
+      for (const char* feedback : {"on", "off"}) {
+        SCOPED_TRACE(testing::Message()
+                     << world << " ranks, " << elements << " elements, feedback " << feedback);
+        TestWorld ranks(world, std::string("topk:density=0.03,feedback=") + feedback, elements);
+        PerRank residual(static_cast<std::size_t>(world), std::vector<float>(elements));
+        for (unsigned step = 0; step < 3; ++step) {
+          const auto gradients = normal_gradients(world, elements, step);
+          std::vector<float> expected(elements);
+          for (std::size_t rank = 0; rank < residual.size(); ++rank) {
+            auto& held = residual[rank];
+            for (std::size_t i = 0; i < elements; ++i) held[i] += gradients[rank][i];
+            const auto sent = largest(held, expected_k(0.03, elements));
+            for (std::size_t i = 0; i < elements; ++i) {
+              expected[i] += sent[i];
+              if (sent[i] != 0) held[i] = 0;
+            }
+            if (feedback == std::string("off")) std::fill(held.begin(), held.end(), 0.0f);
+          }
+          for (auto& value : expected) value *= 1.0f / static_cast<float>(world);
+          ASSERT_EQ(ranks.mean(gradients), expected);
+        }
+        if (feedback == std::string("on")) {
+          for (std::size_t rank = 0; rank < residual.size(); ++rank) {
+            ASSERT_EQ(ranks.residual(rank), residual[rank]);
+          }
+        } else {
+          EXPECT_TRUE(ranks.residual(0).empty());
+        }
+      }
+    }
+  }
+}
+
+// Applied means times N plus residuals are the sum of all gradients; exactly, on whole numbers and
+// N a power of two.
+TEST(TopK, NothingIsLost) {
+  for (const int world : {1, 2, 4}) {
+    constexpr std::size_t kElements = 1009;
+    TestWorld ranks(world, "topk:density=0.05", kElements);
+    std::vector<double> given(kElements), applied(kElements);
+    for (unsigned step = 0; step < 12; ++step) {
+      const auto gradients = whole_gradients(world, kElements, step);
+      const auto sum = exact_sum(gradients);
+      const auto mean = ranks.mean(gradients);
+      for (std::size_t i = 0; i < kElements; ++i) {
+        given[i] += sum[i];
+        applied[i] += static_cast<double>(mean[i]) * world;
+      }
+    }
+    for (std::size_t rank = 0; rank < static_cast<std::size_t>(world); ++rank) {
+      const auto held = ranks.residual(rank);
+      for (std::size_t i = 0; i < kElements; ++i) applied[i] += held[i];
+    }
+    EXPECT_EQ(applied, given);
+  }
+}
+
+TEST(TopK, FeedbackSendsEverythingInTheEnd) {
+  constexpr std::size_t kElements = 500;
+  TestWorld ranks(2, "topk:density=0.1", kElements);
+  const auto gradients = whole_gradients(2, kElements, 1);
+  const auto sum = exact_sum(gradients);
+  std::vector<double> applied(kElements);
+  for (int step = 0; step < 10; ++step) {
+    const auto mean = ranks.mean(step == 0 ? gradients : PerRank(2, std::vector<float>(kElements)));
+    for (std::size_t i = 0; i < kElements; ++i) applied[i] += 2.0 * static_cast<double>(mean[i]);
+  }
+  EXPECT_EQ(applied, sum);
+  EXPECT_EQ(ranks.residual(0), std::vector<float>(kElements));
+}
+
+TEST(TopK, DensityOneIsTheMean) {
+  for (const int world : kWorlds) {
+    TestWorld ranks(world, "topk:density=1", 4099);
+    const auto gradients = normal_gradients(world, 4099, 3);
+    const auto sum = exact_sum(gradients);
+    const auto mean = ranks.mean(gradients);
+    for (std::size_t i = 0; i < mean.size(); ++i) ASSERT_NEAR(mean[i], sum[i] / world, 1e-6);
+  }
+}
+
+TEST(TopK, ZerosCostNothing) {
+  TestWorld ranks(3, "topk", 70000);
+  EXPECT_EQ(ranks.mean(PerRank(3, std::vector<float>(70000))), std::vector<float>(70000));
+  EXPECT_EQ(ranks.transport(0).total_traffic().bytes_sent, 2 * kFrameHeaderBytes);
+  EXPECT_EQ(ranks.statistics[0].at("sent"), 0);
+}
+
+TEST(TopK, BytesAndShareSent) {
+  TestWorld ranks(2, "topk:density=0.01", 100000);
+  (void)ranks.mean(normal_gradients(2, 100000, 4));
+  EXPECT_EQ(ranks.transport(0).total_traffic().bytes_sent, kFrameHeaderBytes + 2 * 4 + 1000 * 6);
+  EXPECT_EQ(ranks.statistics[0].at("sent"), 0.01);
+}
+
+TEST(TopK, EmptyBucket) {
+  TestWorld ranks(2, "topk", 0);
+  EXPECT_TRUE(ranks.mean(PerRank(2)).empty());
+}
+
+// Rank 1 is gone: rank 0 keeps its whole gradient for later.
+TEST(TopK, FailedExchangeKeepsTheGradient) {
+  TestWorld ranks(2, "topk:density=0.1", 1000);
+  const auto gradients = normal_gradients(2, 1000, 5);
+  ranks.transport(1).abandon("this rank leaves");
+  (void)ranks.step(gradients);
+  ASSERT_NE(ranks.thrown[0], nullptr);
+  EXPECT_EQ(ranks.residual(0), gradients[0]);
+}
+
+// The sum of residual and gradient overflows: all ranks get the same error, and none a mean.
+TEST(TopK, OverflowIsAnErrorThatNamesTheRank) {
+  TestWorld ranks(2, "topk:density=0.1", 100);
+  PerRank gradients(2, std::vector<float>(100, 3e38f));
+  (void)ranks.mean(gradients);
+  (void)ranks.step(gradients);
+  for (const auto& thrown : ranks.thrown) {
+    ASSERT_NE(thrown, nullptr);
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("top-k payload of rank 0"));
+    }
+  }
+}
+
+TEST(TopK, OptionsAreChecked) {
+  for (const char* spec : {"topk:density=0", "topk:density=1.01", "topk:density=nan",
+                           "topk:feedback=perhaps", "topk:k=5"}) {
+    EXPECT_THROW((void)Spec::parse(spec), Error) << spec;
+  }
+}
+
+}  // namespace
+}  // namespace thinreduce
