@@ -81,9 +81,9 @@ class Collective : public testing::TestWithParam<Case> {
 };
 
 INSTANTIATE_TEST_SUITE_P(All, Collective, testing::ValuesIn(cases()),
-                         [](const testing::TestParamInfo<Case>& info) {
-                           return std::to_string(info.param.world) + "ranks_" +
-                                  std::to_string(info.param.size);
+                         [](const testing::TestParamInfo<Case>& test) {
+                           return std::to_string(test.param.world) + "ranks_" +
+                                  std::to_string(test.param.size);
                          });
 
 TEST_P(Collective, RingSumIsTheSumAndSendsTheStatedBytes) {

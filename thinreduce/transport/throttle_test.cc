@@ -61,13 +61,13 @@ TEST(Throttle, BandwidthAndLatencyAreLowerBounds) {
 }
 
 TEST(Throttle, ManySendersShareTheReceiversLink) {
-  run_ranks(4, [](std::unique_ptr<Transport> inner) {
+  const auto start = Clock::now();
+  run_ranks(4, [&](std::unique_ptr<Transport> inner) {
     auto transport = throttle(std::move(inner), Link::parse("80mbit"));
     std::vector<std::byte> memory(300'000);
     const auto part = [&](int peer) {
       return std::span(memory).subspan(static_cast<std::size_t>(peer - 1) * 100'000, 100'000);
     };
-    const auto start = Clock::now();
     if (transport->rank() != 0) {
       transport->send(0, Channel::data, part(1))->wait(Deadline::after(30s));
       return;

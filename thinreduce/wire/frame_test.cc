@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -36,8 +37,9 @@ FrameHeader read_frame(std::span<const std::byte> bytes, std::size_t limit) {
 std::vector<std::byte> whole_frame(const FrameId& id, const std::string& payload) {
   const auto bytes = std::as_bytes(std::span(payload));
   const auto header = encode_header(id, 2, bytes);
-  std::vector<std::byte> frame(header.begin(), header.end());
-  frame.insert(frame.end(), bytes.begin(), bytes.end());
+  std::vector<std::byte> frame(header.size() + bytes.size());
+  std::copy(header.begin(), header.end(), frame.begin());
+  std::copy(bytes.begin(), bytes.end(), frame.begin() + kFrameHeaderBytes);
   return frame;
 }
 

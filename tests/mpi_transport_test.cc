@@ -1,0 +1,187 @@
+// The mpi transport, as mpirun starts it: every rank runs all checks of one case.
+//
+//   mpirun -n 3 mpi_transport_test exchange|mismatch|abandon|deadline|leave
+//
+// A case apart for each way to end, because MPI can't be started twice in a process.
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "thinreduce/error.h"
+#include "thinreduce/transport/mpi.h"
+
+namespace thinreduce {
+namespace {
+
+int failed_checks = 0;
+
+void check(bool holds, const std::string& what) {
+  if (holds) return;
+  ++failed_checks;
+  fmt::print(stderr, "FAILED: {}\n", what);
+}
+
+void check_error(const std::function<void()>& action, ErrorCode code, const std::string& text) {
+  try {
+    action();
+    check(false, fmt::format("nothing thrown, expected \"{}\"", text));
+  } catch (const Error& e) {
+    check(e.code() == code && std::string(e.what()).find(text) != std::string::npos,
+          fmt::format("\"{}\" ({}), expected \"{}\"", e.what(), to_string(e.code()), text));
+  }
+}
+
+Deadline soon() {
+  return Deadline::after(Seconds(20));
+}
+
+std::vector<std::byte> pattern(std::size_t size, int seed) {
+  std::vector<std::byte> bytes(size);
+  for (std::size_t i = 0; i < size; ++i) {
+    bytes[i] =
+        static_cast<std::byte>((i * 31 + i / 251 + static_cast<std::size_t>(seed) * 97) & 255);
+  }
+  return bytes;
+}
+
+void exchange(Transport& transport) {
+  struct Message {
+    std::vector<std::byte> out;
+    std::vector<std::byte> in;
+    std::vector<std::byte> expected;
+  };
+  std::vector<std::unique_ptr<Message>> messages;
+  std::vector<Pending> pending;
+  const int me = transport.rank();
+  for (int peer = 0; peer < transport.size(); ++peer) {
+    if (peer == me) continue;
+    for (const Channel channel : {Channel::data, Channel::header, Channel::agreement}) {
+      int number = 0;
+      for (const std::size_t size : {0, 1, 4097, 0, 65537, 8 << 20}) {
+        ++number;
+        const auto seed = [&](int from, int to) {
+          return from * 1000 + to * 100 + static_cast<int>(channel) * 10 + number;
+        };
+        messages.push_back(std::make_unique<Message>(Message{pattern(size, seed(me, peer)),
+                                                             std::vector<std::byte>(size),
+                                                             pattern(size, seed(peer, me))}));
+        pending.push_back(transport.send(peer, channel, messages.back()->out));
+        pending.push_back(transport.receive(peer, channel, messages.back()->in));
+      }
+    }
+  }
+  for (const Pending& one : pending) one->wait(soon());
+  for (const auto& one : messages) {
+    check(one->in == one->expected, fmt::format("a message of {} bytes arrives", one->in.size()));
+  }
+
+  std::vector<float> values(1001, static_cast<float>(me + 1));
+  check(transport.native_sum(values), "MPI has a sum");
+  const int world = transport.size();
+  check(values[0] == static_cast<float>(world * (world + 1) / 2) && values[0] == values[1000],
+        "MPI's sum adds up");
+}
+
+void mismatch(Transport& transport) {
+  std::vector<std::byte> bytes(10);
+  if (transport.rank() == 1) {
+    transport.send(0, Channel::data, bytes)->wait(soon());
+    transport.send(0, Channel::data, bytes)->wait(soon());
+  }
+  if (transport.rank() != 0) return;
+  std::vector<std::byte> longer(12);
+  check_error([&] { transport.receive(1, Channel::data, longer)->wait(soon()); },
+              ErrorCode::mismatch, "rank 0: rank 1 sent 10 bytes where 12 were expected");
+  std::vector<std::byte> shorter(4);
+  check_error([&] { transport.receive(1, Channel::data, shorter)->wait(soon()); },
+              ErrorCode::mismatch, "bytes where 4 were expected");
+}
+
+void abandon(Transport& transport) {
+  std::vector<std::byte> bytes(1 << 20);
+  if (transport.rank() == 1) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    transport.abandon("tensor 7 is not finite");
+    check_error([&] { (void)transport.send(0, Channel::data, bytes); }, ErrorCode::lost_peer,
+                "rank 1 gave up: tensor 7 is not finite");
+    return;
+  }
+  // The others wait for each other, not for rank 1.
+  const Pending receive = transport.receive(2 - transport.rank(), Channel::data, bytes);
+  const auto began = Clock::now();
+  check_error([&] { receive->wait(soon()); }, ErrorCode::lost_peer,
+              "rank 1 gave up: tensor 7 is not finite");
+  check(Clock::now() - began < std::chrono::seconds(5), "the wait ends long before its deadline");
+}
+
+void deadline(Transport& transport) {
+  std::vector<std::byte> bytes(4096);
+  if (transport.rank() == 0) {
+    const Pending receive = transport.receive(2, Channel::data, bytes);
+    check_error([&] { receive->wait(Deadline::after(Seconds(0.3))); }, ErrorCode::timeout,
+                "rank 0: no answer from rank 2 within 0.3 s (receive of 4096 bytes)");
+    return;
+  }
+  const Pending receive = transport.receive(3 - transport.rank(), Channel::data, bytes);
+  check_error([&] { receive->wait(soon()); }, ErrorCode::lost_peer,
+              "rank 0 gave up: no answer from rank 2 within 0.3 s");
+}
+
+void leave(Transport& transport) {
+  auto bytes = pattern(1000, transport.rank());
+  if (transport.rank() == 2) {
+    transport.send(0, Channel::data, bytes)->wait(soon());
+    return;
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  std::vector<std::byte> got(1000);
+  const int peer = 1 - transport.rank();
+  for (int round = 0; round < 20; ++round) {
+    const Pending send = transport.send(peer, Channel::header, bytes);
+    transport.receive(peer, Channel::header, got)->wait(soon());
+    send->wait(soon());
+    check(got == pattern(1000, peer), "ranks 0 and 1 go on");
+  }
+  if (transport.rank() == 0) {
+    transport.receive(2, Channel::data, got)->wait(soon());
+    check(got == pattern(1000, 2), "the last message of rank 2 arrives");
+  }
+  check_error([&] { transport.receive(2, Channel::data, got)->wait(soon()); }, ErrorCode::lost_peer,
+              "rank 2 has left (receive of 1000 bytes)");
+}
+
+int run(const std::string& name) {
+  const std::map<std::string, std::function<void(Transport&)>> cases = {{"exchange", exchange},
+                                                                        {"mismatch", mismatch},
+                                                                        {"abandon", abandon},
+                                                                        {"deadline", deadline},
+                                                                        {"leave", leave}};
+  const auto found = cases.find(name);
+  if (found == cases.end()) {
+    fmt::print(stderr, "no case \"{}\"\n", name);
+    return 2;
+  }
+  check(under_mpi(), "mpirun is noticed");
+  try {
+    const auto transport = connect_mpi();
+    check(transport->size() == 3, "three ranks");
+    found->second(*transport);
+  } catch (const std::exception& e) {
+    check(false, e.what());
+  }
+  return failed_checks == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace thinreduce
+
+int main(int argc, char** argv) {
+  return thinreduce::run(argc > 1 ? argv[1] : "");
+}

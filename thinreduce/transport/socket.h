@@ -1,0 +1,57 @@
+// A file descriptor that closes itself, and the few socket helpers that the store needs.
+#pragma once
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace thinreduce {
+
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int fd) : fd_(fd) {}
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Socket() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  [[nodiscard]] int fd() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+
+  [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  [[nodiscard]] sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+  [[nodiscard]] int family() const { return storage.ss_family; }
+  // "10.1.2.3" without the port.
+  [[nodiscard]] std::string host() const;
+};
+
+// The addresses of a host, IPv4 first: ranks that resolve a name differently must not end up in
+// two families. Empty, with the reason in `why`, when the name can't be resolved.
+[[nodiscard]] std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port,
+                                                 std::string& why);
+
+// "10.1.2.3:29500", "[fe80::1]:29500".
+[[nodiscard]] std::string host_and_port(const std::string& host, std::uint16_t port);
+
+// What an errno means, in words.
+[[nodiscard]] std::string describe_errno(int error);
+
+}  // namespace thinreduce
