@@ -1,6 +1,7 @@
 #include "thinreduce/kernels/select.h"
 
 #include <array>
+#include <cstring>
 #include <utility>
 
 #include "thinreduce/error.h"
@@ -16,55 +17,58 @@ HWY_BEFORE_NAMESPACE();
 namespace thinreduce::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-using Floats = hn::ScalableTag<float>;
-using Words = hn::RebindToUnsigned<Floats>;
+// At most 16 lanes, so that the masks of four vectors fit into 64 bits.
+using Floats = hn::CappedTag<float, 16>;
 using Integers = hn::RebindToSigned<Floats>;
 
-// The scan both kernels share. `next(i)` gives the vector at element i. Four vectors are looked at
-// together, because at the densities that matter most quadruples have no candidate at all.
-//
-// A compressed store writes a whole vector at the position of the next candidate, which is never
-// ahead of the element that was read: it stays inside `out`, which is as long as the run.
+// Lane i of the mask in bit i.
+HWY_INLINE std::uint64_t bits_of(hn::Mask<Integers> mask) {
+  std::uint8_t bytes[8] = {};
+  hn::StoreMaskBits(Integers(), mask, bytes);
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, bytes, sizeof(bits));
+  return bits;
+}
+
+// The scan both kernels share; returns how many elements it has done. `next(i)` gives the vector at
+// element i and leaves it in run[i]. Four vectors are looked at together, because at the densities
+// that matter most quadruples have no candidate or one. For the same reason candidates are written
+// one by one: compressed stores gain nothing at 1 % with AVX-512 and are several times slower with
+// AVX2, which has to look up a permutation.
 template <typename Next>
-HWY_INLINE std::size_t scan(std::size_t elements, std::uint32_t first, std::uint32_t least,
+HWY_INLINE std::size_t scan(std::span<const float> run, std::uint32_t first, std::uint32_t least,
                             Candidates out, std::size_t& count, Next&& next) {
-  const Floats floats;
-  const Words words;
   const Integers integers;
-  const std::size_t lanes = hn::Lanes(floats);
-  const auto iota = hn::Iota(words, first);
+  const std::size_t lanes = hn::Lanes(integers);
   const auto below = hn::Set(integers, static_cast<std::int32_t>(least) - 1);
   const auto is_large = [&](hn::Vec<Floats> value) HWY_ATTR {
     return hn::Gt(hn::BitCast(integers, hn::Abs(value)), below);
   };
-  const auto keep = [&](hn::Vec<Floats> value, hn::Mask<Integers> mask, std::size_t at) HWY_ATTR {
-    const auto index = hn::Add(iota, hn::Set(words, static_cast<std::uint32_t>(at)));
-    hn::CompressStore(index, hn::RebindMask(words, mask), words, &out.indices[count]);
-    count += hn::CompressStore(value, hn::RebindMask(floats, mask), floats, &out.values[count]);
-  };
+  std::size_t found = 0;
   std::size_t i = 0;
-  for (; i + 4 * lanes <= elements; i += 4 * lanes) {
-    const auto a = next(i);
-    const auto b = next(i + lanes);
-    const auto c = next(i + 2 * lanes);
-    const auto d = next(i + 3 * lanes);
-    const auto in_a = is_large(a);
-    const auto in_b = is_large(b);
-    const auto in_c = is_large(c);
-    const auto in_d = is_large(d);
-    if (hn::AllFalse(integers, hn::Or(hn::Or(in_a, in_b), hn::Or(in_c, in_d)))) continue;
-    keep(a, in_a, i);
-    keep(b, in_b, i + lanes);
-    keep(c, in_c, i + 2 * lanes);
-    keep(d, in_d, i + 3 * lanes);
+  for (; i + 4 * lanes <= run.size(); i += 4 * lanes) {
+    const auto a = is_large(next(i));
+    const auto b = is_large(next(i + lanes));
+    const auto c = is_large(next(i + 2 * lanes));
+    const auto d = is_large(next(i + 3 * lanes));
+    if (hn::AllFalse(integers, hn::Or(hn::Or(a, b), hn::Or(c, d)))) continue;
+    std::uint64_t left =
+        bits_of(a) | bits_of(b) << lanes | bits_of(c) << (2 * lanes) | bits_of(d) << (3 * lanes);
+    for (; left != 0; left &= left - 1) {
+      const std::size_t at = i + static_cast<std::size_t>(std::countr_zero(left));
+      out.indices[found] = first + static_cast<std::uint32_t>(at);
+      out.values[found] = run[at];
+      ++found;
+    }
   }
+  count = found;
   return i;
 }
 
 std::size_t collect(std::span<const float> run, std::uint32_t first, std::uint32_t least,
                     Candidates out) {
   std::size_t count = 0;
-  const std::size_t done = scan(run.size(), first, least, out, count, [&](std::size_t i) HWY_ATTR {
+  const std::size_t done = scan(run, first, least, out, count, [&](std::size_t i) HWY_ATTR {
     return hn::LoadU(Floats(), &run[i]);
   });
   return count + reference::collect(run.subspan(done), first + static_cast<std::uint32_t>(done),
@@ -74,7 +78,7 @@ std::size_t collect(std::span<const float> run, std::uint32_t first, std::uint32
 std::size_t add_collect(std::span<float> run, std::span<const float> addend, std::uint32_t first,
                         std::uint32_t least, Candidates out) {
   std::size_t count = 0;
-  const std::size_t done = scan(run.size(), first, least, out, count, [&](std::size_t i) HWY_ATTR {
+  const std::size_t done = scan(run, first, least, out, count, [&](std::size_t i) HWY_ATTR {
     const Floats floats;
     const auto sum = hn::Add(hn::LoadU(floats, &run[i]), hn::LoadU(floats, &addend[i]));
     hn::StoreU(sum, floats, &run[i]);
@@ -132,8 +136,8 @@ std::size_t add_collect(std::span<float> run, std::span<const float> addend, std
 
 // The 31 bits of a magnitude are decided 11, 10 and 10 at a time, from the top: each round counts
 // the values that agree with the bits decided so far by their next digit.
-std::uint32_t kth_magnitude(std::span<const float> values, std::size_t k) {
-  ensure(k >= 1 && k <= values.size(), "kth_magnitude: k between 1 and the number of values");
+KthLargest kth_largest(std::span<const float> values, std::size_t k) {
+  ensure(k >= 1 && k <= values.size(), "kth_largest: k between 1 and the number of values");
   std::uint32_t decided = 0;
   std::size_t wanted = k;  // the answer is the wanted-th largest of those that agree
   for (const auto& [shift, bits] : {std::pair{20, 11}, {10, 10}, {0, 10}}) {
@@ -147,7 +151,7 @@ std::uint32_t kth_magnitude(std::span<const float> values, std::size_t k) {
     while (histogram[digit] < wanted) wanted -= histogram[digit--];
     decided = decided << bits | digit;
   }
-  return decided;
+  return {decided, wanted};
 }
 
 }  // namespace thinreduce::kernels

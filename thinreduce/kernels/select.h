@@ -21,16 +21,20 @@ struct Candidates {
 };
 
 // Writes index and value of every element whose magnitude is at least `least` (1 to 2^31-1) and
-// returns how many there are. `first` is the index of run[0]. `out` needs room for the whole run:
-// anything in that room may be overwritten.
+// returns how many there are. `first` is the index of run[0]. `out` has room for the whole run.
 [[nodiscard]] std::size_t collect(std::span<const float> run, std::uint32_t first,
                                   std::uint32_t least, Candidates out);
 // The same after run[i] += addend[i], in one pass over the memory.
 [[nodiscard]] std::size_t add_collect(std::span<float> run, std::span<const float> addend,
                                       std::uint32_t first, std::uint32_t least, Candidates out);
 
-// The magnitude of the k-th largest value, 1 <= k <= values.size(), by a radix histogram.
-[[nodiscard]] std::uint32_t kth_magnitude(std::span<const float> values, std::size_t k);
+// The k-th largest value: its magnitude, and how many of that magnitude are among the k largest.
+struct KthLargest {
+  std::uint32_t magnitude = 0;
+  std::size_t ties = 0;
+};
+// By a radix histogram; 1 <= k <= values.size().
+[[nodiscard]] KthLargest kth_largest(std::span<const float> values, std::size_t k);
 
 // What defines the results above.
 namespace reference {

@@ -94,17 +94,22 @@ TEST(Collect, KnownValues) {
   EXPECT_EQ(values, (Floats{-3, 2.5f, -2.5f, 9}));
 }
 
-TEST(KthMagnitude, EqualsSorting) {
+TEST(KthLargest, EqualsSorting) {
   for (const std::size_t size : {1, 2, 3, 100, 1009}) {
     const auto values = mixed_floats(size, 4);
     auto sorted = values;
     std::sort(sorted.begin(), sorted.end(),
               [](float a, float b) { return std::abs(a) > std::abs(b); });
     for (std::size_t k = 1; k <= size; ++k) {
-      ASSERT_EQ(kth_magnitude(values, k), magnitude(sorted[k - 1]));
+      const auto kth = kth_largest(values, k);
+      ASSERT_EQ(kth.magnitude, magnitude(sorted[k - 1]));
+      const auto ties =
+          std::count_if(sorted.begin(), sorted.begin() + static_cast<long>(k),
+                        [&](float value) { return magnitude(value) == kth.magnitude; });
+      ASSERT_EQ(kth.ties, static_cast<std::size_t>(ties));
     }
-    EXPECT_THROW((void)kth_magnitude(values, 0), BrokenInvariant);
-    EXPECT_THROW((void)kth_magnitude(values, size + 1), BrokenInvariant);
+    EXPECT_THROW((void)kth_largest(values, 0), BrokenInvariant);
+    EXPECT_THROW((void)kth_largest(values, size + 1), BrokenInvariant);
   }
 }
 

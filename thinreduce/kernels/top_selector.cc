@@ -47,7 +47,7 @@ std::uint32_t TopSelector::guess(std::size_t elements, std::size_t k, ValueAt&& 
     random = random * 1664525 + 1013904223;
     sample_[i] = value_at(i * stretch + (random >> 8) % stretch);
   }
-  return std::max(kth_magnitude(sample_, wanted), kAnyNonZero);
+  return std::max(kth_largest(sample_, wanted).magnitude, kAnyNonZero);
 }
 
 template <typename Collect>
@@ -64,10 +64,7 @@ void TopSelector::pass(std::size_t elements, std::size_t k, std::uint32_t least,
 
 // Keeps the best k candidates, in their order; returns the smallest magnitude among them.
 std::uint32_t TopSelector::cut(std::size_t k) {
-  const std::uint32_t last = kth_magnitude(std::span(values_).first(count_), k);
-  std::size_t larger = 0;
-  for (std::size_t i = 0; i < count_; ++i) larger += magnitude(values_[i]) > last;
-  std::size_t ties = k - larger;
+  auto [last, ties] = kth_largest(std::span(values_).first(count_), k);
   std::size_t kept = 0;
   // Without branches: at the cut, whether an element stays is anyone's guess.
   for (std::size_t i = 0; i < count_; ++i) {
