@@ -9,7 +9,7 @@ target_link_libraries(thinreduce_test_main PUBLIC thinreduce GTest::gtest GTest:
 target_compile_definitions(thinreduce_test_main
                            PUBLIC THINREDUCE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 
-set(simd_targets reference SSSE3 SSE4 AVX2 AVX3 AVX3_DL)
+set(simd_targets reference SSSE3 SSE4 AVX2 AVX3)
 
 add_custom_target(core_tests)
 
