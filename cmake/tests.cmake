@@ -11,6 +11,8 @@ target_compile_definitions(thinreduce_test_main
 
 set(simd_targets reference SSSE3 SSE4 AVX2 AVX3 AVX3_DL)
 
+add_custom_target(core_tests)
+
 foreach(layer kernels wire transport collective methods engine)
   set(layer_tests ${thinreduce_tests})
   list(FILTER layer_tests INCLUDE REGEX "/thinreduce/${layer}/")
@@ -22,6 +24,7 @@ foreach(layer kernels wire transport collective methods engine)
   endif()
   add_executable(${layer}_test ${layer_tests})
   target_link_libraries(${layer}_test PRIVATE thinreduce_test_main)
+  add_dependencies(core_tests ${layer}_test)
   if(TARGET gloo)
     target_link_libraries(${layer}_test PRIVATE gloo)
   endif()

@@ -72,7 +72,7 @@ Report& Report::operator+=(const Report& other) {
 
 class Session::Worker {
  public:
-  Worker(std::unique_ptr<Transport> transport, const SessionOptions& options)
+  Worker(std::shared_ptr<Transport> transport, const SessionOptions& options)
       : transport_(std::move(transport)),
         options_(options),
         spec_(Spec::parse(options.spec)),
@@ -230,7 +230,7 @@ class Session::Worker {
     transport_->abandon(error.what());
   }
 
-  std::unique_ptr<Transport> transport_;
+  std::shared_ptr<Transport> transport_;
   SessionOptions options_;
   Spec spec_;
   std::string settings_;
@@ -248,7 +248,7 @@ class Session::Worker {
   std::thread thread_;
 };
 
-Session::Session(std::unique_ptr<Transport> transport, const SessionOptions& options)
+Session::Session(std::shared_ptr<Transport> transport, const SessionOptions& options)
     : worker_(std::make_unique<Worker>(std::move(transport), options)) {}
 
 Session::~Session() = default;

@@ -195,7 +195,13 @@ std::unique_ptr<Transport> connect_gloo(const GlooOptions& options) {
   const Deadline deadline = Deadline::after(options.connect_timeout);
   TcpStore store({options.rank, options.world, options.master_addr, options.master_port,
                   options.connect_timeout});
-  auto transport = meet({options, store, deadline, [&] { return store.turned_away(); }});
+  std::unique_ptr<Transport> transport;
+  try {
+    transport = meet({options, store, deadline, [&] { return store.turned_away(); }});
+  } catch (const Error& e) {
+    store.give_up(e.what());
+    throw;
+  }
   // The server must outlive the last question to it. Everybody is connected by now, so a rank that
   // fails here is noticed by its connections.
   try {

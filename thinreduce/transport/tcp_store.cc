@@ -26,6 +26,8 @@ constexpr std::chrono::seconds silent_patience{3};
 constexpr std::chrono::milliseconds first_pause{1};
 constexpr std::chrono::milliseconds longest_pause{20};
 constexpr std::chrono::seconds answer_patience{1};
+// Long enough for all of them to ask once more.
+constexpr auto farewell = 5 * longest_pause;
 
 int milliseconds_until(Clock::time_point at) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(at - Clock::now()).count();
@@ -171,14 +173,15 @@ class TcpStore::Client {
     const auto status = static_cast<std::uint8_t>(in_[0]);
     std::uint32_t length = 0;
     std::memcpy(&length, in_.data() + 1, sizeof(length));
-    if (status > absent || length > max_value) throw Disconnected();
+    if (status > over || length > max_value) throw Disconnected();
     receive_at_least(reply_bytes + length, deadline);
     std::vector<char> value(in_.begin() + reply_bytes, in_.end());
     in_.clear();
     if (status == done) return value;
     if (status == absent) return std::nullopt;
-    throw Error(ErrorCode::mismatch, fmt::format("{}: turned away by rank 0: {}", me_,
-                                                 std::string(value.begin(), value.end())));
+    const std::string reason(value.begin(), value.end());
+    if (status == over) throw Error(ErrorCode::timeout, fmt::format("{}: {}", me_, reason));
+    throw Error(ErrorCode::mismatch, fmt::format("{}: turned away by rank 0: {}", me_, reason));
   }
 
   void await(short events, const Deadline& deadline) {
@@ -238,6 +241,12 @@ void TcpStore::wait(const std::vector<std::string>& keys,
   Deadline deadline = Deadline::after(timeout);
   deadline.at = std::min(deadline.at, deadline_.at);
   for (const std::string& key : keys) get_by(key, deadline);
+}
+
+void TcpStore::give_up(const std::string& reason) {
+  if (!server_) return;
+  server_->give_up(reason);
+  std::this_thread::sleep_for(farewell);
 }
 
 std::string TcpStore::turned_away() const {

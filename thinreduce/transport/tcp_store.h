@@ -50,6 +50,9 @@ class TcpStore : public gloo::rendezvous::Store {
   // none or when this is not rank 0.
   [[nodiscard]] std::string turned_away() const;
 
+  // Rank 0: tells the ranks that still wait for a value why there will be none.
+  void give_up(const std::string& reason);
+
  private:
   class Client;
   // Empty when there is no such value by the deadline.

@@ -100,6 +100,11 @@ std::string TcpStoreServer::turned_away() const {
   return fmt::format("{}", fmt::join(turned_away_, "; "));
 }
 
+void TcpStoreServer::give_up(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  given_up_ = reason;
+}
+
 void TcpStoreServer::serve() {
   std::vector<pollfd> polled;
   while (!stop_) {
@@ -197,7 +202,8 @@ bool TcpStoreServer::take_requests(Client& client) {
     } else if (const auto found = values_.find(key); found != values_.end()) {
       reply(client.out, done, found->second.data(), found->second.size());
     } else {
-      reply(client.out, absent, nullptr, 0);
+      const std::lock_guard lock(mutex_);
+      reply(client.out, given_up_.empty() ? absent : over, given_up_.data(), given_up_.size());
     }
   }
   return true;

@@ -3,7 +3,8 @@
 // A client says hello once, then asks one thing at a time; integers are little-endian:
 //   hello    magic "thinred1", u32 rank, u32 world
 //   request  u8 what (1 set, 2 get), u16 key length, u32 value length, key, value
-//   reply    u8 status (0 done, 1 turned away, 2 no such key), u32 length, value or reason
+//   reply    u8 status, u32 length, value or reason
+//            (0 done, 1 turned away, 2 no such key, 3 no such key and rank 0 gave up)
 // A client that says anything else is disconnected. Every request is answered at once: who waits
 // for a value asks again, so that the server has no deadlines to keep.
 #pragma once
@@ -33,6 +34,7 @@ inline constexpr std::uint8_t get = 2;
 inline constexpr std::uint8_t done = 0;
 inline constexpr std::uint8_t turned_away = 1;
 inline constexpr std::uint8_t absent = 2;
+inline constexpr std::uint8_t over = 3;
 inline constexpr std::size_t max_key = 256;
 // Gloo stores one socket address of about 140 bytes a peer: enough for thousands of ranks.
 inline constexpr std::size_t max_value = 1 << 20;
@@ -48,6 +50,8 @@ class TcpStoreServer {
 
   // Those who were turned away and why, "" when nobody was.
   [[nodiscard]] std::string turned_away() const;
+  // From now on, who waits for a value is told that there will be none.
+  void give_up(const std::string& reason);
 
  private:
   struct Client {
@@ -75,7 +79,8 @@ class TcpStoreServer {
   std::atomic<bool> stop_{false};
   std::vector<Client> clients_;
   std::map<std::string, std::vector<char>> values_;
-  mutable std::mutex mutex_;  // guards turned_away_
+  mutable std::mutex mutex_;  // guards the next two
+  std::string given_up_;
   std::vector<std::string> turned_away_;
   std::thread thread_;
 };

@@ -1,0 +1,50 @@
+# Everything a newcomer needs: `make demo` and `make test`. `make help` lists the rest.
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test bench lint install clean
+
+JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+THINREDUCE := build/release/bin/thinreduce
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## install missing Debian packages (as root or with sudo)
+	@scripts/setup.sh build
+
+build/%/build.ninja: CMakePresets.json | setup
+	@cmake --preset $* >/dev/null
+
+build: setup build/release/build.ninja ## build the library and build/release/bin/thinreduce
+	@cmake --build --preset release -j $(JOBS)
+
+demo: build ## compare the methods: 4 ranks, 25.6 M floats, a 1 Gbit link
+	@$(THINREDUCE) bench reduce --ranks 4 --link 1gbit
+
+test: build build/asan/build.ninja build/tsan/build.ninja ## all tests, sanitizers included
+	@ctest --preset release
+	@cmake --build --preset asan -j $(JOBS) --target core_tests
+	@ctest --preset asan -L core
+	@cmake --build --preset tsan -j $(JOBS) --target core_tests
+	@ctest --preset tsan -L core
+
+bench: build ## speed of kernels, codecs and all-reduces against memcpy, Gloo and MPI
+	@build/release/bin/kernels_bench
+	@$(THINREDUCE) bench codec
+	@$(THINREDUCE) bench reduce --ranks 4 --transport gloo
+	@$(THINREDUCE) bench reduce --ranks 4 --transport mpi
+	@$(THINREDUCE) bench reduce --ranks 4 --link 1gbit
+	@$(THINREDUCE) bench reduce --ranks 2 --floats 1000 --steps 200
+
+lint: ## clang-format and clang-tidy
+	@scripts/setup.sh lint
+	@$(MAKE) --no-print-directory build/release/build.ninja
+	@git ls-files '*.cc' '*.h' | xargs clang-format --dry-run --Werror
+	@git ls-files '*.cc' | grep -v '^tests/consumer/' \
+	  | xargs -P $(JOBS) -n 4 clang-tidy --quiet -p build/release
+
+install: build ## install library, headers, CMake package and program to PREFIX
+	@cmake --install build/release --prefix $(PREFIX)
+
+clean: ## remove everything that was built
+	@rm -rf build

@@ -1,0 +1,119 @@
+// `thinreduce bench codec`: how fast one core encodes and decodes, against memcpy of the same bytes
+// in the same run. A world of one rank runs the real method through the real engine; its stage
+// times are the codec's.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "apps/commands.h"
+#include "apps/synthetic.h"
+#include "apps/terminal.h"
+#include "thinreduce/engine/session.h"
+#include "thinreduce/kernels/target.h"
+#include "thinreduce/methods/registry.h"
+#include "thinreduce/transport/threads.h"
+
+namespace thinreduce::apps {
+namespace {
+
+// Copies `source` to `target`; GB/s.
+double memcpy_speed(const std::vector<float>& source, std::vector<float>& target) {
+  const auto start = Clock::now();
+  std::memcpy(target.data(), source.data(), source.size() * sizeof(float));
+  const double seconds = Seconds(Clock::now() - start).count();
+  return static_cast<double>(source.size() * sizeof(float)) / seconds / 1e9;
+}
+
+double normalised_error(const std::vector<float>& truth, const std::vector<float>& result) {
+  double error = 0;
+  double energy = 0;
+  for (std::size_t i = 0; i < truth.size(); ++i) {
+    const double difference = static_cast<double>(result[i]) - truth[i];
+    error += difference * difference;
+    energy += static_cast<double>(truth[i]) * truth[i];
+  }
+  return energy > 0 ? error / energy : 0;
+}
+
+// A method without work in a stage (fp32 has nothing to encode) has no speed there.
+nlohmann::ordered_json speed(double bytes, const std::vector<double>& seconds) {
+  const double typical = median(seconds);
+  if (typical < 1e-6) return nullptr;
+  return bytes / typical / 1e9;
+}
+
+nlohmann::ordered_json measure(const std::string& text, const BenchCodecOptions& options) {
+  const Spec spec = Spec::parse(text);
+  std::vector<float> gradient(options.floats);
+  std::vector<float> values(options.floats);
+  synthetic_gradient({}, gradient);
+  auto ranks = connect_threads(1);
+  Session session(std::move(ranks[0]),
+                  {.spec = text, .min_elements = 0, .check_replicas_every = 0});
+
+  Progress progress(spec.full_text(), static_cast<std::size_t>(options.steps) + 1, options.json);
+  std::vector<double> encode;
+  std::vector<double> decode;
+  std::vector<double> copies;
+  double nmse = 0;
+  std::uint64_t wire_bytes = 0;
+  // The first step touches memory for the first time and starts without a residual: it gives the
+  // error, the others the speed.
+  for (int step = 0; step <= options.steps; ++step) {
+    const double copied = memcpy_speed(gradient, values);
+    const Report report = session.reduce(0, values);
+    if (step == 0) {
+      nmse = normalised_error(gradient, values);
+    } else {
+      copies.push_back(copied);
+      encode.push_back(report.stages.encode);
+      decode.push_back(report.stages.decode);
+    }
+    wire_bytes = report.payload_bytes;
+    progress.advance();
+  }
+  const auto bytes = static_cast<double>(options.floats * sizeof(float));
+  return {{"method", spec.full_text()},
+          {"floats", options.floats},
+          {"wire_bytes", wire_bytes},
+          {"ratio", wire_bytes > 0 ? bytes / static_cast<double>(wire_bytes) : 0},
+          {"encode_gbps", speed(bytes, encode)},
+          {"decode_gbps", speed(bytes, decode)},
+          {"memcpy_gbps", median(copies)},
+          {"nmse", nmse},
+          {"simd", kernels::active_target()}};
+}
+
+std::string show_speed(const nlohmann::ordered_json& result, const char* key) {
+  if (result[key].is_null()) return "-";
+  const double gbps = result[key];
+  return fmt::format("{:.2f} ({:.2f})", gbps, gbps / result["memcpy_gbps"].get<double>());
+}
+
+}  // namespace
+
+int bench_codec(const BenchCodecOptions& options) {
+  auto results = nlohmann::ordered_json::array();
+  for (const auto& spec : options.specs) results.push_back(measure(spec, options));
+  if (options.json) {
+    fmt::print("{}\n", (results.size() == 1 ? results[0] : results).dump(2));
+    return 0;
+  }
+  std::vector<std::vector<std::string>> rows{
+      {"method", "wire", "ratio", "encode GB/s", "decode GB/s", "memcpy", "nmse"}};
+  for (const auto& result : results) {
+    rows.push_back({result["method"], show_bytes(result["wire_bytes"].get<double>()),
+                    fmt::format("{:.1f}x", result["ratio"].get<double>()),
+                    show_speed(result, "encode_gbps"), show_speed(result, "decode_gbps"),
+                    fmt::format("{:.2f}", result["memcpy_gbps"].get<double>()),
+                    fmt::format("{:.3g}", result["nmse"].get<double>())});
+  }
+  fmt::print("{} floats, one core, {}; in brackets the share of memcpy's speed\n\n{}",
+             options.floats, kernels::active_target(), table(rows));
+  return 0;
+}
+
+}  // namespace thinreduce::apps

@@ -1,0 +1,245 @@
+// `thinreduce bench reduce`: what a whole all-reduce costs on the clock, against uncompressed fp32
+// and against the backend's own all-reduce in the same run.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "apps/commands.h"
+#include "apps/synthetic.h"
+#include "apps/terminal.h"
+#include "thinreduce/collective/gather.h"
+#include "thinreduce/engine/session.h"
+#include "thinreduce/error.h"
+#include "thinreduce/kernels/target.h"
+#include "thinreduce/methods/registry.h"
+#include "thinreduce/wire/bytes.h"
+#include "thinreduce/wire/checksum.h"
+
+namespace thinreduce::apps {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Everybody's value, at every rank, in rank order. Also a barrier.
+template <PlainValue T>
+std::vector<T> share(Transport& transport, Seconds timeout, T value) {
+  Exchange exchange(transport, timeout, {});
+  std::vector<T> all;
+  gather(exchange, std::as_bytes(std::span<const T>(&value, 1)), sizeof(T),
+         [&](int rank, std::span<const std::byte> payload) {
+           all.push_back(ByteReader(payload, fmt::format("figures of rank {}", rank)).value<T>());
+         });
+  return all;
+}
+
+double largest(const std::vector<double>& values) {
+  return *std::max_element(values.begin(), values.end());
+}
+
+// One rank's side of the whole benchmark.
+class RankBench {
+ public:
+  RankBench(const BenchReduceOptions& options, std::shared_ptr<Transport> transport)
+      : options_(options),
+        transport_(std::move(transport)),
+        values_(options.floats),
+        quiet_(options.json || transport_->rank() != 0) {}
+
+  void run() {
+    measure_fp32();
+    auto results = Json::array();
+    for (const auto& spec : options_.specs) results.push_back(measure(spec));
+    if (transport_->rank() == 0) print(results);
+  }
+
+ private:
+  // Seconds that `work` takes on the slowest rank, all ranks starting together.
+  template <typename Work>
+  double timed(Work&& work) {
+    share<double>(*transport_, options_.launch.timeout, 0);
+    const auto start = Clock::now();
+    work();
+    const double seconds = Seconds(Clock::now() - start).count();
+    return largest(share(*transport_, options_.launch.timeout, seconds));
+  }
+
+  [[nodiscard]] SessionOptions session_options(const std::string& spec) const {
+    return {.spec = spec, .timeout = options_.launch.timeout, .check_replicas_every = 0};
+  }
+
+  // fp32 and the backend's own all-reduce take turns, so that a busy moment hits both.
+  void measure_fp32() {
+    Session session(transport_, session_options("fp32"));
+    Progress progress("fp32", static_cast<std::size_t>(options_.steps) + 1, quiet_);
+    std::vector<double> ours;
+    std::vector<double> native;
+    for (int step = 0; step <= options_.steps; ++step) {
+      synthetic_gradient({transport_->rank(), 0}, values_);
+      const double seconds = timed([&] { session.reduce(0, values_); });
+      if (step > 0) ours.push_back(seconds);
+      bool has_native = false;
+      const double reference = timed([&] { has_native = transport_->native_sum(values_); });
+      if (step > 0 && has_native) native.push_back(reference);
+      progress.advance();
+    }
+    fp32_seconds_ = median(ours);
+    if (!native.empty()) reference_seconds_ = median(native);
+  }
+
+  Json measure(const std::string& text) {
+    const Spec spec = Spec::parse(text);
+    const bool keeps_books = transport_->rank() == 0;
+    std::vector<double> seconds;
+    std::vector<double> latency;
+    Report last;
+    bool identical = true;
+    // Over all steps, since what a method holds back in one step it sends in another.
+    std::vector<float> applied(keeps_books ? options_.floats : 0);
+    std::vector<float> wanted(keeps_books ? options_.floats : 0);
+    {
+      Session session(transport_, session_options(text));
+      Progress progress(spec.full_text(), static_cast<std::size_t>(options_.steps) + 1, quiet_);
+      for (int step = 0; step <= options_.steps; ++step) {
+        synthetic_gradient({transport_->rank(), static_cast<std::uint64_t>(step)}, values_);
+        const double took = timed([&] { last = session.reduce(0, values_); });
+        // The first step touches memory for the first time.
+        if (step > 0) seconds.push_back(took);
+        const auto hashes = share(*transport_, options_.launch.timeout,
+                                  checksum(std::as_bytes(std::span(values_))));
+        identical = identical && std::count(hashes.begin(), hashes.end(), hashes[0]) ==
+                                     static_cast<std::ptrdiff_t>(hashes.size());
+        if (keeps_books) keep_books(step, applied, wanted);
+        progress.advance();
+      }
+      std::vector<float> small(1000, 1.0F);
+      for (int i = 0; i < 100; ++i) latency.push_back(timed([&] { session.reduce(1, small); }));
+    }
+    const auto bytes = share(*transport_, options_.launch.timeout, last.bytes_sent);
+    return describe(spec, seconds, last,
+                    {{"bytes_sent", *std::max_element(bytes.begin(), bytes.end())},
+                     {"identical", identical},
+                     {"nmse", error(applied, wanted)},
+                     {"latency_us", median(latency) * 1e6}});
+  }
+
+  // Adds this step's mean as it came out, and as it should have.
+  void keep_books(int step, std::vector<float>& applied, std::vector<float>& wanted) {
+    const float part = 1.0F / static_cast<float>(transport_->size());
+    for (std::size_t i = 0; i < values_.size(); ++i) applied[i] += values_[i];
+    for (int rank = 0; rank < transport_->size(); ++rank) {
+      synthetic_gradient({rank, static_cast<std::uint64_t>(step)}, values_);
+      for (std::size_t i = 0; i < values_.size(); ++i) wanted[i] += values_[i] * part;
+    }
+  }
+
+  static double error(const std::vector<float>& applied, const std::vector<float>& wanted) {
+    double squares = 0;
+    double energy = 0;
+    for (std::size_t i = 0; i < applied.size(); ++i) {
+      const double difference = static_cast<double>(applied[i]) - wanted[i];
+      squares += difference * difference;
+      energy += static_cast<double>(wanted[i]) * wanted[i];
+    }
+    return energy > 0 ? squares / energy : 0;
+  }
+
+  // The slowest rank's time, and the stages averaged over ranks.
+  Json describe(const Spec& spec, const std::vector<double>& seconds, const Report& last,
+                const Json& more) {
+    const auto average = [&](double value) {
+      const auto all = share(*transport_, options_.launch.timeout, value);
+      double sum = 0;
+      for (const double one : all) sum += one;
+      return sum / static_cast<double>(all.size());
+    };
+    const double typical = median(seconds);
+    const auto bytes = static_cast<double>(options_.floats * sizeof(float));
+    Json result{
+        {"method", spec.full_text()},
+        {"ranks", transport_->size()},
+        {"floats", options_.floats},
+        {"transport", options_.launch.transport},
+        {"link", options_.launch.link.to_string()},
+        {"steps", options_.steps},
+        {"simd", kernels::active_target()},
+        {"seconds", typical},
+        {"fp32_seconds", fp32_seconds_},
+        {"speedup", fp32_seconds_ / typical},
+        {"reference_seconds", nullptr},
+        {"fp32_link_seconds", nullptr},
+        {"ratio", last.payload_bytes > 0 ? bytes / static_cast<double>(last.payload_bytes) : 0}};
+    if (reference_seconds_) result["reference_seconds"] = *reference_seconds_;
+    const double rate = options_.launch.link.bytes_per_second;
+    const double world = transport_->size();
+    if (rate > 0) result["fp32_link_seconds"] = 2 * (world - 1) / world * bytes / rate;
+    result.update(more);
+    result["stages"] = {{"encode", average(last.stages.encode)},
+                        {"wire", average(last.stages.wire)},
+                        {"decode", average(last.stages.decode)},
+                        {"wait", average(last.stages.wait)}};
+    for (const auto& [name, value] : last.statistics) result["statistics"][name] = value;
+    return result;
+  }
+
+  void print(const Json& results) const {
+    if (options_.json) {
+      fmt::print("{}\n", (results.size() == 1 ? results[0] : results).dump(2));
+      return;
+    }
+    fmt::print("{} ranks ({}), {} floats, link {}, kernels {}; median of {} steps\n\n",
+               transport_->size(), options_.launch.transport, options_.floats,
+               options_.launch.link.to_string(), kernels::active_target(), options_.steps);
+    std::vector<std::vector<std::string>> rows{{"method", "time", "vs fp32", "sent/rank", "ratio",
+                                                "encode", "wire", "decode", "wait", "nmse",
+                                                "same bits"}};
+    for (const auto& result : results) {
+      const auto stage = [&](const char* name) {
+        return show_seconds(result["stages"][name].get<double>());
+      };
+      rows.push_back({result["method"], show_seconds(result["seconds"].get<double>()),
+                      fmt::format("{:.2f}x", result["speedup"].get<double>()),
+                      show_bytes(result["bytes_sent"].get<double>()),
+                      fmt::format("{:.1f}x", result["ratio"].get<double>()), stage("encode"),
+                      stage("wire"), stage("decode"), stage("wait"),
+                      fmt::format("{:.2g}", result["nmse"].get<double>()),
+                      result["identical"].get<bool>() ? "yes" : "NO"});
+    }
+    fmt::print("{}\n", table(rows));
+    fmt::print("fp32 ring: {}", show_seconds(fp32_seconds_));
+    if (!results[0]["fp32_link_seconds"].is_null()) {
+      fmt::print(", the link alone needs {}",
+                 show_seconds(results[0]["fp32_link_seconds"].get<double>()));
+    }
+    if (reference_seconds_) {
+      fmt::print(", {}'s own all-reduce {} (ratio {:.2f})", options_.launch.transport,
+                 show_seconds(*reference_seconds_), fp32_seconds_ / *reference_seconds_);
+    }
+    fmt::print("; 1,000 floats take {:.0f} µs\n", results[0]["latency_us"].get<double>());
+    for (const auto& result : results) {
+      if (result["method"] != "fp32" && result["speedup"].get<double>() < 0.95) {
+        fmt::print("{} does not pay on this link: it costs more time than it saves.\n",
+                   result["method"].get<std::string>());
+      }
+    }
+  }
+
+  const BenchReduceOptions& options_;
+  std::shared_ptr<Transport> transport_;
+  std::vector<float> values_;
+  bool quiet_;
+  double fp32_seconds_ = 0;
+  std::optional<double> reference_seconds_;
+};
+
+}  // namespace
+
+int bench_reduce(const BenchReduceOptions& options) {
+  return launch(options.launch, [&](std::shared_ptr<Transport> transport) {
+    RankBench(options, std::move(transport)).run();
+  });
+}
+
+}  // namespace thinreduce::apps

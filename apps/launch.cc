@@ -1,0 +1,199 @@
+#include "apps/launch.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <thread>
+
+#include "thinreduce/error.h"
+#include "thinreduce/transport/gloo.h"
+#include "thinreduce/transport/mpi.h"
+#include "thinreduce/transport/threads.h"
+
+namespace thinreduce::apps {
+namespace {
+
+constexpr int kDefaultRanks = 4;
+
+void print_error(const std::string& what) {
+  // One write, so that the lines of several ranks do not mix.
+  const std::string line = fmt::format("thinreduce: {}\n", what);
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+std::string with_rank(int rank, const std::string& what) {
+  const std::string prefix = fmt::format("rank {}: ", rank);
+  return what.starts_with(prefix) ? what : prefix + what;
+}
+
+// One connected rank from start to end; its exit code.
+int run_rank(const LaunchOptions& options, std::unique_ptr<Transport> connected,
+             const RankMain& rank_main) {
+  const int rank = connected->rank();
+  std::shared_ptr<Transport> transport;
+  try {
+    transport = options.link.limits()
+                    ? throttle(std::move(connected), options.link, options.timeout)
+                    : std::move(connected);
+    rank_main(transport);
+    return 0;
+  } catch (const std::exception& error) {
+    if (transport) transport->abandon(error.what());
+    print_error(with_rank(rank, error.what()));
+    return 1;
+  }
+}
+
+int run_threads(const LaunchOptions& options, const RankMain& rank_main) {
+  auto transports = connect_threads(options.ranks > 0 ? options.ranks : kDefaultRanks);
+  std::atomic<int> code = 0;
+  std::vector<std::thread> threads;
+  for (auto& transport : transports) {
+    threads.emplace_back([&] {
+      if (run_rank(options, std::move(transport), rank_main) != 0) code = 1;
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return code;
+}
+
+void check_world(const LaunchOptions& options, int world, const char* source) {
+  if (options.ranks > 0 && options.ranks != world) {
+    throw Error(ErrorCode::bad_input,
+                fmt::format("--ranks {} was given, but {} says {}", options.ranks, source, world));
+  }
+}
+
+std::uint16_t free_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  const bool good =
+      fd >= 0 && ::bind(fd, generic, length) == 0 && ::getsockname(fd, generic, &length) == 0;
+  if (fd >= 0) ::close(fd);
+  if (!good) throw Error(ErrorCode::unavailable, "no free TCP port on this machine");
+  return ntohs(address.sin_port);
+}
+
+// Replaces this process. Returns only when that failed.
+void execute(const std::string& program, const std::vector<std::string>& arguments) {
+  std::vector<char*> argv;
+  for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  ::execvp(program.c_str(), argv.data());
+}
+
+pid_t start_rank(const LaunchOptions& options, int rank, int world, std::uint16_t port) {
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  // No rank may outlive the launcher.
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (::getppid() != parent) ::_exit(1);
+  ::setenv("RANK", std::to_string(rank).c_str(), 1);
+  ::setenv("WORLD_SIZE", std::to_string(world).c_str(), 1);
+  ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+  ::setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+  execute("/proc/self/exe", options.arguments);
+  ::_exit(127);
+}
+
+// Starts all ranks on this machine and waits for them. When one fails, the others notice by
+// themselves; those that do not within a few seconds are ended.
+int run_local_processes(const LaunchOptions& options) {
+  constexpr auto kGrace = std::chrono::seconds(10);
+  const int world = options.ranks > 0 ? options.ranks : kDefaultRanks;
+  const std::uint16_t port = free_port();
+  std::signal(SIGINT, SIG_IGN);  // the terminal sends it to the ranks as well; wait for them
+  std::map<pid_t, int> running;
+  for (int rank = 0; rank < world; ++rank) {
+    const pid_t child = start_rank(options, rank, world, port);
+    if (child < 0) {
+      for (const auto& [pid, started] : running) ::kill(pid, SIGTERM);
+      throw Error(ErrorCode::unavailable,
+                  fmt::format("can't start rank {}: {}", rank, std::strerror(errno)));
+    }
+    running[child] = rank;
+  }
+  int code = 0;
+  Clock::time_point failed_at{};
+  while (!running.empty()) {
+    int status = 0;
+    const pid_t child = ::waitpid(-1, &status, code == 0 ? 0 : WNOHANG);
+    if (child < 0 && errno == EINTR) continue;
+    if (child < 0) break;
+    if (child == 0) {
+      if (Clock::now() - failed_at > kGrace) {
+        for (const auto& [pid, rank] : running) ::kill(pid, SIGKILL);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      continue;
+    }
+    if (WIFSIGNALED(status)) {
+      print_error(fmt::format("rank {} was ended by signal {} ({})", running[child],
+                              WTERMSIG(status), strsignal(WTERMSIG(status))));
+    }
+    if (status != 0 && code == 0) {
+      code = 1;
+      failed_at = Clock::now();
+    }
+    running.erase(child);
+  }
+  return code;
+}
+
+int run_gloo(const LaunchOptions& options, const RankMain& rank_main) {
+  if (!have_gloo()) (void)connect_gloo({});  // throws, and says what to install
+  if (std::getenv("RANK") == nullptr && std::getenv("WORLD_SIZE") == nullptr) {
+    return run_local_processes(options);
+  }
+  GlooOptions gloo = gloo_options_from_environment();
+  check_world(options, gloo.world, "WORLD_SIZE");
+  if (!options.interface.empty()) gloo.interface = options.interface;
+  gloo.connect_timeout = std::min(gloo.connect_timeout, options.timeout);
+  return run_rank(options, connect_gloo(gloo), rank_main);
+}
+
+int run_mpi(const LaunchOptions& options, const RankMain& rank_main) {
+  if (have_mpi() && !under_mpi()) {
+    // mpirun refuses root and more ranks than cores unless told otherwise; a benchmark wants both.
+    const int world = options.ranks > 0 ? options.ranks : kDefaultRanks;
+    std::vector<std::string> command{"mpirun", "--oversubscribe", "-n", std::to_string(world)};
+    if (::geteuid() == 0) command.emplace_back("--allow-run-as-root");
+    std::vector<char> self(4096);
+    const auto length = ::readlink("/proc/self/exe", self.data(), self.size());
+    command.emplace_back(self.data(), static_cast<std::size_t>(std::max<ssize_t>(0, length)));
+    command.insert(command.end(), options.arguments.begin() + 1, options.arguments.end());
+    execute(command[0], command);
+    throw Error(ErrorCode::unavailable,
+                fmt::format("can't start mpirun: {}; install openmpi-bin", std::strerror(errno)));
+  }
+  auto transport = connect_mpi();
+  check_world(options, transport->size(), "mpirun");
+  return run_rank(options, std::move(transport), rank_main);
+}
+
+}  // namespace
+
+int launch(const LaunchOptions& options, const RankMain& rank_main) {
+  if (options.transport == "gloo") return run_gloo(options, rank_main);
+  if (options.transport == "mpi") return run_mpi(options, rank_main);
+  return run_threads(options, rank_main);
+}
+
+}  // namespace thinreduce::apps

@@ -1,0 +1,110 @@
+// The command line. Exit code 0: done; 1: a run failed; 2: wrong usage.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "apps/commands.h"
+#include "thinreduce/error.h"
+#include "thinreduce/methods/registry.h"
+
+namespace thinreduce::apps {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kUsage = 2;
+
+// Specs as given, or every method's defaults; refuses what does not exist before anything starts.
+std::vector<std::string> checked_specs(std::vector<std::string> specs) {
+  if (specs.empty()) {
+    for (const MethodInfo& info : methods()) specs.push_back(info.name);
+  }
+  for (const auto& spec : specs) (void)Spec::parse(spec);
+  return specs;
+}
+
+void add_method_option(CLI::App& command, std::vector<std::string>& specs) {
+  command
+      .add_option("--method", specs,
+                  "method and options, e.g. topk:density=0.01; may be repeated (default: all)")
+      ->type_name("SPEC")
+      ->allow_extra_args(false);
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Gradient all-reduce with far fewer bytes on the wire.", "thinreduce"};
+  app.set_version_flag("--version", THINREDUCE_VERSION);
+  app.require_subcommand(1);
+  app.option_defaults()->always_capture_default();
+
+  bool methods_json = false;
+  auto* methods_command =
+      app.add_subcommand("methods", "list every method, its options, its paper");
+  methods_command->add_flag("--json", methods_json, "as JSON, for scripts");
+
+  auto* bench = app.add_subcommand("bench", "measure on this machine");
+  bench->require_subcommand(1);
+
+  BenchCodecOptions codec;
+  auto* codec_command = bench->add_subcommand("codec", "encode and decode on one core");
+  add_method_option(*codec_command, codec.specs);
+  codec_command->add_option("--floats", codec.floats, "size of the gradient")
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 32U));
+  codec_command->add_option("--steps", codec.steps, "timed steps")->check(CLI::Range(1, 10000));
+  codec_command->add_flag("--json", codec.json, "as JSON, for scripts");
+
+  BenchReduceOptions reduce;
+  std::string link = "unlimited";
+  double timeout = 60;
+  auto* reduce_command = bench->add_subcommand("reduce", "a whole all-reduce between ranks");
+  add_method_option(*reduce_command, reduce.specs);
+  reduce_command->add_option("--ranks", reduce.launch.ranks, "how many ranks (default: 4)")
+      ->check(CLI::Range(1, 1024));
+  reduce_command->add_option("--floats", reduce.floats, "size of the gradient")
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 32U));
+  reduce_command->add_option("--steps", reduce.steps, "timed steps")->check(CLI::Range(1, 10000));
+  reduce_command
+      ->add_option("--transport", reduce.launch.transport,
+                   "threads of this process, processes over gloo, or processes over mpi")
+      ->check(CLI::IsMember({"threads", "gloo", "mpi"}));
+  reduce_command->add_option("--link", link,
+                             "simulate a link a rank: bandwidth[,latency], e.g. 100mbit,5ms");
+  reduce_command->add_option("--interface", reduce.launch.interface,
+                             "network interface for gloo, e.g. eth1");
+  reduce_command->add_option("--timeout", timeout, "seconds a silent peer is waited for")
+      ->check(CLI::Range(0.01, 1e6));
+  reduce_command->add_flag("--json", reduce.json, "as JSON, for scripts");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kUsage;
+  }
+
+  if (*methods_command) return list_methods(methods_json);
+  if (*codec_command) {
+    codec.specs = checked_specs(codec.specs);
+    return bench_codec(codec);
+  }
+  reduce.specs = checked_specs(reduce.specs);
+  reduce.launch.link = Link::parse(link);
+  reduce.launch.timeout = Seconds(timeout);
+  reduce.launch.arguments.assign(argv, argv + argc);
+  return bench_reduce(reduce);
+}
+
+}  // namespace
+}  // namespace thinreduce::apps
+
+int main(int argc, char** argv) {
+  using namespace thinreduce;
+  try {
+    return apps::run(argc, argv);
+  } catch (const Error& error) {
+    fmt::print(stderr, "thinreduce: {}\n", error.what());
+    const bool usage = error.code() == ErrorCode::bad_spec || error.code() == ErrorCode::bad_input;
+    return usage ? apps::kUsage : apps::kFailed;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "thinreduce: {}\n", error.what());
+    return apps::kFailed;
+  }
+}

@@ -1,0 +1,41 @@
+#include "apps/synthetic.h"
+
+#include <cmath>
+#include <cstddef>
+
+namespace thinreduce::apps {
+namespace {
+
+// Finalizer of SplitMix64: turns a counter into 64 well-mixed bits.
+std::uint64_t mix(std::uint64_t x) {
+  x += 0x9E3779B97F4A7C15ULL;
+  x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9ULL;
+  x = (x ^ (x >> 27U)) * 0x94D049BB133111EBULL;
+  return x ^ (x >> 31U);
+}
+
+// The sum of four uniform numbers is close enough to a normal one; mean 0, variance 1.
+float bell(std::uint64_t bits) {
+  const auto sum = static_cast<std::int32_t>((bits & 0xFFFFU) + ((bits >> 16U) & 0xFFFFU) +
+                                             ((bits >> 32U) & 0xFFFFU) + (bits >> 48U));
+  constexpr float kDeviation = 37837.0F;  // sqrt(4 * 65536^2 / 12)
+  return static_cast<float>(sum - 2 * 65535) / kDeviation;
+}
+
+}  // namespace
+
+void synthetic_gradient(GradientKey key, std::span<float> values) {
+  constexpr std::size_t kRow = 1024;
+  const std::uint64_t shared = mix(key.step * 2 + 1);
+  const std::uint64_t own = mix(shared + static_cast<std::uint64_t>(key.rank) + 1);
+  for (std::size_t start = 0; start < values.size(); start += kRow) {
+    // Rows of one layer differ by a factor of up to 8; the typical gradient is about 1e-3.
+    const float magnitude = std::ldexp(1e-3F, -static_cast<int>(mix(start) % 4));
+    const std::size_t end = std::min(values.size(), start + kRow);
+    for (std::size_t i = start; i < end; ++i) {
+      values[i] = magnitude * (bell(mix(shared ^ i)) + bell(mix(own ^ i)));
+    }
+  }
+}
+
+}  // namespace thinreduce::apps

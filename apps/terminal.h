@@ -1,0 +1,37 @@
+// What people see: aligned tables on standard output, a progress line on standard error.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace thinreduce::apps {
+
+// First column to the left, the others to the right; the first row is the heading.
+[[nodiscard]] std::string table(const std::vector<std::vector<std::string>>& rows);
+
+// A line that rewrites itself. Silent when standard error is not a terminal or `quiet` is set.
+class Progress {
+ public:
+  Progress(std::string label, std::size_t total, bool quiet);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  void advance(std::string_view note = "");
+
+ private:
+  std::string label_;
+  std::size_t total_;
+  std::size_t done_ = 0;
+  bool shown_;
+};
+
+// 0.001234 -> "1.23 ms"
+[[nodiscard]] std::string show_seconds(double seconds);
+// 1234567 -> "1.23 MB"
+[[nodiscard]] std::string show_bytes(double bytes);
+
+[[nodiscard]] double median(std::vector<double> values);
+
+}  // namespace thinreduce::apps

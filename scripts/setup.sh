@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that a part of the project needs and that are missing.
+#   scripts/setup.sh build|lint
+set -euo pipefail
+
+build=(build-essential cmake ninja-build pkg-config
+       libhwy-dev libfmt-dev libxxhash-dev libcli11-dev nlohmann-json3-dev
+       libgloo-dev libopenmpi-dev openmpi-bin
+       libgtest-dev libgmock-dev libbenchmark-dev)
+lint=(clang-format clang-tidy)
+
+case "${1:-}" in
+  build) wanted=("${build[@]}") ;;
+  lint) wanted=("${build[@]}" "${lint[@]}") ;;
+  *) echo "usage: scripts/setup.sh build|lint" >&2; exit 2 ;;
+esac
+
+missing=()
+for package in "${wanted[@]}"; do
+  status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+  [ "$status" = installed ] || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+if ! command -v apt-get >/dev/null; then
+  echo "setup: this is not Debian; install the equivalents of: ${missing[*]}" >&2
+  exit 1
+fi
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "setup: not root and no sudo; as root run: apt-get install ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+echo "setup: installing ${missing[*]}"
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+  "${missing[@]}" >/dev/null

@@ -1,0 +1,20 @@
+# Installs the build to a fresh folder, then configures, builds and runs tests/consumer against it.
+#   cmake -DBUILD=... -DSOURCE=... -DWORK=... -P consumer_test.cmake
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE out)
+  if(NOT code EQUAL 0)
+    message(FATAL_ERROR "${ARGN} failed (${code}):\n${out}")
+  endif()
+  set(output "${out}" PARENT_SCOPE)
+endfunction()
+
+file(REMOVE_RECURSE ${WORK})
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/prefix)
+run(${CMAKE_COMMAND} -G Ninja -S ${SOURCE} -B ${WORK}/build -DCMAKE_PREFIX_PATH=${WORK}/prefix
+    -DCMAKE_BUILD_TYPE=Release)
+run(${CMAKE_COMMAND} --build ${WORK}/build)
+run(${WORK}/build/consumer)
+if(NOT output MATCHES "^[0-9]+ bytes instead of 4000000")
+  message(FATAL_ERROR "the consumer printed: ${output}")
+endif()
+run(${WORK}/prefix/bin/thinreduce methods)

@@ -1,0 +1,296 @@
+// The program as people run it: real processes, real sockets, real signals.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/processes.h"
+#include "thinreduce/methods/registry.h"
+#include "thinreduce/transport/free_port_for_test.h"
+
+namespace thinreduce {
+namespace {
+
+using testing_support::Finished;
+using testing_support::Process;
+using testing_support::run;
+using namespace std::chrono_literals;
+
+const std::string kProgram = THINREDUCE_PROGRAM;
+
+std::map<std::string, std::string> rank_environment(int rank, int world, int port) {
+  return {{"RANK", std::to_string(rank)},
+          {"WORLD_SIZE", std::to_string(world)},
+          {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", std::to_string(port)}};
+}
+
+std::vector<std::string> reduce_command(const std::string& transport, const std::string& spec,
+                                        const std::vector<std::string>& more = {}) {
+  std::vector<std::string> command{kProgram,  "bench",  "reduce",   "--transport",
+                                   transport, "--json", "--method", spec,
+                                   "--steps", "2",      "--floats", "100003"};
+  command.insert(command.end(), more.begin(), more.end());
+  return command;
+}
+
+void expect_good(const Finished& finished, const std::string& spec, int ranks) {
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  const auto result = nlohmann::json::parse(finished.out);
+  EXPECT_TRUE(result["identical"].get<bool>()) << finished.out;
+  EXPECT_EQ(result["ranks"], ranks);
+  EXPECT_EQ(result["floats"], 100003);
+  EXPECT_EQ(result["method"].get<std::string>().substr(0, spec.size()), spec);
+  EXPECT_GT(result["bytes_sent"].get<double>(), 0);
+  EXPECT_GT(result["seconds"].get<double>(), 0);
+  EXPECT_GT(result["fp32_seconds"].get<double>(), 0);
+  EXPECT_GE(result["nmse"].get<double>(), 0);
+  EXPECT_LT(result["nmse"].get<double>(), 1);
+  EXPECT_EQ(result["reference_seconds"].is_null(), result["transport"] == "threads");
+  for (const char* stage : {"encode", "wire", "decode", "wait"}) {
+    EXPECT_GE(result["stages"][stage].get<double>(), 0) << stage;
+  }
+}
+
+std::vector<std::string> method_names() {
+  std::vector<std::string> names;
+  for (const MethodInfo& info : methods()) names.push_back(info.name);
+  return names;
+}
+
+class EveryMethod : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(All, EveryMethod, testing::ValuesIn(method_names()));
+
+TEST_P(EveryMethod, OnThreads) {
+  expect_good(run(reduce_command("threads", GetParam(), {"--ranks", "3"})), GetParam(), 3);
+}
+
+TEST_P(EveryMethod, OverGlooStartedLocally) {
+  expect_good(run(reduce_command("gloo", GetParam(), {"--ranks", "4"})), GetParam(), 4);
+}
+
+TEST_P(EveryMethod, UnderMpirun) {
+  if (std::string(THINREDUCE_MPIEXEC).empty()) GTEST_SKIP() << "built without MPI";
+  std::vector<std::string> command{THINREDUCE_MPIEXEC, "--oversubscribe", "-n", "3"};
+  if (::geteuid() == 0) command.emplace_back("--allow-run-as-root");
+  for (const auto& word : reduce_command("mpi", GetParam())) command.push_back(word);
+  expect_good(run(command), GetParam(), 3);
+  // Without mpirun the program calls it by itself.
+  expect_good(run(reduce_command("mpi", GetParam(), {"--ranks", "2"})), GetParam(), 2);
+}
+
+TEST(Ranks, FindOneAnotherByTheVariablesOfTorchrun) {
+  const int port = free_port();
+  std::vector<Process> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back(reduce_command("gloo", "topk", {"--link", "200mbit,1ms"}),
+                       rank_environment(rank, 3, port));
+  }
+  std::vector<Finished> ends;
+  for (auto& rank : ranks) ends.push_back(rank.finish());
+  ASSERT_EQ(ends[0].code, 0) << ends[0].err;
+  const auto result = nlohmann::json::parse(ends[0].out);
+  EXPECT_TRUE(result["identical"].get<bool>());
+  EXPECT_TRUE(result["reference_seconds"].is_null());  // Gloo's own can't be throttled
+  for (int rank = 1; rank < 3; ++rank) {
+    EXPECT_EQ(ends[static_cast<std::size_t>(rank)].code, 0);
+    EXPECT_EQ(ends[static_cast<std::size_t>(rank)].out, "");
+  }
+}
+
+// A reduce that takes minutes on this link, so that the kill comes in the middle of it.
+const std::vector<std::string> kSlow{"--link", "1mbit", "--timeout", "50"};
+
+TEST(KilledRank, IsNamedByAllOthersOverGloo) {
+  const int port = free_port();
+  std::vector<Process> ranks;
+  for (int rank = 0; rank < 4; ++rank) {
+    ranks.emplace_back(reduce_command("gloo", "fp32", kSlow), rank_environment(rank, 4, port));
+  }
+  std::this_thread::sleep_for(1500ms);
+  ranks[2].kill(SIGKILL);
+  const auto killed = std::chrono::steady_clock::now();
+  for (const std::size_t rank : {0, 1, 3}) {
+    const Finished end = ranks[rank].finish(40s);
+    EXPECT_EQ(end.code, 1) << "rank " << rank << ", signal " << end.signal;
+    EXPECT_NE(end.err.find("rank 2"), std::string::npos) << end.err;
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - killed, 20s);
+}
+
+// The children of a process, oldest first.
+std::vector<pid_t> children(pid_t parent) {
+  std::ifstream file(fmt::format("/proc/{0}/task/{0}/children", parent));
+  std::vector<pid_t> pids;
+  for (pid_t pid = 0; file >> pid;) pids.push_back(pid);
+  return pids;
+}
+
+TEST(KilledRank, EndsTheLocalLauncherWithAnError) {
+  auto command = reduce_command("gloo", "fp32", kSlow);
+  command.insert(command.end(), {"--ranks", "3"});
+  Process launcher(command, {});
+  std::this_thread::sleep_for(1500ms);
+  const auto ranks = children(launcher.pid());
+  ASSERT_EQ(ranks.size(), 3U);
+  ::kill(ranks[1], SIGKILL);
+  const Finished end = launcher.finish(40s);
+  EXPECT_EQ(end.code, 1) << end.signal;
+  EXPECT_NE(end.err.find("rank 1 was ended by signal 9"), std::string::npos) << end.err;
+}
+
+TEST(KilledRank, AbortsMpirunWithAMessage) {
+  if (std::string(THINREDUCE_MPIEXEC).empty()) GTEST_SKIP() << "built without MPI";
+  std::vector<std::string> command{THINREDUCE_MPIEXEC, "--oversubscribe", "-n", "3"};
+  if (::geteuid() == 0) command.emplace_back("--allow-run-as-root");
+  for (const auto& word : reduce_command("mpi", "fp32", kSlow)) command.push_back(word);
+  Process mpirun(command, {});
+  std::this_thread::sleep_for(2500ms);
+  const auto ranks = children(mpirun.pid());
+  ASSERT_EQ(ranks.size(), 3U);
+  ::kill(ranks[1], SIGKILL);
+  const Finished end = mpirun.finish(40s);
+  EXPECT_NE(end.code, 0);
+  EXPECT_EQ(end.signal, 0) << "mpirun hung";
+  EXPECT_NE((end.out + end.err).find("rank 1"), std::string::npos) << end.out << end.err;
+}
+
+TEST(InterruptedRun, EndsAllItsRanks) {
+  auto command = reduce_command("gloo", "fp32", kSlow);
+  command.insert(command.end(), {"--ranks", "3"});
+  Process launcher(command, {});
+  std::this_thread::sleep_for(1s);
+  const auto ranks = children(launcher.pid());
+  ASSERT_EQ(ranks.size(), 3U);
+  launcher.kill(SIGTERM);
+  EXPECT_EQ(launcher.finish(10s).signal, SIGTERM);
+  for (int tries = 0; tries < 50 && ::kill(ranks[0], 0) == 0; ++tries) {
+    std::this_thread::sleep_for(100ms);
+  }
+  for (const pid_t rank : ranks) {
+    std::ifstream stat(fmt::format("/proc/{}/stat", rank));
+    const std::string text((std::istreambuf_iterator<char>(stat)), {});
+    // Gone, or a zombie that nobody has collected yet.
+    EXPECT_TRUE(text.empty() || text.find(") Z ") != std::string::npos) << text;
+  }
+}
+
+TEST(BadInput, SpecsThatDifferBetweenRanks) {
+  const int port = free_port();
+  Process first(reduce_command("gloo", "topk:density=0.01"), rank_environment(0, 2, port));
+  Process second(reduce_command("gloo", "topk:density=0.02"), rank_environment(1, 2, port));
+  for (auto* rank : {&first, &second}) {
+    const Finished end = rank->finish();
+    EXPECT_EQ(end.code, 1);
+    EXPECT_NE(end.err.find("density=0.01"), std::string::npos) << end.err;
+    EXPECT_NE(end.err.find("density=0.02"), std::string::npos) << end.err;
+  }
+}
+
+TEST(BadInput, BucketsOfDifferentSize) {
+  const int port = free_port();
+  auto longer = reduce_command("gloo", "fp32");
+  longer.back() = "100004";
+  Process first(reduce_command("gloo", "fp32"), rank_environment(0, 2, port));
+  Process second(longer, rank_environment(1, 2, port));
+  for (auto* rank : {&first, &second}) {
+    const Finished end = rank->finish();
+    EXPECT_EQ(end.code, 1);
+    EXPECT_NE(end.err.find("100003 on rank 0 and 100004 on rank 1"), std::string::npos) << end.err;
+  }
+}
+
+TEST(BadInput, NobodyAnswersAtMasterAddr) {
+  auto environment = rank_environment(1, 2, free_port());
+  const Finished end =
+      Process(reduce_command("gloo", "fp32", {"--timeout", "1"}), environment).finish(20s);
+  EXPECT_EQ(end.code, 1);
+  EXPECT_NE(end.err.find("nobody answers at 127.0.0.1:" + environment["MASTER_PORT"]),
+            std::string::npos)
+      << end.err;
+}
+
+TEST(BadInput, ARankThatNeverComesIsNamed) {
+  const int port = free_port();
+  const Finished end =
+      Process(reduce_command("gloo", "fp32", {"--timeout", "2"}), rank_environment(0, 2, port))
+          .finish(30s);
+  EXPECT_EQ(end.code, 1);
+  EXPECT_NE(end.err.find("rank 1"), std::string::npos) << end.err;
+}
+
+struct Usage {
+  std::vector<std::string> arguments;
+  std::string said;
+  std::map<std::string, std::string> environment;
+};
+
+TEST(WrongUsage, ExitsWithTwoAndSaysWhatToDo) {
+  const std::vector<Usage> cases{
+      {{}, "subcommand", {}},
+      {{"bench"}, "subcommand", {}},
+      {{"bench", "reduce", "--method", "topq"}, "there are: fp32", {}},
+      {{"bench", "reduce", "--method", "topk:k=1"}, "it has: density", {}},
+      {{"bench", "reduce", "--method", "topk:density=x"}, "not 'x'", {}},
+      {{"bench", "reduce", "--method", "topk:density"}, "option=value", {}},
+      {{"bench", "reduce", "--method", "topk:feedback=on,feedback=on"}, "twice", {}},
+      {{"bench", "reduce", "--method", "fp32:x=1"}, "no options", {}},
+      {{"bench", "reduce", "--link", "fast"}, "100mbit,5ms", {}},
+      {{"bench", "reduce", "--ranks", "0"}, "--ranks", {}},
+      {{"bench", "reduce", "--floats", "-3"}, "--floats", {}},
+      {{"bench", "reduce", "--transport", "pigeon"}, "gloo", {}},
+      {{"bench", "codec", "--nonsense"}, "--nonsense", {}},
+      {{"bench", "reduce", "--transport", "gloo"}, "WORLD_SIZE", {{"RANK", "0"}}},
+      {{"bench", "reduce", "--transport", "gloo", "--ranks", "3"},
+       "WORLD_SIZE says 2",
+       rank_environment(0, 2, 29555)},
+  };
+  for (const Usage& usage : cases) {
+    std::vector<std::string> command{kProgram};
+    command.insert(command.end(), usage.arguments.begin(), usage.arguments.end());
+    const Finished end = run(command, usage.environment);
+    EXPECT_EQ(end.code, 2) << usage.said << ": " << end.err;
+    EXPECT_NE((end.out + end.err).find(usage.said), std::string::npos) << end.out << end.err;
+  }
+}
+
+TEST(UnknownSimd, IsRefusedWithWhatThereIs) {
+  const Finished end =
+      run({kProgram, "bench", "codec", "--floats", "1000"}, {{"THINREDUCE_SIMD", "AVX9000"}});
+  EXPECT_EQ(end.code, 1);
+  EXPECT_NE(end.err.find("reference"), std::string::npos) << end.err;
+}
+
+TEST(Methods, AreListedForPeopleAndScripts) {
+  const Finished people = run({kProgram, "methods"});
+  const Finished scripts = run({kProgram, "methods", "--json"});
+  ASSERT_EQ(people.code, 0);
+  ASSERT_EQ(scripts.code, 0);
+  const auto list = nlohmann::json::parse(scripts.out);
+  ASSERT_EQ(list.size(), methods().size());
+  for (const auto& method : list) {
+    EXPECT_NE(people.out.find(method["name"].get<std::string>()), std::string::npos);
+    EXPECT_FALSE(method["algebra"].get<std::string>().empty());
+    EXPECT_FALSE(method["paper"].get<std::string>().empty());
+  }
+}
+
+TEST(BenchCodec, HasTheKeysOfItsContract) {
+  const Finished end =
+      run({kProgram, "bench", "codec", "--method", "topk", "--floats", "100003", "--json"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  const auto result = nlohmann::json::parse(end.out);
+  for (const char* key : {"method", "floats", "wire_bytes", "ratio", "encode_gbps", "decode_gbps",
+                          "memcpy_gbps", "nmse"}) {
+    EXPECT_TRUE(result.contains(key)) << key;
+  }
+  EXPECT_GT(result["ratio"].get<double>(), 50);
+  const Finished table = run({kProgram, "bench", "codec", "--floats", "1000"});
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_NE(table.out.find("bf16"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace thinreduce
