@@ -10,11 +10,13 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <random>
 #include <span>
 #include <vector>
 
+#include "thinreduce/error.h"
 #include "thinreduce/kernels/bf16.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/kernels/target.h"
@@ -237,5 +239,10 @@ bool run(int argc, char** argv) {
 }  // namespace thinreduce
 
 int main(int argc, char** argv) {
-  return thinreduce::run(argc, argv) ? 0 : 1;
+  try {
+    return thinreduce::run(argc, argv) ? 0 : 1;
+  } catch (const thinreduce::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 2;
+  }
 }

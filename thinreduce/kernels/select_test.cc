@@ -56,7 +56,7 @@ TEST(Collect, EqualsTheReferenceOnEveryTarget) {
     at_every_size([](std::size_t size, std::size_t offset) {
       const auto values = mixed_floats(size, 1);
       const auto addend = mixed_floats(size, 2);
-      for (const float least : {0x1p-149f, 0.5f, 2.5f, 1e30f}) {
+      for (const float least : {0x1p-149f, 1.0f, 2.0f, 1e30f}) {
         Guarded<float> run(std::span<const float>(values), offset);
         Guarded<std::uint32_t> indices(size, offset);
         Guarded<float> found(size, offset);

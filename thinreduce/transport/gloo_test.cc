@@ -236,6 +236,33 @@ TEST(Gloo, AbandonEndsEveryWait) {
   });
 }
 
+TEST(Gloo, AbandonEndsANativeSum) {
+  std::atomic<int> ended = 0;
+  run_ranks(4, [&](Transport& transport) {
+    if (transport.rank() == 1) {
+      std::this_thread::sleep_for(milliseconds(100));
+      transport.abandon("no gradient");
+      // Its connections stay open, so that only the notice can end the sums.
+      for (int i = 0; i < 1000 && ended < 3; ++i) std::this_thread::sleep_for(milliseconds(10));
+      return;
+    }
+    std::vector<float> values(1 << 20);
+    const auto began = Clock::now();
+    const Error error = error_of([&] { transport.native_sum(values); });
+    EXPECT_LT(Clock::now() - began, seconds(5));
+    EXPECT_EQ(error.code(), ErrorCode::lost_peer);
+    EXPECT_STREQ(error.what(), "rank 1 gave up: no gradient");
+    ++ended;
+  });
+}
+
+TEST(Gloo, AWriteToALostPeerDoesNotEndTheProcess) {
+  run_ranks(2, [](Transport& /*transport*/) {});
+  struct sigaction action {};
+  ASSERT_EQ(::sigaction(SIGPIPE, nullptr, &action), 0);
+  EXPECT_TRUE(action.sa_handler == SIG_IGN);
+}
+
 TEST(Gloo, AbandonGetsThroughBehindCancelledMessages) {
   run_ranks(2, [](Transport& transport) {
     std::vector<std::byte> bytes(8 << 20);
