@@ -1,10 +1,7 @@
 #include "apps/launch.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +17,7 @@
 #include "thinreduce/error.h"
 #include "thinreduce/transport/gloo.h"
 #include "thinreduce/transport/mpi.h"
+#include "thinreduce/transport/socket.h"
 #include "thinreduce/transport/threads.h"
 
 namespace thinreduce::apps {
@@ -74,20 +72,6 @@ void check_world(const LaunchOptions& options, int world, const char* source) {
     throw Error(ErrorCode::bad_input,
                 fmt::format("--ranks {} was given, but {} says {}", options.ranks, source, world));
   }
-}
-
-std::uint16_t free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  const bool good =
-      fd >= 0 && ::bind(fd, generic, length) == 0 && ::getsockname(fd, generic, &length) == 0;
-  if (fd >= 0) ::close(fd);
-  if (!good) throw Error(ErrorCode::unavailable, "no free TCP port on this machine");
-  return ntohs(address.sin_port);
 }
 
 // Replaces this process. Returns only when that failed.

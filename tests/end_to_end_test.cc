@@ -8,7 +8,7 @@
 
 #include "tests/processes.h"
 #include "thinreduce/methods/registry.h"
-#include "thinreduce/transport/free_port_for_test.h"
+#include "thinreduce/transport/socket.h"
 
 namespace thinreduce {
 namespace {

@@ -59,8 +59,8 @@ struct Report {
 
 class Session {
  public:
-  // Waits for the other ranks' sessions. The transport may serve another session afterwards, but not
-  // two at a time. Throws Error{bad_spec} for a spec that does not exist.
+  // Waits for the other ranks' sessions. The transport may serve another session afterwards, but
+  // not two at a time. Throws Error{bad_spec} for a spec that does not exist.
   Session(std::shared_ptr<Transport> transport, const SessionOptions& options);
   // Finishes what was submitted.
   ~Session();

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "thinreduce/kernels/test_data.h"
+#include "tests/test_data.h"
 
 namespace thinreduce::kernels {
 namespace {

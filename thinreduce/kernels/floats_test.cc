@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/test_data.h"
 #include "thinreduce/error.h"
-#include "thinreduce/kernels/test_data.h"
 
 namespace thinreduce::kernels {
 namespace {

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "tests/test_data.h"
 #include "thinreduce/error.h"
-#include "thinreduce/kernels/test_data.h"
 #include "thinreduce/kernels/top_selector.h"
 
 namespace thinreduce::kernels {

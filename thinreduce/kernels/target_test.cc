@@ -6,9 +6,9 @@
 #include <cstdlib>
 #include <thread>
 
+#include "tests/test_data.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
-#include "thinreduce/kernels/test_data.h"
 
 namespace thinreduce::kernels {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "thinreduce/methods/test_world.h"
+#include "tests/test_world.h"
 
 namespace thinreduce {
 namespace {

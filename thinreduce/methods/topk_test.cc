@@ -7,8 +7,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "tests/test_world.h"
 #include "thinreduce/error.h"
-#include "thinreduce/methods/test_world.h"
 
 namespace thinreduce {
 namespace {

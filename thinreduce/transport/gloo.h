@@ -27,8 +27,8 @@ struct GlooOptions {
 // Connects to all other ranks. Throws Error{timeout} naming who did not answer.
 //
 // Gloo does not tell the length of a message: one that is shorter than the receive fills only its
-// beginning, one that is longer ends the process. Writes to a lost peer raise SIGPIPE, so connecting
-// ignores that signal unless the program handles it.
+// beginning, one that is longer ends the process. Writes to a lost peer raise SIGPIPE, so
+// connecting ignores that signal unless the program handles it.
 [[nodiscard]] std::unique_ptr<Transport> connect_gloo(const GlooOptions& options);
 
 // The same, where the ranks meet through a store that somebody else keeps.

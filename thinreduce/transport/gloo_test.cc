@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "thinreduce/error.h"
-#include "thinreduce/transport/free_port_for_test.h"
+#include "thinreduce/transport/socket.h"
 
 namespace thinreduce {
 namespace {

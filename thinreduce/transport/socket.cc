@@ -1,11 +1,16 @@
 #include "thinreduce/transport/socket.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <system_error>
+
+#include "thinreduce/error.h"
 
 namespace thinreduce {
 
@@ -46,6 +51,19 @@ std::string host_and_port(const std::string& host, std::uint16_t port) {
 
 std::string describe_errno(int error) {
   return std::generic_category().message(error);
+}
+
+std::uint16_t free_port() {
+  const Socket socket(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t length = sizeof(address);
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (!socket || ::bind(socket.fd(), generic, length) != 0 ||
+      ::getsockname(socket.fd(), generic, &length) != 0) {
+    throw Error(ErrorCode::unavailable, "no free TCP port: " + describe_errno(errno));
+  }
+  return ntohs(address.sin_port);
 }
 
 }  // namespace thinreduce

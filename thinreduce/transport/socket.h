@@ -1,4 +1,4 @@
-// A file descriptor that closes itself, and the few socket helpers that the store needs.
+// A file descriptor that closes itself, and a few helpers around sockets.
 #pragma once
 
 #include <netdb.h>
@@ -50,6 +50,9 @@ struct SocketAddress {
 
 // "10.1.2.3:29500", "[fe80::1]:29500".
 [[nodiscard]] std::string host_and_port(const std::string& host, std::uint16_t port);
+
+// A TCP port that nobody listens on at the moment. Throws Error{unavailable} when there is none.
+[[nodiscard]] std::uint16_t free_port();
 
 // What an errno means, in words.
 [[nodiscard]] std::string describe_errno(int error);

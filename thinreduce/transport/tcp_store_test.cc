@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "thinreduce/error.h"
-#include "thinreduce/transport/free_port_for_test.h"
 #include "thinreduce/transport/gloo.h"
+#include "thinreduce/transport/socket.h"
 #include "thinreduce/transport/tcp_store_server.h"
 
 namespace thinreduce {
