@@ -8,32 +8,19 @@
 #include <optional>
 
 #include "apps/commands.h"
+#include "apps/share.h"
 #include "apps/synthetic.h"
 #include "apps/terminal.h"
-#include "thinreduce/collective/gather.h"
 #include "thinreduce/engine/session.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/target.h"
 #include "thinreduce/methods/registry.h"
-#include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/checksum.h"
 
 namespace thinreduce::apps {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// Everybody's value, at every rank, in rank order. Also a barrier.
-template <PlainValue T>
-std::vector<T> share(Transport& transport, Seconds timeout, T value) {
-  Exchange exchange(transport, timeout, {});
-  std::vector<T> all;
-  gather(exchange, std::as_bytes(std::span<const T>(&value, 1)), sizeof(T),
-         [&](int rank, std::span<const std::byte> payload) {
-           all.push_back(ByteReader(payload, fmt::format("figures of rank {}", rank)).value<T>());
-         });
-  return all;
-}
 
 double largest(const std::vector<double>& values) {
   return *std::max_element(values.begin(), values.end());

@@ -1,7 +1,10 @@
 // The command line. Exit code 0: done; 1: a run failed; 2: wrong usage.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstring>
 
 #include "apps/commands.h"
 #include "thinreduce/error.h"
@@ -30,7 +33,25 @@ void add_method_option(CLI::App& command, std::vector<std::string>& specs) {
       ->allow_extra_args(false);
 }
 
+// Training needs libtorch, which takes longer to load than most commands run: it is a program of its
+// own beside this one. Returns only when that is not there.
+int run_trainer(int argc, char** argv) {
+  std::vector<char> self(4096);
+  const auto length = ::readlink("/proc/self/exe", self.data(), self.size());
+  const std::string own(self.data(), static_cast<std::size_t>(std::max<ssize_t>(0, length)));
+  const std::string program = own.substr(0, own.rfind('/') + 1) + "thinreduce-train";
+  std::vector<char*> arguments(argv + 1, argv + argc);
+  arguments.push_back(nullptr);
+  ::execv(program.c_str(), arguments.data());
+  fmt::print(stderr,
+             "thinreduce: can't start {}: {}; install libtorch-dev and libpng-dev (make setup) and "
+             "build again\n",
+             program, std::strerror(errno));
+  return kFailed;
+}
+
 int run(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "train") return run_trainer(argc, argv);
   CLI::App app{"Gradient all-reduce with far fewer bytes on the wire.", "thinreduce"};
   app.set_version_flag("--version", THINREDUCE_VERSION);
   app.require_subcommand(1);
@@ -40,6 +61,8 @@ int run(int argc, char** argv) {
   auto* methods_command =
       app.add_subcommand("methods", "list every method, its options, its paper");
   methods_command->add_flag("--json", methods_json, "as JSON, for scripts");
+
+  app.add_subcommand("train", "train a network over a thin link (see train --help)");
 
   auto* bench = app.add_subcommand("bench", "measure on this machine");
   bench->require_subcommand(1);

@@ -45,6 +45,10 @@ Progress::Progress(std::string label, std::size_t total, bool quiet)
     : label_(std::move(label)), total_(total), shown_(!quiet && isatty(STDERR_FILENO) == 1) {}
 
 Progress::~Progress() {
+  clear();
+}
+
+void Progress::clear() const {
   if (shown_) fmt::print(stderr, "\r\033[K");
 }
 

@@ -19,6 +19,12 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   void advance(std::string_view note = "");
+  // The first so many are done already.
+  void skip(std::size_t done) { done_ = done; }
+  // Whether there is anybody to see it.
+  [[nodiscard]] bool shown() const { return shown_; }
+  // Makes room for other output; the next advance() shows the line again.
+  void clear() const;
 
  private:
   std::string label_;

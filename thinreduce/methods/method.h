@@ -62,6 +62,8 @@ struct MethodInfo {
   std::string paper;
   std::vector<OptionInfo> options;
   std::function<std::unique_ptr<Method>(const Options&, const MethodSetup&)> make;
+  // The method keeps the momentum: an optimizer on top of it must not add its own.
+  bool momentum_inside = false;
 };
 
 }  // namespace thinreduce

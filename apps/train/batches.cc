@@ -1,0 +1,101 @@
+#include "apps/train/batches.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "apps/train/random.h"
+#include "thinreduce/error.h"
+
+namespace thinreduce::train {
+
+Batches::Batches(const Dataset& data, const BatchOptions& options)
+    : data_(data), options_(options) {
+  if (options_.side == 0) options_.side = data.train.side;
+  if (steps_per_epoch() == 0) {
+    throw Error(ErrorCode::bad_input,
+                fmt::format("{} ranks with batches of {} need more than the {} images of {}",
+                            options_.ranks, options_.batch, data.train.count, data.name));
+  }
+}
+
+std::size_t Batches::steps_per_epoch() const {
+  return data_.train.count / (options_.batch * static_cast<std::size_t>(options_.ranks));
+}
+
+std::size_t Batches::pixels() const {
+  return data_.train.channels * options_.side * options_.side;
+}
+
+void Batches::shuffle(std::uint64_t epoch) {
+  if (!order_.empty() && epoch == epoch_) return;
+  epoch_ = epoch;
+  order_.resize(data_.train.count);
+  std::iota(order_.begin(), order_.end(), 0U);
+  const RandomKey key{options_.seed, Draw::order, epoch};
+  for (std::size_t i = order_.size(); i > 1; --i) {
+    std::swap(order_[i - 1], order_[random_below(key, i, static_cast<std::uint32_t>(i))]);
+  }
+}
+
+std::span<const std::uint32_t> Batches::indices(std::uint64_t step) {
+  const std::uint64_t epoch = step / steps_per_epoch();
+  shuffle(epoch);
+  const std::size_t in_epoch = step - epoch * steps_per_epoch();
+  const std::size_t part =
+      in_epoch * static_cast<std::size_t>(options_.ranks) + static_cast<std::size_t>(options_.rank);
+  return std::span<const std::uint32_t>(order_).subspan(part * options_.batch, options_.batch);
+}
+
+Batches::Place Batches::place(std::uint64_t epoch, std::uint32_t image) const {
+  const std::size_t room = data_.train.side + 2 * options_.padding - options_.side;
+  if (!options_.augment) return {room / 2, room / 2, false};
+  const RandomKey crop{options_.seed, Draw::crop, epoch};
+  const RandomKey flip{options_.seed, Draw::flip, epoch};
+  const auto choices = static_cast<std::uint32_t>(room + 1);
+  const std::uint64_t drawn = random_below(crop, image, choices * choices);
+  return {drawn / choices, drawn % choices, random_below(flip, image, 2) == 1};
+}
+
+// Pixels outside the image are black, as if the padding were part of it.
+void Batches::draw(const Images& source, std::size_t image, Place place,
+                   std::span<float> out) const {
+  const std::size_t side = options_.side;
+  const std::size_t plane = source.side * source.side;
+  for (std::size_t c = 0; c < source.channels; ++c) {
+    const std::uint8_t* pixels = source.pixels.data() + (image * source.channels + c) * plane;
+    const float scale = 1.0F / (255.0F * data_.deviation[c]);
+    const float shift = data_.mean[c] / data_.deviation[c];
+    float* target = out.data() + c * side * side;
+    for (std::size_t y = 0; y < side; ++y) {
+      const std::size_t row = y + place.top - options_.padding;  // wraps when above the image
+      for (std::size_t x = 0; x < side; ++x) {
+        const std::size_t from = place.flip ? side - 1 - x : x;
+        const std::size_t column = from + place.left - options_.padding;
+        const bool inside = row < source.side && column < source.side;
+        const float value = inside ? static_cast<float>(pixels[row * source.side + column]) : 0.0F;
+        target[y * side + x] = value * scale - shift;
+      }
+    }
+  }
+}
+
+void Batches::training(std::uint64_t step, std::span<float> images,
+                       std::span<std::int64_t> labels) {
+  const auto chosen = indices(step);
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    draw(data_.train, chosen[i], place(epoch_, chosen[i]), images.subspan(i * pixels(), pixels()));
+    labels[i] = data_.train.labels[chosen[i]];
+  }
+}
+
+void Batches::test(std::size_t first, std::span<float> images,
+                   std::span<std::int64_t> labels) const {
+  const std::size_t middle = (data_.test.side + 2 * options_.padding - options_.side) / 2;
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    draw(data_.test, first + i, {middle, middle, false}, images.subspan(i * pixels(), pixels()));
+    labels[i] = data_.test.labels[first + i];
+  }
+}
+
+}  // namespace thinreduce::train

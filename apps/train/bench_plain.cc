@@ -1,0 +1,107 @@
+#include "apps/train/bench_plain.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "apps/terminal.h"
+#include "apps/train/batches.h"
+#include "apps/train/model_info.h"
+#include "apps/train/models.h"
+#include "apps/train/optimizer.h"
+#include "apps/train/replica.h"
+#include "thinreduce/transport/threads.h"
+
+namespace thinreduce::train {
+namespace {
+
+// The training loop as anybody would write it.
+class PlainLoop {
+ public:
+  PlainLoop(const TrainOptions& options, const Dataset& data)
+      : batches_(data, {.seed = options.seed,
+                        .batch = options.batch,
+                        .side = find_model(options.model).side,
+                        .padding = find_model(options.model).padding,
+                        .augment = options.augment == "on"}),
+        network_(make_network(options.model, options.seed)),
+        optimizer_(make_optimizer(options, *network_)) {
+    const auto side = static_cast<std::int64_t>(find_model(options.model).side);
+    const auto batch = static_cast<std::int64_t>(options.batch);
+    images_ = torch::empty({batch, static_cast<std::int64_t>(data.train.channels), side, side});
+    labels_ = torch::empty({batch}, torch::kLong);
+  }
+
+  double step(std::uint64_t step) {
+    batches_.training(step, {images_.data_ptr<float>(), static_cast<std::size_t>(images_.numel())},
+                      {labels_.data_ptr<std::int64_t>(), static_cast<std::size_t>(labels_.numel())});
+    optimizer_->zero_grad();
+    const auto loss = torch::nn::functional::cross_entropy(network_->forward(images_), labels_);
+    loss.backward();
+    optimizer_->step();
+    return loss.item<double>();
+  }
+
+ private:
+  Batches batches_;
+  std::shared_ptr<Network> network_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  torch::Tensor images_;
+  torch::Tensor labels_;
+};
+
+}  // namespace
+
+int bench_plain(const TrainOptions& given, const Dataset& data) {
+  TrainOptions options = given;
+  options.method = "fp32";
+  if (options.steps == 0) options.steps = 100;
+  settle(options, 1, data.train.count);
+  at::set_num_threads(options.threads);
+  PlainLoop plain(options, data);
+  Replica replica(options, data, std::move(connect_threads(1)[0]));
+  apps::Progress progress("steps", options.steps, options.json);
+  std::vector<double> plain_seconds;
+  std::vector<double> our_seconds;
+  double plain_loss = 0;
+  double our_loss = 0;
+  const auto timed = [](auto&& work) {
+    const auto start = Clock::now();
+    work();
+    return Seconds(Clock::now() - start).count();
+  };
+  // They take turns, so that a busy moment of the machine hits both; the first steps warm up.
+  constexpr std::uint64_t kWarmup = 3;
+  for (std::uint64_t step = 0; step < options.steps + kWarmup; ++step) {
+    const double theirs = timed([&] { plain_loss = plain.step(step); });
+    const double ours = timed([&] {
+      our_loss = replica.step({.step = step, .learning_rate = options.learning_rate}).loss;
+    });
+    if (step < kWarmup) continue;
+    plain_seconds.push_back(theirs);
+    our_seconds.push_back(ours);
+    progress.advance();
+  }
+  const auto batch = static_cast<double>(options.batch);
+  const double theirs = batch / apps::median(plain_seconds);
+  const double ours = batch / apps::median(our_seconds);
+  const Json result{{"model", options.model},
+                    {"batch", options.batch},
+                    {"threads", options.threads},
+                    {"steps", options.steps},
+                    {"plain_images_per_second", theirs},
+                    {"thinreduce_images_per_second", ours},
+                    {"ratio", ours / theirs},
+                    {"plain_loss", plain_loss},
+                    {"thinreduce_loss", our_loss}};
+  if (options.json) {
+    fmt::print("{}\n", result.dump(2));
+  } else {
+    fmt::print("{}, batch {}, {} threads: plain torch {:.1f} images/s, through thinreduce {:.1f}: "
+               "{:.3f} of it (median of {} steps)\n",
+               options.model, options.batch, options.threads, theirs, ours, ours / theirs,
+               options.steps);
+  }
+  return 0;
+}
+
+}  // namespace thinreduce::train

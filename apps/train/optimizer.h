@@ -1,0 +1,29 @@
+// torch's optimizers, by name.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <memory>
+
+#include "apps/train/options.h"
+
+namespace thinreduce::train {
+
+inline std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TrainOptions& options,
+                                                               torch::nn::Module& network) {
+  if (options.optimizer == "adam") {
+    return std::make_unique<torch::optim::Adam>(
+        network.parameters(),
+        torch::optim::AdamOptions(options.learning_rate).weight_decay(options.weight_decay));
+  }
+  return std::make_unique<torch::optim::SGD>(network.parameters(),
+                                             torch::optim::SGDOptions(options.learning_rate)
+                                                 .momentum(options.momentum)
+                                                 .weight_decay(options.weight_decay));
+}
+
+inline void set_learning_rate(torch::optim::Optimizer& optimizer, double rate) {
+  for (auto& group : optimizer.param_groups()) group.options().set_lr(rate);
+}
+
+}  // namespace thinreduce::train

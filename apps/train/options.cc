@@ -1,0 +1,107 @@
+#include "apps/train/options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+
+#include "apps/train/model_info.h"
+#include "apps/train/schedule.h"
+#include "thinreduce/error.h"
+#include "thinreduce/methods/registry.h"
+
+namespace thinreduce::train {
+
+void settle(TrainOptions& options, int ranks, std::size_t training_images) {
+  const Spec spec = Spec::parse(options.method);
+  options.method = spec.full_text();
+  const ModelInfo& model = find_model(options.model);
+  if (model.data != options.data) {
+    throw Error(ErrorCode::bad_input,
+                fmt::format("{} takes the images of {}, not those of {}; say --data {}", model.name,
+                            model.data, options.data, model.data));
+  }
+  const std::size_t per_epoch =
+      training_images / (options.batch * static_cast<std::size_t>(ranks));
+  if (per_epoch == 0) {
+    throw Error(ErrorCode::bad_input,
+                fmt::format("{} ranks with batches of {} need more than the {} images of {}", ranks,
+                            options.batch, training_images, options.data));
+  }
+  if (options.steps == 0) {
+    options.steps = static_cast<std::uint64_t>(
+        std::max(1.0, std::round(options.epochs * static_cast<double>(per_epoch))));
+  }
+  options.epochs = static_cast<double>(options.steps) / static_cast<double>(per_epoch);
+  const bool adam = options.optimizer == "adam";
+  if (options.learning_rate == 0) options.learning_rate = adam ? 1e-3 : model.learning_rate;
+  if (options.weight_decay < 0) options.weight_decay = model.weight_decay;
+  if (adam) options.momentum = 0;
+  if (spec.info->momentum_inside) options.momentum = 0;
+  (void)Schedule{.kind = options.schedule}.at(0);
+  if (options.augment == "auto") options.augment = options.data == "cifar10" ? "on" : "off";
+  if (options.evaluate_every == 0) {
+    options.evaluate_every = std::min<std::uint64_t>(per_epoch, (options.steps + 9) / 10);
+  }
+  const auto cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  if (options.threads == 0) options.threads = ranks > 1 ? 1 : cores;
+}
+
+Json to_json(const TrainOptions& options) {
+  return {{"method", options.method},
+          {"data", options.data},
+          {"model", options.model},
+          {"batch", options.batch},
+          {"epochs", options.epochs},
+          {"steps", options.steps},
+          {"optimizer", options.optimizer},
+          {"learning_rate", options.learning_rate},
+          {"momentum", options.momentum},
+          {"weight_decay", options.weight_decay},
+          {"schedule", options.schedule},
+          {"seed", options.seed},
+          {"augment", options.augment == "on"},
+          {"bucket_floats", options.bucket_floats},
+          {"min_elements", options.min_elements},
+          {"warmup_steps", options.warmup_steps},
+          {"evaluate_every", options.evaluate_every},
+          {"evaluate_samples", options.evaluate_samples},
+          {"check_every", options.check_every},
+          {"threads", options.threads}};
+}
+
+void from_json(const nlohmann::json& json, const std::string& what, TrainOptions& options) {
+  const auto read = [&](const char* key, auto& value) {
+    value = json.at(key).get<std::decay_t<decltype(value)>>();
+  };
+  try {
+    read("method", options.method);
+    read("data", options.data);
+    read("model", options.model);
+    read("batch", options.batch);
+    read("epochs", options.epochs);
+    read("steps", options.steps);
+    read("optimizer", options.optimizer);
+    read("learning_rate", options.learning_rate);
+    read("momentum", options.momentum);
+    read("weight_decay", options.weight_decay);
+    read("schedule", options.schedule);
+    read("seed", options.seed);
+    options.augment = json.at("augment").get<bool>() ? "on" : "off";
+    read("bucket_floats", options.bucket_floats);
+    read("min_elements", options.min_elements);
+    read("warmup_steps", options.warmup_steps);
+    read("evaluate_every", options.evaluate_every);
+    read("evaluate_samples", options.evaluate_samples);
+    read("check_every", options.check_every);
+    read("threads", options.threads);
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorCode::bad_input, fmt::format("{}: {}", what, error.what()));
+  }
+  if (options.batch == 0) {
+    throw Error(ErrorCode::bad_input, fmt::format("{}: a batch of 0", what));
+  }
+}
+
+}  // namespace thinreduce::train

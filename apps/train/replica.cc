@@ -1,0 +1,294 @@
+#include "apps/train/replica.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/torch.h>
+
+#include <future>
+#include <sstream>
+
+#include "apps/share.h"
+#include "apps/train/gradient_buckets.h"
+#include "apps/train/model_info.h"
+#include "apps/train/models.h"
+#include "apps/train/optimizer.h"
+#include "thinreduce/collective/broadcast.h"
+#include "thinreduce/error.h"
+#include "thinreduce/wire/bytes.h"
+#include "thinreduce/wire/checksum.h"
+
+namespace thinreduce::train {
+namespace {
+
+// The bucket that carries the loss and the wish to stop; the gradient's buckets follow.
+constexpr std::uint32_t kNewsBucket = 0;
+constexpr std::uint32_t kFirstBucket = 1;
+
+BatchOptions batch_options(const TrainOptions& options, const Transport& transport) {
+  const ModelInfo& model = find_model(options.model);
+  return {.seed = options.seed,
+          .batch = options.batch,
+          .rank = transport.rank(),
+          .ranks = transport.size(),
+          .side = model.side,
+          .padding = model.padding,
+          .augment = options.augment == "on"};
+}
+
+SessionOptions session_options(const TrainOptions& options) {
+  return {.spec = options.method,
+          .timeout = options.launch.timeout,
+          .min_elements = options.min_elements,
+          .warmup_steps = options.warmup_steps,
+          .check_replicas_every = 0,  // the parameters themselves are compared
+          .seed = options.seed};
+}
+
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return Seconds(to - from).count();
+}
+
+}  // namespace
+
+class Replica::Torch {
+ public:
+  Torch(const TrainOptions& options, const Dataset& data, std::shared_ptr<Transport> transport)
+      : options_(options),
+        data_(data),
+        transport_(std::move(transport)),
+        batches_(data, batch_options(options, *transport_)) {
+    at::set_num_threads(options.threads);
+    network_ = make_network(options.model, options.seed);
+    optimizer_ = make_optimizer(options, *network_);
+    for (const auto& buffer : network_->buffers()) {
+      if (buffer.is_floating_point()) buffers_.push_back(buffer);
+    }
+    buckets_ = std::make_unique<GradientBuckets>(*network_, options.bucket_floats, kFirstBucket);
+    images_ = input(options.batch);
+    labels_ = torch::empty({static_cast<std::int64_t>(options.batch)}, torch::kLong);
+    session_ = std::make_unique<Session>(transport_, session_options(options));
+  }
+
+  StepResult step(const StepSettings& settings) {
+    try {
+      return try_step(settings);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::bad_input) throw;
+      throw Error(ErrorCode::bad_input,
+                  fmt::format("the training diverged in step {}: {}; try a lower --learning-rate",
+                              settings.step + 1, error.what()));
+    }
+  }
+
+  Evaluation evaluate(std::size_t samples) {
+    constexpr std::size_t kBatch = 250;
+    const torch::NoGradGuard no_gradients;
+    samples = std::min(samples, data_.test.count);
+    const auto rank = static_cast<std::size_t>(transport_->rank());
+    const auto ranks = static_cast<std::size_t>(transport_->size());
+    broadcast_buffers();
+    network_->eval();
+    struct Sums {
+      double loss = 0;
+      double right = 0;
+    } own;
+    for (std::size_t first = samples * rank / ranks; first < samples * (rank + 1) / ranks;) {
+      const std::size_t count = std::min(kBatch, samples * (rank + 1) / ranks - first);
+      auto images = input(count);
+      auto labels = torch::empty({static_cast<std::int64_t>(count)}, torch::kLong);
+      batches_.test(first, floats(images), numbers(labels));
+      const auto scores = network_->forward(images);
+      own.right += scores.argmax(1).eq(labels).sum().item<double>();
+      own.loss += torch::nn::functional::cross_entropy(
+                      scores, labels,
+                      torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum))
+                      .item<double>();
+      first += count;
+    }
+    network_->train();
+    Evaluation result{.samples = samples};
+    for (const Sums& sums : apps::share(*transport_, options_.launch.timeout, own)) {
+      result.accuracy += sums.right / static_cast<double>(samples);
+      result.loss += sums.loss / static_cast<double>(samples);
+    }
+    return result;
+  }
+
+  void check_replicas(std::uint64_t step) {
+    std::vector<std::uint64_t> sums;
+    for (const auto& parameter : network_->parameters()) {
+      sums.push_back(checksum(bytes(parameter)));
+    }
+    const auto all =
+        apps::share(*transport_, options_.launch.timeout, checksum(bytes_of(sums)));
+    std::vector<std::size_t> drifted;
+    for (std::size_t rank = 1; rank < all.size(); ++rank) {
+      if (all[rank] != all[0]) drifted.push_back(rank);
+    }
+    if (drifted.empty()) return;
+    throw Error(ErrorCode::mismatch,
+                fmt::format("after step {} the parameters of rank {} differ from those of rank 0",
+                            step, fmt::join(drifted, ", ")));
+  }
+
+  [[nodiscard]] std::vector<std::byte> save() const {
+    torch::serialize::OutputArchive archive;
+    torch::serialize::OutputArchive network;
+    torch::serialize::OutputArchive optimizer;
+    network_->save(network);
+    optimizer_->save(optimizer);
+    archive.write("network", network);
+    archive.write("optimizer", optimizer);
+    std::ostringstream out;
+    archive.save_to(out);
+    const std::string text = out.str();
+    const auto view = std::as_bytes(std::span(text));
+    return {view.begin(), view.end()};
+  }
+
+  void load(std::span<const std::byte> bytes) {
+    torch::serialize::InputArchive archive;
+    archive.load_from(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    torch::serialize::InputArchive network;
+    torch::serialize::InputArchive optimizer;
+    archive.read("network", network);
+    archive.read("optimizer", optimizer);
+    network_->load(network);
+    optimizer_->load(optimizer);
+    // Loading replaces the parameters' memory; their gradients stay views of the buckets.
+    buckets_ = nullptr;
+    buckets_ = std::make_unique<GradientBuckets>(*network_, options_.bucket_floats, kFirstBucket);
+  }
+
+  Session& session() { return *session_; }
+  const GradientBuckets& buckets() const { return *buckets_; }
+  const Batches& batches() const { return batches_; }
+
+ private:
+  StepResult try_step(const StepSettings& settings) {
+    const auto sent_before = transport_->total_traffic().bytes_sent;
+    const auto start = Clock::now();
+    broadcast_buffers();
+    batches_.training(settings.step, floats(images_), numbers(labels_));
+    const auto loss =
+        torch::nn::functional::cross_entropy(network_->forward(images_), labels_);
+    // The news needs no time of its own: it travels while backward goes on.
+    float news[2]{loss.item<float>(), settings.stop ? 1.0F : 0.0F};
+    std::vector<std::future<Report>> pending;
+    pending.push_back(session_->submit({.id = kNewsBucket, .elements = 2, .tensors = {}}, news));
+    buckets_->begin([&](const BucketLayout& layout, std::span<float> values) {
+      if (settings.record != nullptr) settings.record->write(settings.step + 1, layout, values);
+      pending.push_back(session_->submit(layout, values));
+    });
+    std::exception_ptr failed;
+    try {
+      loss.backward();
+      buckets_->end();
+    } catch (...) {
+      failed = std::current_exception();
+    }
+    const auto computed = Clock::now();
+    // Everything that was submitted must be done before its memory may go.
+    for (auto& bucket : pending) {
+      try {
+        bucket.get();
+      } catch (...) {
+        if (!failed) failed = std::current_exception();
+      }
+    }
+    if (failed) std::rethrow_exception(failed);
+    StepResult result;
+    result.report = session_->finish_step();
+    const auto exchanged = Clock::now();
+    set_learning_rate(*optimizer_, settings.learning_rate);
+    optimizer_->step();
+    const auto end = Clock::now();
+    result.loss = news[0];
+    result.stop = news[1] > 0;
+    result.step_seconds = seconds_between(start, end);
+    result.exposed_seconds = seconds_between(computed, exchanged);
+    result.compute_seconds = result.step_seconds - result.exposed_seconds;
+    result.bytes_sent = transport_->total_traffic().bytes_sent - sent_before;
+    return result;
+  }
+
+  // The running statistics of batch norm are rank 0's, on all ranks, before each forward.
+  void broadcast_buffers() {
+    if (buffers_.empty() || transport_->size() == 1) return;
+    std::vector<std::byte> message;
+    for (const auto& buffer : buffers_) {
+      const auto view = bytes(buffer);
+      message.insert(message.end(), view.begin(), view.end());
+    }
+    Exchange exchange(*transport_, options_.launch.timeout, {});
+    broadcast(exchange, 0, message);
+    const std::byte* from = message.data();
+    for (auto& buffer : buffers_) {
+      const auto size = bytes(buffer).size();
+      std::memcpy(buffer.data_ptr(), from, size);
+      from += size;
+    }
+  }
+
+  [[nodiscard]] torch::Tensor input(std::size_t count) const {
+    const auto side = static_cast<std::int64_t>(find_model(options_.model).side);
+    return torch::empty({static_cast<std::int64_t>(count),
+                         static_cast<std::int64_t>(data_.train.channels), side, side});
+  }
+  static std::span<const std::byte> bytes(const torch::Tensor& tensor) {
+    return {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()};
+  }
+  static std::span<float> floats(const torch::Tensor& tensor) {
+    return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
+  }
+  static std::span<std::int64_t> numbers(const torch::Tensor& tensor) {
+    return {tensor.data_ptr<std::int64_t>(), static_cast<std::size_t>(tensor.numel())};
+  }
+
+  TrainOptions options_;
+  const Dataset& data_;
+  std::shared_ptr<Transport> transport_;
+  Batches batches_;
+  std::shared_ptr<Network> network_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::vector<torch::Tensor> buffers_;
+  std::unique_ptr<GradientBuckets> buckets_;
+  torch::Tensor images_;
+  torch::Tensor labels_;
+  std::unique_ptr<Session> session_;  // last: it finishes what uses the rest
+};
+
+Replica::Replica(const TrainOptions& options, const Dataset& data,
+                 std::shared_ptr<Transport> transport)
+    : torch_(std::make_unique<Torch>(options, data, std::move(transport))) {}
+Replica::~Replica() = default;
+
+std::size_t Replica::parameters() const {
+  return torch_->buckets().elements();
+}
+std::size_t Replica::steps_per_epoch() const {
+  return torch_->batches().steps_per_epoch();
+}
+const std::vector<BucketLayout>& Replica::layouts() const {
+  return torch_->buckets().layouts();
+}
+StepResult Replica::step(const StepSettings& settings) {
+  return torch_->step(settings);
+}
+Evaluation Replica::evaluate(std::size_t samples) {
+  return torch_->evaluate(samples);
+}
+void Replica::check_replicas(std::uint64_t step) {
+  torch_->check_replicas(step);
+}
+std::vector<std::byte> Replica::save() const {
+  return torch_->save();
+}
+void Replica::load(std::span<const std::byte> bytes) {
+  torch_->load(bytes);
+}
+Session& Replica::session() {
+  return torch_->session();
+}
+
+}  // namespace thinreduce::train

@@ -1,0 +1,70 @@
+// One rank's copy of the network, its optimizer and its side of the exchange. torch stays behind
+// this header.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "apps/gradients.h"
+#include "apps/train/batches.h"
+#include "apps/train/options.h"
+#include "thinreduce/engine/session.h"
+
+namespace thinreduce::train {
+
+struct StepResult {
+  double loss = 0;  // mean over the ranks
+  bool stop = false;  // some rank was asked to stop; all ranks know
+  double step_seconds = 0;
+  double compute_seconds = 0;
+  double exposed_seconds = 0;  // waited for the exchange after backward
+  std::uint64_t bytes_sent = 0;
+  Report report;
+};
+
+struct StepSettings {
+  std::uint64_t step = 0;  // from 0
+  double learning_rate = 0;
+  bool stop = false;  // this rank was asked to stop
+  const apps::GradientWriter* record = nullptr;
+};
+
+struct Evaluation {
+  double accuracy = 0;
+  double loss = 0;
+  std::size_t samples = 0;
+};
+
+class Replica {
+ public:
+  // `data` must stay; the transport is used between steps as well.
+  Replica(const TrainOptions& options, const Dataset& data, std::shared_ptr<Transport> transport);
+  ~Replica();
+  Replica(const Replica&) = delete;
+  Replica& operator=(const Replica&) = delete;
+
+  [[nodiscard]] std::size_t parameters() const;
+  [[nodiscard]] std::size_t steps_per_epoch() const;
+  [[nodiscard]] const std::vector<BucketLayout>& layouts() const;
+
+  StepResult step(const StepSettings& settings);
+  // The ranks share the work; all get the result.
+  Evaluation evaluate(std::size_t samples);
+  // Throws Error{mismatch} naming the ranks whose parameters differ from rank 0's.
+  void check_replicas(std::uint64_t step);
+
+  // Parameters, buffers and optimizer as bytes, and back; the session saves itself.
+  [[nodiscard]] std::vector<std::byte> save() const;
+  void load(std::span<const std::byte> bytes);
+  Session& session();
+
+ private:
+  class Torch;
+  std::unique_ptr<Torch> torch_;
+};
+
+}  // namespace thinreduce::train

@@ -1,0 +1,175 @@
+#include "apps/train/run_folder.h"
+
+#include <fmt/format.h>
+
+#include "apps/files.h"
+#include "thinreduce/error.h"
+
+namespace thinreduce::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSteps = "steps.jsonl";
+constexpr const char* kEvaluations = "evaluations.jsonl";
+
+// runs/mnist-lenet-topk-3: the first number that is free. Creating a folder tells who was first.
+fs::path choose_folder(const TrainOptions& options) {
+  const std::string method = options.method.substr(0, options.method.find(':'));
+  std::error_code error;
+  fs::create_directories("runs", error);
+  for (int n = 1; !error; ++n) {
+    fs::path path = fmt::format("runs/{}-{}-{}-{}", options.data, options.model, method, n);
+    if (fs::create_directory(path, error)) return path;
+  }
+  throw Error(ErrorCode::unavailable,
+              fmt::format("can't create a folder in runs/: {}; say where: --out", error.message()));
+}
+
+void remove_run(const fs::path& path) {
+  for (const char* file : {"config.json", "summary.json", "checkpoint.json", kSteps, kEvaluations}) {
+    fs::remove(path / file);
+  }
+  remove_old_checkpoints(path, {});
+}
+
+// Keeps the whole lines whose step is at most `step`.
+void cut_lines(const fs::path& file, std::uint64_t step) {
+  std::ifstream in(file);
+  std::string kept;
+  for (std::string line; std::getline(in, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (json.is_discarded() || !json.contains("step") || json["step"] > step) break;
+    kept += line + "\n";
+  }
+  apps::write_file(file, kept);
+}
+
+}  // namespace
+
+RunFolder::RunFolder(fs::path path) : path_(std::move(path)) {}
+
+RunFolder RunFolder::create(const TrainOptions& options, std::uint64_t bytes) {
+  RunFolder folder(options.out.empty() ? choose_folder(options) : options.out);
+  apps::require_space(folder.path_, bytes);
+  if (fs::exists(folder.path_ / "config.json")) {
+    if (!options.overwrite) {
+      throw Error(ErrorCode::unavailable,
+                  fmt::format("{0} holds a run already; continue it with --resume {0}, replace it "
+                              "with --overwrite, or choose another --out",
+                              folder.path_.string()));
+    }
+    remove_run(folder.path_);
+  }
+  folder.open();
+  return folder;
+}
+
+RunFolder RunFolder::resume(const fs::path& path, std::uint64_t step) {
+  RunFolder folder(path);
+  apps::require_space(path, 1 << 20U);
+  cut_lines(path / kSteps, step);
+  cut_lines(path / kEvaluations, step);
+  fs::remove(path / "summary.json");
+  folder.open();
+  return folder;
+}
+
+void RunFolder::open() {
+  steps_.open(path_ / kSteps, std::ios::app);
+  evaluations_.open(path_ / kEvaluations, std::ios::app);
+}
+
+void RunFolder::write_config(const Json& config) const {
+  apps::write_file(path_ / "config.json", config.dump(2) + "\n");
+}
+
+void RunFolder::add_step(const Json& line) {
+  steps_ << line.dump() << '\n';
+}
+
+void RunFolder::add_evaluation(const Json& line) {
+  evaluations_ << line.dump() << '\n';
+}
+
+void RunFolder::flush() {
+  steps_.flush();
+  evaluations_.flush();
+  if (!steps_ || !evaluations_) {
+    throw Error(ErrorCode::unavailable,
+                fmt::format("can't write to {}: is the disk full?", path_.string()));
+  }
+}
+
+void RunFolder::write_summary(const Json& summary) const {
+  apps::write_file(path_ / "summary.json", summary.dump(2) + "\n");
+}
+
+std::string Checkpoint::folder() const {
+  return fmt::format("checkpoint-{}", step);
+}
+
+void write_checkpoint(const fs::path& run, const Checkpoint& checkpoint) {
+  const Json json{{"format", 1},
+                  {"step", checkpoint.step},
+                  {"folder", checkpoint.folder()},
+                  {"seconds", checkpoint.seconds},
+                  {"bytes_sent_total", checkpoint.bytes_sent_total},
+                  {"payload_total", checkpoint.payload_total},
+                  {"accuracy", checkpoint.accuracy},
+                  {"best_accuracy", checkpoint.best_accuracy},
+                  {"loss", checkpoint.loss},
+                  {"model_checksum", fmt::format("{:016x}", checkpoint.model_checksum)}};
+  apps::write_file(run / "checkpoint.json", json.dump(2) + "\n");
+}
+
+Checkpoint read_checkpoint(const fs::path& run) {
+  const fs::path file = run / "checkpoint.json";
+  const std::string text = apps::read_text(file);
+  try {
+    const auto json = nlohmann::json::parse(text);
+    Checkpoint checkpoint;
+    checkpoint.step = json.at("step").get<std::uint64_t>();
+    checkpoint.seconds = json.at("seconds").get<double>();
+    checkpoint.bytes_sent_total = json.at("bytes_sent_total").get<std::uint64_t>();
+    checkpoint.payload_total = json.at("payload_total").get<std::uint64_t>();
+    checkpoint.accuracy = json.at("accuracy").get<double>();
+    checkpoint.best_accuracy = json.at("best_accuracy").get<double>();
+    checkpoint.loss = json.at("loss").get<double>();
+    checkpoint.model_checksum = std::stoull(json.at("model_checksum").get<std::string>(), nullptr, 16);
+    return checkpoint;
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::bad_state, fmt::format("{}: {}", file.string(), error.what()));
+  }
+}
+
+void remove_old_checkpoints(const fs::path& run, const Checkpoint& newest) {
+  for (const auto& entry : fs::directory_iterator(run)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("checkpoint-") || name == newest.folder()) continue;
+    if (entry.is_directory()) fs::remove_all(entry.path());
+  }
+}
+
+void read_config(const fs::path& run, TrainOptions& options) {
+  const fs::path file = run / "config.json";
+  const std::string text = apps::read_text(file);
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (json.is_discarded()) {
+    throw Error(ErrorCode::bad_input, fmt::format("{}: not JSON", file.string()));
+  }
+  from_json(json, file.string(), options);
+  try {
+    if (options.launch.ranks == 0) options.launch.ranks = json.at("ranks").get<int>();
+    if (options.launch.transport.empty()) {
+      options.launch.transport = json.at("transport").get<std::string>();
+    }
+    if (!options.launch.link.limits()) {
+      options.launch.link = Link::parse(json.at("link").get<std::string>());
+    }
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorCode::bad_input, fmt::format("{}: {}", file.string(), error.what()));
+  }
+}
+
+}  // namespace thinreduce::train

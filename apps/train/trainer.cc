@@ -1,0 +1,402 @@
+#include "apps/train/trainer.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <ctime>
+#include <optional>
+#include <thread>
+
+#include "apps/files.h"
+#include "apps/gradients.h"
+#include "apps/share.h"
+#include "apps/terminal.h"
+#include "apps/train/model_info.h"
+#include "apps/train/replica.h"
+#include "apps/train/run_folder.h"
+#include "apps/train/schedule.h"
+#include "thinreduce/collective/broadcast.h"
+#include "thinreduce/error.h"
+#include "thinreduce/kernels/target.h"
+#include "thinreduce/methods/registry.h"
+#include "thinreduce/wire/checksum.h"
+
+namespace thinreduce::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A step's figures that differ from rank to rank.
+struct RankFigures {
+  std::uint64_t bytes_sent = 0;
+  std::uint64_t payload_bytes = 0;
+  StageTimes stages;
+};
+
+// What a run may write, at most about: two checkpoints, and the lines.
+std::uint64_t space_needed(const TrainOptions& options, int ranks) {
+  constexpr std::uint64_t kLine = 600;
+  const std::uint64_t model = find_model(options.model).parameters * sizeof(float);
+  const std::uint64_t optimizer = options.optimizer == "adam" ? 2 : 1;
+  const std::uint64_t checkpoint =
+      model * (1 + optimizer) + 2 * model * static_cast<std::uint64_t>(ranks);
+  return 2 * checkpoint + options.steps * kLine;
+}
+
+std::string show_time(double seconds) {
+  const auto whole = static_cast<long long>(seconds + 0.5);
+  return fmt::format("{}:{:02}", whole / 60, whole % 60);
+}
+
+class Trainer {
+ public:
+  Trainer(const TrainOptions& options, const Dataset& data,
+          const std::shared_ptr<Transport>& transport)
+      : options_(options), transport_(transport), leads_(transport->rank() == 0) {
+    settle(options_, transport->size(), data.train.count);
+    schedule_ = {.kind = options_.schedule,
+                 .peak = options_.learning_rate,
+                 .steps = options_.steps};
+    compare_settings();
+    prepare_folder();
+    replica_ = std::make_unique<Replica>(options_, data, transport);
+    if (options_.resume.empty()) {
+      replica_->check_replicas(0);
+      if (leads_) folder_->write_config(config());
+    } else {
+      load();
+    }
+    prepare_recording();
+  }
+
+  Outcome run() {
+    announce();
+    progress_.emplace(Spec::parse(options_.method).info->name, options_.steps,
+                      options_.json || !leads_);
+    progress_->skip(state_.step);
+    bool stop = false;
+    while (state_.step < options_.steps && !stop) stop = step();
+    // A run that ends is checked and saved whatever the step.
+    write_steps();
+    replica_->check_replicas(state_.step);
+    const bool interrupted = state_.step < options_.steps;
+    if (!interrupted && evaluated_ != state_.step) evaluate(kAllImages);
+    save();
+    progress_.reset();
+    Outcome outcome{.interrupted = interrupted, .summary = {}};
+    if (leads_) {
+      outcome.summary = summary(interrupted);
+      folder_->write_summary(outcome.summary);
+    }
+    return outcome;
+  }
+
+ private:
+  static constexpr std::size_t kAllImages = static_cast<std::size_t>(-1);
+
+  // One step and what is due after it; true when the run is to stop here.
+  bool step() {
+    const std::uint64_t number = state_.step + 1;
+    const bool record = writer_ && number % options_.save_every == 0;
+    // In float precision, so that no rank's math library makes a difference.
+    const auto rate = static_cast<double>(static_cast<float>(schedule_.at(state_.step)));
+    const StepResult result = replica_->step({.step = state_.step,
+                                              .learning_rate = rate,
+                                              .stop = options_.interrupted(),
+                                              .record = record ? &*writer_ : nullptr});
+    state_.step = number;
+    state_.seconds += result.step_seconds;
+    own_figures_.push_back(
+        {result.bytes_sent, result.report.payload_bytes, result.report.stages});
+    if (leads_) {
+      step_seconds_.push_back(result.step_seconds);
+      lines_.push_back({{"step", number},
+                        {"epoch", (number - 1) / replica_->steps_per_epoch()},
+                        {"loss", result.loss},
+                        {"learning_rate", rate},
+                        {"seconds", state_.seconds},
+                        {"step_seconds", result.step_seconds},
+                        {"compute_seconds", result.compute_seconds},
+                        {"exposed_seconds", result.exposed_seconds},
+                        {"statistics", result.report.statistics}});
+    }
+    show_progress(result);
+    const bool stop = result.stop || number == options_.stop_after;
+    const bool last = number == options_.steps;
+    const bool epoch_ends = number % replica_->steps_per_epoch() == 0;
+    const bool evaluation = !last && number % options_.evaluate_every == 0;
+    if (record) {
+      // Rank 0 lists the step when all ranks have written it.
+      apps::share(*transport_, options_.launch.timeout, number);
+      writer_->add_step(number);
+    }
+    if (evaluation || epoch_ends || stop || number % options_.check_every == 0) write_steps();
+    if (number % options_.check_every == 0) replica_->check_replicas(number);
+    if (evaluation) evaluate(options_.evaluate_samples);
+    if (last) evaluate(kAllImages);
+    if (epoch_ends && !last && !stop) save();
+    return stop;
+  }
+
+  void show_progress(const StepResult& result) {
+    if (!progress_->shown()) return progress_->advance();
+    const double left = state_.seconds / static_cast<double>(state_.step) *
+                        static_cast<double>(options_.steps - state_.step);
+    std::string accuracy;
+    if (state_.accuracy >= 0) accuracy = fmt::format(", {:.2f} %", state_.accuracy * 100);
+    progress_->advance(fmt::format(
+        "loss {:.3f}{}, {} sent, {} left", result.loss, accuracy,
+        apps::show_bytes(static_cast<double>(state_.bytes_sent_total + unwritten_bytes())),
+        show_time(left)));
+  }
+
+  [[nodiscard]] std::uint64_t unwritten_bytes() const {
+    std::uint64_t sum = 0;
+    for (const RankFigures& figures : own_figures_) sum += figures.bytes_sent;
+    return sum;
+  }
+
+  // Collects the other ranks' figures of the steps since the last call and writes the lines.
+  void write_steps() {
+    const auto all = apps::share_all(*transport_, options_.launch.timeout,
+                                     std::span<const RankFigures>(own_figures_));
+    for (std::size_t i = 0; i < own_figures_.size(); ++i) {
+      RankFigures most;
+      StageTimes stages;
+      for (const auto& rank : all) {
+        if (rank[i].bytes_sent >= most.bytes_sent) most = rank[i];
+        stages += rank[i].stages;
+      }
+      state_.bytes_sent_total += most.bytes_sent;
+      state_.payload_total += most.payload_bytes;
+      if (!leads_) continue;
+      const double part = 1.0 / static_cast<double>(all.size());
+      Json& line = lines_[i];
+      line["stages"] = {{"encode", stages.encode * part},
+                        {"wire", stages.wire * part},
+                        {"decode", stages.decode * part},
+                        {"wait", stages.wait * part}};
+      line["bytes_sent"] = most.bytes_sent;
+      line["payload_bytes"] = most.payload_bytes;
+      folder_->add_step(line);
+    }
+    own_figures_.clear();
+    lines_.clear();
+    if (leads_) folder_->flush();
+  }
+
+  void evaluate(std::size_t samples) {
+    if (!own_figures_.empty()) write_steps();
+    const Evaluation result = replica_->evaluate(samples);
+    evaluated_ = state_.step;
+    state_.accuracy = result.accuracy;
+    state_.loss = result.loss;
+    state_.best_accuracy = std::max(state_.best_accuracy, result.accuracy);
+    if (!leads_) return;
+    folder_->add_evaluation({{"step", state_.step},
+                             {"epoch", (state_.step - 1) / replica_->steps_per_epoch()},
+                             {"seconds", state_.seconds},
+                             {"bytes_sent_total", state_.bytes_sent_total},
+                             {"accuracy", result.accuracy},
+                             {"loss", result.loss},
+                             {"samples", result.samples}});
+    folder_->flush();
+    if (progress_->shown() || options_.json) return;
+    fmt::print("step {}/{}  accuracy {:.2f} %  loss {:.4f}  {}  {} sent\n", state_.step,
+               options_.steps, result.accuracy * 100, result.loss, apps::show_seconds(state_.seconds),
+               apps::show_bytes(static_cast<double>(state_.bytes_sent_total)));
+    std::fflush(stdout);
+  }
+
+  // All ranks save; the checkpoint exists when rank 0 has named it after that.
+  void save() {
+    const fs::path folder = out_ / state_.folder();
+    fs::create_directories(folder);
+    replica_->session().save(folder / fmt::format("rank-{}.state", transport_->rank()));
+    if (leads_) {
+      const auto model = replica_->save();
+      state_.model_checksum = checksum(model);
+      apps::write_file(folder / "model.bin", model);
+    }
+    apps::share(*transport_, options_.launch.timeout, state_.step);
+    if (!leads_) return;
+    write_checkpoint(out_, state_);
+    remove_old_checkpoints(out_, state_);
+  }
+
+  void load() {
+    const fs::path folder = out_ / state_.folder();
+    const auto model = apps::read_file(folder / "model.bin");
+    if (checksum(model) != state_.model_checksum) {
+      throw Error(ErrorCode::bad_state,
+                  fmt::format("{} is cut or altered: its checksum is {:016x}, checkpoint.json says "
+                              "{:016x}",
+                              (folder / "model.bin").string(), checksum(model),
+                              state_.model_checksum));
+    }
+    replica_->load(model);
+    replica_->session().load(folder / fmt::format("rank-{}.state", transport_->rank()));
+    replica_->check_replicas(state_.step);
+  }
+
+  void compare_settings() {
+    Json settings = to_json(options_);
+    settings["resume"] = options_.resume.string();
+    settings["stop_after"] = options_.stop_after;
+    settings["record"] = options_.save_gradients.empty() ? 0 : options_.save_every;
+    const auto all =
+        apps::share(*transport_, options_.launch.timeout, checksum(settings.dump()));
+    for (std::size_t rank = 1; rank < all.size(); ++rank) {
+      if (all[rank] == all[0]) continue;
+      throw Error(ErrorCode::mismatch,
+                  fmt::format("ranks 0 and {} were started with different options; give all ranks "
+                              "the same",
+                              rank));
+    }
+  }
+
+  // Rank 0 chooses the folder and tells the others, who put their checkpoints there.
+  void prepare_folder() {
+    if (leads_ && options_.resume.empty()) {
+      folder_ = RunFolder::create(options_, space_needed(options_, transport_->size()));
+    }
+    if (!options_.resume.empty()) {
+      state_ = read_checkpoint(options_.resume);
+      const auto steps = apps::share(*transport_, options_.launch.timeout, state_.step);
+      for (std::size_t rank = 1; rank < steps.size(); ++rank) {
+        if (steps[rank] == steps[0]) continue;
+        throw Error(ErrorCode::mismatch,
+                    fmt::format("{}: rank 0 finds a checkpoint of step {}, rank {} one of step {}",
+                                options_.resume.string(), steps[0], rank, steps[rank]));
+      }
+      if (leads_) folder_ = RunFolder::resume(options_.resume, state_.step);
+    }
+    std::array<std::byte, 4096> text{};
+    if (leads_) {
+      const std::string path = folder_->path().string();
+      ensure(path.size() < text.size(), "a path shorter than 4096 characters");
+      std::memcpy(text.data(), path.data(), path.size());
+    }
+    Exchange exchange(*transport_, options_.launch.timeout, {});
+    broadcast(exchange, 0, text);
+    text.back() = std::byte{0};
+    out_ = reinterpret_cast<const char*>(text.data());
+  }
+
+  void prepare_recording() {
+    const fs::path& folder = options_.save_gradients;
+    if (folder.empty()) return;
+    if (leads_) {
+      if (fs::exists(folder / "gradients.json")) {
+        if (!options_.overwrite) {
+          throw Error(ErrorCode::unavailable,
+                      fmt::format("{} holds recorded gradients already; replace them with "
+                                  "--overwrite or choose another folder",
+                                  folder.string()));
+        }
+        fs::remove(folder / "gradients.json");
+      }
+      const std::uint64_t records = options_.steps / options_.save_every *
+                                    static_cast<std::uint64_t>(transport_->size());
+      apps::require_space(folder, records * replica_->parameters() * sizeof(float));
+    }
+    // The others wait until the folder is there.
+    apps::share(*transport_, options_.launch.timeout, 0);
+    writer_.emplace(apps::RecordingOptions{.folder = folder,
+                                           .model = options_.model,
+                                           .data = options_.data,
+                                           .ranks = transport_->size(),
+                                           .layouts = replica_->layouts()},
+                    transport_->rank());
+  }
+
+  [[nodiscard]] Json config() const {
+    Json json{{"format", 1},
+              {"version", THINREDUCE_VERSION},
+              {"method", options_.method},
+              {"method_name", Spec::parse(options_.method).info->name}};
+    const Json settings = to_json(options_);
+    for (const auto& [key, value] : settings.items()) json[key] = value;
+    json["parameters"] = replica_->parameters();
+    json["ranks"] = transport_->size();
+    json["transport"] = options_.launch.transport;
+    json["link"] = options_.launch.link.to_string();
+    json["global_batch"] = options_.batch * static_cast<std::size_t>(transport_->size());
+    json["steps_per_epoch"] = replica_->steps_per_epoch();
+    json["buckets"] = apps::layouts_to_json(replica_->layouts());
+    json["cores"] = std::thread::hardware_concurrency();
+    json["simd"] = kernels::active_target();
+    json["started"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+    json["command"] = fmt::format("{}", fmt::join(options_.launch.arguments, " "));
+    return json;
+  }
+
+  void announce() const {
+    if (!leads_ || options_.json) return;
+    const int ranks = transport_->size();
+    fmt::print("{} on {}, {} parameters; {} rank{} x {} images = {} a step; {}; link {}; {}\n",
+               options_.model, options_.data, replica_->parameters(), ranks, ranks == 1 ? "" : "s",
+               options_.batch, options_.batch * static_cast<std::size_t>(ranks), options_.method,
+               options_.launch.link.to_string(), out_.string());
+    if (Spec::parse(options_.method).info->momentum_inside) {
+      fmt::print("the method keeps the momentum; the optimizer's is 0\n");
+    }
+    if (state_.step > 0) fmt::print("continues after step {}\n", state_.step);
+    std::fflush(stdout);
+  }
+
+  [[nodiscard]] Json summary(bool interrupted) {
+    const double uncompressed = static_cast<double>(replica_->parameters() * sizeof(float)) *
+                                static_cast<double>(state_.step);
+    const auto accuracy = [](double value) { return value < 0 ? Json(nullptr) : Json(value); };
+    const auto images = static_cast<double>(options_.batch) * transport_->size();
+    const double typical = apps::median(step_seconds_);
+    return {{"format", 1},
+            {"status", interrupted ? "interrupted" : "finished"},
+            {"method", options_.method},
+            {"method_name", Spec::parse(options_.method).info->name},
+            {"data", options_.data},
+            {"model", options_.model},
+            {"ranks", transport_->size()},
+            {"link", options_.launch.link.to_string()},
+            {"accuracy", accuracy(state_.accuracy)},
+            {"best_accuracy", accuracy(state_.best_accuracy)},
+            {"loss", state_.accuracy < 0 ? Json(nullptr) : Json(state_.loss)},
+            {"seconds", state_.seconds},
+            {"steps", state_.step},
+            {"bytes_sent_total", state_.bytes_sent_total},
+            {"ratio", state_.payload_total > 0
+                          ? uncompressed / static_cast<double>(state_.payload_total)
+                          : 0.0},
+            {"step_seconds", typical},
+            {"images_per_second", typical > 0 ? images / typical : 0.0},
+            {"identical", true},  // check_replicas would have thrown
+            {"run", out_.string()}};
+  }
+
+  TrainOptions options_;
+  std::shared_ptr<Transport> transport_;
+  bool leads_;  // rank 0
+  Schedule schedule_;
+  fs::path out_;
+  std::optional<RunFolder> folder_;  // rank 0
+  std::unique_ptr<Replica> replica_;
+  std::optional<apps::GradientWriter> writer_;
+  std::optional<apps::Progress> progress_;
+  Checkpoint state_;
+  std::uint64_t evaluated_ = 0;  // step of the last evaluation
+  std::vector<RankFigures> own_figures_;  // of the steps that were not written yet
+  std::vector<Json> lines_;               // of the same steps, on rank 0
+  std::vector<double> step_seconds_;
+};
+
+}  // namespace
+
+Outcome train(const TrainOptions& options, const Dataset& data,
+              const std::shared_ptr<Transport>& transport) {
+  return Trainer(options, data, transport).run();
+}
+
+}  // namespace thinreduce::train
