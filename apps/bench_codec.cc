@@ -97,7 +97,18 @@ std::string show_speed(const nlohmann::ordered_json& result, const char* key) {
 
 int bench_codec(const BenchCodecOptions& options) {
   auto results = nlohmann::ordered_json::array();
-  for (const auto& spec : options.specs) results.push_back(measure(spec, options));
+  std::string heading = fmt::format("{} floats, one core", options.floats);
+  if (options.gradients.empty()) {
+    for (const auto& spec : options.specs) results.push_back(measure(spec, options));
+  } else {
+    const RecordedGradients recorded(options.gradients);
+    heading = fmt::format("{} floats from {}, {} steps of {} ranks; nmse of the second half",
+                          recorded.elements(), options.gradients.string(), recorded.steps().size(),
+                          recorded.ranks());
+    for (const auto& spec : options.specs) {
+      results.push_back(bench_gradients(recorded, spec, options.json));
+    }
+  }
   if (options.json) {
     fmt::print("{}\n", (results.size() == 1 ? results[0] : results).dump(2));
     return 0;
@@ -111,8 +122,8 @@ int bench_codec(const BenchCodecOptions& options) {
                     fmt::format("{:.2f}", result["memcpy_gbps"].get<double>()),
                     fmt::format("{:.3g}", result["nmse"].get<double>())});
   }
-  fmt::print("{} floats, one core, {}; in brackets the share of memcpy's speed\n\n{}",
-             options.floats, kernels::active_target(), table(rows));
+  fmt::print("{}, {}; in brackets the share of memcpy's speed\n\n{}", heading,
+             kernels::active_target(), table(rows));
   return 0;
 }
 

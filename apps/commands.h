@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "apps/gradients.h"
 #include "apps/launch.h"
 
 namespace thinreduce::apps {
@@ -15,9 +18,14 @@ struct BenchCodecOptions {
   std::vector<std::string> specs;  // empty: every method with its defaults
   std::size_t floats = 25'600'000;
   int steps = 7;
+  std::filesystem::path gradients;  // recorded by `train --save-gradients`; empty: synthetic ones
   bool json = false;
 };
 int bench_codec(const BenchCodecOptions& options);
+
+// One method over all recorded steps, with all recorded ranks.
+nlohmann::ordered_json bench_gradients(const RecordedGradients& recorded, const std::string& spec,
+                                       bool quiet);
 
 struct BenchReduceOptions {
   std::vector<std::string> specs;  // empty: every method with its defaults

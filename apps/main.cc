@@ -73,6 +73,12 @@ int run(int argc, char** argv) {
   codec_command->add_option("--floats", codec.floats, "size of the gradient")
       ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 32U));
   codec_command->add_option("--steps", codec.steps, "timed steps")->check(CLI::Range(1, 10000));
+  codec_command
+      ->add_option("--gradients", codec.gradients,
+                   "gradients that `train --save-gradients` recorded, instead of synthetic ones")
+      ->type_name("DIR")
+      ->excludes("--floats")
+      ->excludes("--steps");
   codec_command->add_flag("--json", codec.json, "as JSON, for scripts");
 
   BenchReduceOptions reduce;

@@ -1,0 +1,202 @@
+// `thinreduce bench codec --gradients`: what a method does to the gradients of a real training. All
+// recorded ranks reduce together as threads, step after step, so the error is against the true mean
+// and methods that learn get to learn.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "apps/commands.h"
+#include "apps/gradients.h"
+#include "apps/terminal.h"
+#include "thinreduce/engine/session.h"
+#include "thinreduce/error.h"
+#include "thinreduce/kernels/target.h"
+#include "thinreduce/methods/registry.h"
+#include "thinreduce/transport/threads.h"
+
+namespace thinreduce::apps {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Squared error against the mean, and the mean's energy.
+struct Distortion {
+  double error = 0;
+  double energy = 0;
+
+  void add(double result, double truth) {
+    error += (result - truth) * (result - truth);
+    energy += truth * truth;
+  }
+  void add(const Distortion& other) {
+    error += other.error;
+    energy += other.energy;
+  }
+  [[nodiscard]] double normalised() const { return energy > 0 ? error / energy : 0; }
+};
+
+// One rank: its session and the bucket it is about to reduce.
+struct Rank {
+  std::unique_ptr<Session> session;
+  std::vector<float> values;
+};
+
+class GradientBench {
+ public:
+  GradientBench(const RecordedGradients& recorded, const std::string& spec)
+      : recorded_(recorded), spec_(Spec::parse(spec)) {
+    auto transports = connect_threads(recorded.ranks());
+    ranks_.resize(transports.size());
+    // A session waits for the others in its constructor.
+    on_all_ranks([&](std::size_t rank) {
+      ranks_[rank].session = std::make_unique<Session>(
+          std::move(transports[rank]), SessionOptions{.spec = spec, .check_replicas_every = 0});
+    });
+    for (const auto& layout : recorded.layouts()) {
+      tensors_.emplace_back(layout.tensors.size());
+    }
+  }
+
+  Json run(bool quiet) {
+    const auto& steps = recorded_.steps();
+    Progress progress(spec_.full_text(), steps.size(), quiet);
+    std::vector<double> errors;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      Report step;
+      Distortion total;
+      for (std::size_t b = 0; b < recorded_.layouts().size(); ++b) {
+        // The second half of the steps is judged: before, methods may still be learning.
+        total.add(reduce(steps[i], b, i >= steps.size() / 2, step));
+      }
+      if (i >= steps.size() / 2) errors.push_back(total.normalised());
+      // The first step touches memory for the first time.
+      if (i > 0 || steps.size() == 1) {
+        encode_.push_back(step.stages.encode);
+        decode_.push_back(step.stages.decode);
+      }
+      wire_bytes_ += step.payload_bytes;
+      progress.advance();
+    }
+    return describe(std::accumulate(errors.begin(), errors.end(), 0.0) /
+                    static_cast<double>(errors.size()));
+  }
+
+ private:
+  template <typename Work>
+  void on_all_ranks(Work&& work) {
+    std::vector<std::thread> threads;
+    std::vector<std::exception_ptr> thrown(ranks_.size());
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      threads.emplace_back([&, rank] {
+        try {
+          work(rank);
+        } catch (...) {
+          thrown[rank] = std::current_exception();
+        }
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    for (const auto& one : thrown) {
+      if (one) std::rethrow_exception(one);
+    }
+  }
+
+  // Reduces bucket `b` of a step; adds rank 0's figures to `report`.
+  Distortion reduce(std::uint64_t step, std::size_t b, bool judged, Report& report) {
+    const BucketLayout& layout = recorded_.layouts()[b];
+    mean_.assign(layout.elements, 0.0);
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      auto& values = ranks_[rank].values;
+      values.resize(layout.elements);
+      recorded_.read(step, static_cast<int>(rank), layout, values);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        mean_[i] += static_cast<double>(values[i]) / static_cast<double>(ranks_.size());
+      }
+    }
+    time_memcpy(ranks_[0].values);
+    on_all_ranks([&](std::size_t rank) {
+      const Report done = ranks_[rank].session->submit(layout, ranks_[rank].values).get();
+      if (rank == 0) report += done;
+    });
+    for (const Rank& rank : ranks_) {
+      if (layout.elements > 0 && std::memcmp(rank.values.data(), ranks_[0].values.data(),
+                                             layout.elements * sizeof(float)) != 0) {
+        throw Error(ErrorCode::mismatch,
+                    fmt::format("{}, step {}: rank {} and rank 0 ended with different bits",
+                                spec_.full_text(), step, &rank - ranks_.data()));
+      }
+    }
+    Distortion bucket;
+    for (std::size_t t = 0; t < layout.tensors.size(); ++t) {
+      const Tensor& tensor = layout.tensors[t];
+      Distortion one;
+      for (std::size_t i = tensor.offset; i < tensor.offset + tensor.elements(); ++i) {
+        one.add(ranks_[0].values[i], mean_[i]);
+      }
+      if (judged) tensors_[b][t].add(one);
+      bucket.add(one);
+    }
+    return bucket;
+  }
+
+  void time_memcpy(const std::vector<float>& source) {
+    copy_.resize(source.size());
+    const auto start = Clock::now();
+    std::memcpy(copy_.data(), source.data(), source.size() * sizeof(float));
+    memcpy_seconds_ += Seconds(Clock::now() - start).count();
+    memcpy_bytes_ += static_cast<double>(source.size() * sizeof(float));
+  }
+
+  [[nodiscard]] Json describe(double nmse) const {
+    const auto bytes = static_cast<double>(recorded_.elements() * sizeof(float));
+    const auto speed = [&](const std::vector<double>& seconds) {
+      const double typical = median(seconds);
+      return typical < 1e-6 ? Json(nullptr) : Json(bytes / typical / 1e9);
+    };
+    const auto wire = static_cast<double>(wire_bytes_) / static_cast<double>(recorded_.steps().size());
+    auto tensors = Json::array();
+    for (std::size_t b = 0; b < tensors_.size(); ++b) {
+      for (std::size_t t = 0; t < tensors_[b].size(); ++t) {
+        const Tensor& tensor = recorded_.layouts()[b].tensors[t];
+        tensors.push_back({{"name", tensor.name},
+                           {"shape", tensor.shape},
+                           {"nmse", tensors_[b][t].normalised()}});
+      }
+    }
+    return {{"method", spec_.full_text()},
+            {"floats", recorded_.elements()},
+            {"ranks", recorded_.ranks()},
+            {"steps", recorded_.steps().size()},
+            {"wire_bytes", wire},
+            {"ratio", wire > 0 ? bytes / wire : 0.0},
+            {"encode_gbps", speed(encode_)},
+            {"decode_gbps", speed(decode_)},
+            {"memcpy_gbps", memcpy_bytes_ / memcpy_seconds_ / 1e9},
+            {"nmse", nmse},
+            {"simd", kernels::active_target()},
+            {"tensors", tensors}};
+  }
+
+  const RecordedGradients& recorded_;
+  Spec spec_;
+  std::vector<Rank> ranks_;
+  std::vector<double> mean_;  // the true one of the bucket at hand
+  std::vector<std::vector<Distortion>> tensors_;
+  std::vector<double> encode_;  // seconds a step, rank 0
+  std::vector<double> decode_;
+  std::uint64_t wire_bytes_ = 0;
+  std::vector<float> copy_;
+  double memcpy_seconds_ = 0;
+  double memcpy_bytes_ = 0;
+};
+
+}  // namespace
+
+Json bench_gradients(const RecordedGradients& recorded, const std::string& spec, bool quiet) {
+  return GradientBench(recorded, spec).run(quiet);
+}
+
+}  // namespace thinreduce::apps
