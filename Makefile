@@ -18,8 +18,8 @@ build/%/build.ninja: CMakePresets.json | setup
 build: setup build/release/build.ninja ## build the library and build/release/bin/thinreduce
 	@cmake --build --preset release -j $(JOBS)
 
-demo: build ## compare the methods: 4 ranks, 25.6 M floats, a 1 Gbit link
-	@$(THINREDUCE) bench reduce --ranks 4 --link 1gbit
+demo: build ## train LeNet on MNIST with every method over a thin link, and compare
+	@scripts/demo.sh
 
 test: build build/asan/build.ninja build/tsan/build.ninja ## all tests, sanitizers included
 	@ctest --preset release
@@ -35,6 +35,7 @@ bench: build ## speed of kernels, codecs and all-reduces against memcpy, Gloo an
 	@$(THINREDUCE) bench reduce --ranks 4 --transport mpi
 	@$(THINREDUCE) bench reduce --ranks 4 --link 1gbit
 	@$(THINREDUCE) bench reduce --ranks 2 --floats 1000 --steps 200
+	@$(THINREDUCE) train --bench-plain --steps 100
 
 lint: ## clang-format and clang-tidy
 	@scripts/setup.sh lint

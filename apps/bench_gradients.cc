@@ -156,7 +156,8 @@ class GradientBench {
       const double typical = median(seconds);
       return typical < 1e-6 ? Json(nullptr) : Json(bytes / typical / 1e9);
     };
-    const auto wire = static_cast<double>(wire_bytes_) / static_cast<double>(recorded_.steps().size());
+    const auto wire =
+        static_cast<double>(wire_bytes_) / static_cast<double>(recorded_.steps().size());
     auto tensors = Json::array();
     for (std::size_t b = 0; b < tensors_.size(); ++b) {
       for (std::size_t t = 0; t < tensors_[b].size(); ++t) {

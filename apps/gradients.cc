@@ -42,7 +42,8 @@ BucketLayout layout_from_json(const nlohmann::json& json, const std::string& wha
         refuse(what, fmt::format("tensor {} has an extent of {}", tensor.name, extent));
       }
       elements *= static_cast<std::size_t>(extent);
-      if (elements > kMostElements) refuse(what, fmt::format("tensor {} is too large", tensor.name));
+      if (elements > kMostElements)
+        refuse(what, fmt::format("tensor {} is too large", tensor.name));
     }
     layout.elements += elements;
     layout.tensors.push_back(std::move(tensor));
@@ -107,14 +108,16 @@ RecordedGradients::RecordedGradients(std::filesystem::path folder) : folder_(std
   try {
     const auto json = nlohmann::json::parse(text);
     if (json.at("format") != kFormat) {
-      refuse(file, fmt::format("format {}, this program knows {}", json.at("format").dump(), kFormat));
+      refuse(file,
+             fmt::format("format {}, this program knows {}", json.at("format").dump(), kFormat));
     }
     ranks_ = json.at("ranks").get<int>();
     if (ranks_ < 1 || ranks_ > kMostRanks) refuse(file, fmt::format("{} ranks", ranks_));
     layouts_ = layouts_from_json(json.at("buckets"), file);
     std::set<std::uint32_t> buckets;
     for (const auto& layout : layouts_) {
-      if (!buckets.insert(layout.id).second) refuse(file, fmt::format("bucket {} twice", layout.id));
+      if (!buckets.insert(layout.id).second)
+        refuse(file, fmt::format("bucket {} twice", layout.id));
     }
     std::set<std::tuple<std::uint64_t, int, std::uint32_t>> records;
     std::set<std::uint64_t> steps;
@@ -124,8 +127,9 @@ RecordedGradients::RecordedGradients(std::filesystem::path folder) : folder_(std
       const auto bucket = record.at("bucket").get<std::uint32_t>();
       // The name follows from the rest, so a manifest can't point outside its folder.
       if (record.at("file") != record_name(step, rank, bucket)) {
-        refuse(file, fmt::format("step {}, rank {}, bucket {} must be in {}, not {}", step, rank,
-                                 bucket, record_name(step, rank, bucket), record.at("file").dump()));
+        refuse(file,
+               fmt::format("step {}, rank {}, bucket {} must be in {}, not {}", step, rank, bucket,
+                           record_name(step, rank, bucket), record.at("file").dump()));
       }
       steps.insert(step);
       records.emplace(step, rank, bucket);
@@ -135,7 +139,8 @@ RecordedGradients::RecordedGradients(std::filesystem::path folder) : folder_(std
       for (int rank = 0; rank < ranks_; ++rank) {
         for (const auto& layout : layouts_) {
           if (!records.contains({step, rank, layout.id})) {
-            refuse(file, fmt::format("no record of step {}, rank {}, bucket {}", step, rank, layout.id));
+            refuse(file,
+                   fmt::format("no record of step {}, rank {}, bucket {}", step, rank, layout.id));
           }
         }
       }
@@ -157,12 +162,13 @@ void RecordedGradients::read(std::uint64_t step, int rank, const BucketLayout& l
   const auto file = folder_ / record_name(step, rank, layout.id);
   const auto bytes = read_file(file);
   if (bytes.size() != values.size_bytes()) {
-    refuse(file.string(), fmt::format("{} bytes, but {} elements of bucket {} have {}", bytes.size(),
-                                      values.size(), layout.id, values.size_bytes()));
+    refuse(file.string(), fmt::format("{} bytes, but {} elements of bucket {} have {}",
+                                      bytes.size(), values.size(), layout.id, values.size_bytes()));
   }
   std::memcpy(values.data(), bytes.data(), bytes.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (!std::isfinite(values[i])) refuse(file.string(), fmt::format("element {} is not finite", i));
+    if (!std::isfinite(values[i]))
+      refuse(file.string(), fmt::format("element {} is not finite", i));
   }
 }
 

@@ -33,8 +33,8 @@ void add_method_option(CLI::App& command, std::vector<std::string>& specs) {
       ->allow_extra_args(false);
 }
 
-// Training needs libtorch, which takes longer to load than most commands run: it is a program of its
-// own beside this one. Returns only when that is not there.
+// Training needs libtorch, which takes longer to load than most commands run: it is a program of
+// its own beside this one. Returns only when that is not there.
 int run_trainer(int argc, char** argv) {
   std::vector<char> self(4096);
   const auto length = ::readlink("/proc/self/exe", self.data(), self.size());

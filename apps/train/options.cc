@@ -13,17 +13,23 @@
 
 namespace thinreduce::train {
 
-void settle(TrainOptions& options, int ranks, std::size_t training_images) {
-  const Spec spec = Spec::parse(options.method);
-  options.method = spec.full_text();
+void check(const TrainOptions& options) {
+  (void)Spec::parse(options.method);
+  (void)Schedule{.kind = options.schedule}.at(0);
   const ModelInfo& model = find_model(options.model);
   if (model.data != options.data) {
     throw Error(ErrorCode::bad_input,
                 fmt::format("{} takes the images of {}, not those of {}; say --data {}", model.name,
                             model.data, options.data, model.data));
   }
-  const std::size_t per_epoch =
-      training_images / (options.batch * static_cast<std::size_t>(ranks));
+}
+
+void settle(TrainOptions& options, int ranks, std::size_t training_images) {
+  check(options);
+  const Spec spec = Spec::parse(options.method);
+  options.method = spec.full_text();
+  const ModelInfo& model = find_model(options.model);
+  const std::size_t per_epoch = training_images / (options.batch * static_cast<std::size_t>(ranks));
   if (per_epoch == 0) {
     throw Error(ErrorCode::bad_input,
                 fmt::format("{} ranks with batches of {} need more than the {} images of {}", ranks,
@@ -39,7 +45,6 @@ void settle(TrainOptions& options, int ranks, std::size_t training_images) {
   if (options.weight_decay < 0) options.weight_decay = model.weight_decay;
   if (adam) options.momentum = 0;
   if (spec.info->momentum_inside) options.momentum = 0;
-  (void)Schedule{.kind = options.schedule}.at(0);
   if (options.augment == "auto") options.augment = options.data == "cifar10" ? "on" : "off";
   if (options.evaluate_every == 0) {
     options.evaluate_every = std::min<std::uint64_t>(per_epoch, (options.steps + 9) / 10);

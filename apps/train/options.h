@@ -39,8 +39,8 @@ struct TrainOptions {
   // How this run goes about it.
   std::filesystem::path out;  // empty: runs/<data>-<model>-<method>-<n>
   bool overwrite = false;
-  std::filesystem::path resume;    // a run folder; its config.json gave what is above
-  std::uint64_t stop_after = 0;    // interrupt after this step; 0: never
+  std::filesystem::path resume;  // a run folder; its config.json gave what is above
+  std::uint64_t stop_after = 0;  // interrupt after this step; 0: never
   std::filesystem::path save_gradients;
   std::uint64_t save_every = 10;
   std::filesystem::path data_dir;  // empty: the user's cache
@@ -48,6 +48,10 @@ struct TrainOptions {
   apps::LaunchOptions launch;
   std::function<bool()> interrupted = [] { return false; };
 };
+
+// Refuses a method, model or schedule that does not exist, and a model with other data than its
+// own.
+void check(const TrainOptions& options);
 
 // Replaces "what suits" by values for a world of `ranks`, and refuses what can't work. Throws
 // Error{bad_spec} or Error{bad_input}.

