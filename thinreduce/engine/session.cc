@@ -188,6 +188,8 @@ class Session::Worker {
         reducer_.announce(job);
       } catch (const Error& error) {
         fail(error);
+      } catch (const std::exception& error) {
+        fail(Error(ErrorCode::lost_peer, error.what()));
       }
       lock.lock();
     }
