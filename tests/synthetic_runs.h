@@ -40,7 +40,7 @@ inline std::filesystem::path write_run(const std::filesystem::path& folder,
   constexpr double kParameters = 1'663'370;
   constexpr double kCompute = 0.045;
   constexpr double kHidden = 0.03;  // of the exchange, behind backward
-  constexpr double kLink = 50e6 / 8;
+  constexpr double kLink = 300e6 / 8;
   nlohmann::json config{{"format", 1},
                         {"version", "0.1.0"},
                         {"method", run.method},
@@ -50,7 +50,7 @@ inline std::filesystem::path write_run(const std::filesystem::path& folder,
                         {"parameters", kParameters},
                         {"ranks", 4},
                         {"transport", "threads"},
-                        {"link", "50mbit"},
+                        {"link", "300mbit,1ms"},
                         {"batch", 32},
                         {"global_batch", 128},
                         {"epochs", 1.0},
@@ -79,7 +79,7 @@ inline std::filesystem::path write_run(const std::filesystem::path& folder,
   std::ofstream tests(folder / "evaluations.jsonl");
   for (int step = 1; step <= last; ++step) {
     const double wire = sent / kLink * (1 + 0.03 * noise(random));
-    const double wait = 0.002 * std::abs(noise(random));
+    const double wait = 0.006 * std::abs(noise(random));
     const double exposed = std::max(0.0, wire + run.encode + run.decode + wait - kHidden) + 0.001;
     const double taken = kCompute * (1 + 0.02 * noise(random)) + exposed;
     seconds += taken;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <regex>
 
 #include "apps/report/page.h"
 
@@ -53,10 +54,26 @@ std::string parameters(const RunConfig& config) {
   return fmt::format("{:.0f} parameters", count);
 }
 
+// "50mbit,5ms" -> "50 Mbit/s, 5 ms"; what is spelled otherwise stays as it is.
+std::string show_link(const std::string& text) {
+  static const std::regex pattern("([0-9.]+)([kmg])bit(,([0-9.]+)(us|ms|s))?");
+  std::smatch parts;
+  if (!std::regex_match(text, parts, pattern)) return text;
+  const std::string unit = parts[2] == "k" ? "kbit/s" : parts[2] == "m" ? "Mbit/s" : "Gbit/s";
+  std::string shown = fmt::format("{} {}", parts[1].str(), unit);
+  if (parts[3].matched) shown += fmt::format(", {} {}", parts[4].str(), parts[5].str());
+  return shown;
+}
+
 std::string link(const RunConfig& config) {
   if (config.link.empty()) return "";
   if (config.link == "unlimited") return "an unthrottled link";
-  return fmt::format("a simulated link of {} a rank", config.link);
+  return fmt::format("a simulated link of {} for each rank", show_link(config.link));
+}
+
+std::string epochs(const RunConfig& config) {
+  if (!std::isfinite(config.epochs)) return "";
+  return fmt::format("{:.4g} {}", config.epochs, config.epochs == 1 ? "epoch" : "epochs");
 }
 
 std::string transport(const RunConfig& config) {
@@ -89,8 +106,9 @@ std::string title(const std::vector<Run>& runs) {
   if (const auto ranks = joined(runs, &RunConfig::ranks); !ranks.empty()) {
     text += fmt::format(", {} ranks", ranks);
   }
-  const std::string links = joined(runs, &RunConfig::link);
-  if (!links.empty() && links != "unlimited") text += fmt::format(", {}", links);
+  const std::string links =
+      joined(runs, [](const RunConfig& config) { return show_link(config.link); });
+  if (!links.empty() && links != "unlimited") text += fmt::format(" at {}", links);
   return text;
 }
 
@@ -102,10 +120,10 @@ std::string overview(const std::vector<Run>& runs) {
   text += phrase(" by ", joined(runs, &RunConfig::ranks), " ranks");
   text += phrase(" (", joined(runs, transport), ")");
   text += phrase(" over ", joined(runs, link));
-  text += runs.size() == 1 ? "." : fmt::format(", {} times.", runs.size());
+  text += runs.size() == 1 ? "." : fmt::format(", in {} runs.", runs.size());
   text += phrase(" Each rank took ", joined(runs, &RunConfig::batch), " images a step");
   text += phrase(" for ", joined(runs, &RunConfig::steps), " steps");
-  text += phrase(" (", joined(runs, &RunConfig::epochs), " epochs)");
+  text += phrase(" (", joined(runs, epochs), ")");
   text += phrase(", optimizer ", joined(runs, &RunConfig::optimizer));
   text += phrase(" with learning rate ", joined(runs, &RunConfig::learning_rate));
   text += phrase(", schedule ", joined(runs, &RunConfig::schedule));

@@ -15,9 +15,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// A fiftieth of the run: narrow enough to show the schedule, wide enough to hide the batch.
+// A part of the run: narrow enough to show the schedule, wide enough to hide the batch.
 std::size_t smoothing_window(const Run& run) {
-  return std::max<std::size_t>(1, run.steps.size() / 50);
+  return std::max<std::size_t>(1, run.steps.size() / 25);
 }
 
 ordered_json to_json(const std::vector<Point>& points) {

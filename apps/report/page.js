@@ -54,6 +54,7 @@
     }
     return digits(value, count) + " B";
   };
+  const last = (values) => values.findLast((value) => value != null);
   const percent = (value) => value == null ? "–" : (value * 100).toFixed(2) + " %";
   const plain = (value) => value == null ? "–" : digits(value, 4);
 
@@ -65,6 +66,21 @@
     values: (u, splits) => splits.map((value) => (value == null ? null : format(value))),
     ...more,
   });
+
+  // Ticks of a logarithmic axis: as many of every ten as there is room for.
+  const logTicks = {
+    splits: (u, index, low, high) => {
+      const most = (index === 0 ? u.bbox.width / 72 : u.bbox.height / 30) / devicePixelRatio;
+      for (const steps of [[1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 5], [1, 3], [1]]) {
+        const ticks = [];
+        for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); ++power) {
+          ticks.push(...steps.map((step) => Number(`${step}e${power}`)).filter((tick) => tick >= low && tick <= high));
+        }
+        if (ticks.length <= most || steps.length === 1) return ticks;
+      }
+    },
+    filter: (u, ticks) => ticks,
+  };
 
   const element = (id) => document.getElementById("chart-" + id);
   const widthOf = (figure) => {
@@ -89,6 +105,7 @@
     options.width = widthOf(figure);
     options.height = heightOf(chart);
     options.hooks = {
+      ...options.hooks,
       setSeries: [(u, index, change) => {
         if (index == null || change.show == null) return;
         const label = u.series[index].label;
@@ -108,33 +125,34 @@
   };
 
   // Curves over an x of their own each: joined on one x, so that uPlot can point at all of them.
-  const lines = ({ id, curves, xName, xAxis, xFormat, yName, yFormat, yTick, height, log, floor, points, empty }) => {
+  const lines = ({ id, curves, xName, xAxis, xFormat, yName, yFormat, yTick, height, log, yLog, floor, points, idle = "at the end", empty }) => {
     const shown = curves.filter((curve) => curve.x.length > 0);
     const joined = shown.length > 0 ? uPlot.join(shown.map((curve) => [curve.x, curve.y])) : [[]];
     const total = shown.reduce((sum, curve) => sum + curve.y.filter((y) => y != null).length, 0);
-    const first = joined[0][0];
-    const last = joined[0][joined[0].length - 1];
+    let zoomed = false;
     const options = () => ({
       focus: { alpha: 0.25 },
+      hooks: { setSelect: [(u) => { zoomed = u.select.width > 0 || u.select.height > 0; }] },
       scales: {
         x: {
           time: false, distr: log ? 3 : 1,
           range: (u, low, high) => log ? [low * 0.93, high * 1.07] : low === high ? [low - 1, high + 1] : [low, high],
         },
         y: {
+          distr: yLog ? 3 : 1,
           range: (u, low, high) => {
-            if (low == null || high == null) return [0, 1];
-            const x = u.scales.x;
-            const whole = x.min <= first && x.max >= last;
-            const bottom = whole && floor != null ? Math.max(low, Math.min(floor, high)) : low;
+            if (low == null || high == null) return yLog ? [0.1, 1] : [0, 1];
+            if (yLog) return [low / 1.25, high * 1.25];
+            const bottom = floor != null && !zoomed ? Math.max(low, Math.min(floor, high)) : low;
             const room = (high - bottom || 0.01) * 0.06;
             return [bottom - room, high + room];
           },
         },
       },
-      axes: [axis(xName, xAxis, { space: log ? 60 : 70 }), axis(yName, yTick, { size: 56 })],
+      axes: [axis(xName, xAxis, { size: 34, space: 70, ...(log ? logTicks : {}) }), axis(yName, yTick, { size: 60, ...(yLog ? logTicks : {}) })],
       cursor: {
         drag: { x: true, y: true, uni: 40 },
+        bind: { dblclick: (u, target, handle) => (event) => { zoomed = false; handle(event); } },
         focus: { prox: 24 },
         points: { size: 8 },
         // Between its first and its last point a curve always has a nearest one; outside it has none.
@@ -149,15 +167,17 @@
         markers: { width: 0, fill: (u, i) => (i === 0 ? "none" : stroke(shown[i - 1].look)) },
       },
       series: [
-        { label: xName, value: (u, value) => xFormat(value) },
+        { label: xName, value: (u, value) => (u.cursor.idx == null ? idle : xFormat(value)) },
         ...shown.map((curve) => ({
           label: curve.label,
           stroke: () => colour(curve.look),
           width: curve.look.width,
           dash: curve.look.dash,
-          points: points === "none" ? { show: false } : points === "only"
-            ? { show: true, size: 10, fill: () => colour(curve.look) } : { size: 5, fill: () => colour(curve.look) },
-          value: (u, value, series, index) => (curve.value ? curve.value(value, u.data[0][index]) : yFormat(value)),
+          // A curve of one point is no line.
+          points: { show: points === "all" || curve.x.length < 3, size: points === "all" ? 10 : 7, fill: () => colour(curve.look) },
+          // Away from the chart the legend tells how each curve ends.
+          value: (u, value, series, index) => (curve.value ? curve.value(value, u.data[0][index])
+            : yFormat(u.cursor.idx == null ? last(curve.y) : value)),
         })),
       ],
     });
@@ -168,11 +188,11 @@
   const curves = (key) => runs.map((run) => ({ label: run.label, look: run.look, ...run[key] }));
 
   // The first evaluations of a fresh network would squeeze all that matters into the top of the
-  // chart, so it begins at the tenth part of the values; zooming in on the start shows them. No
+  // chart, so it leaves out the lowest quarter of the values; zooming in on the start shows them. No
   // run's last value is ever cut off.
   const accuracies = runs.flatMap((run) => run.step.y.filter((y) => y != null)).sort((a, b) => a - b);
-  const finals = runs.map((run) => run.step.y.filter((y) => y != null).pop()).filter((y) => y != null);
-  const floor = accuracies.length === 0 ? null : Math.min(accuracies[Math.floor(accuracies.length / 10)], ...finals);
+  const finals = runs.map((run) => last(run.step.y)).filter((y) => y != null);
+  const floor = accuracies.length === 0 ? null : Math.min(accuracies[Math.floor(accuracies.length / 4)], ...finals);
   const accuracy = (id, more) => lines({
     id, curves: curves(id), yName: "test accuracy", yFormat: percent, height: 300, floor,
     yTick: (value) => digits(value * 100, 4) + " %", empty: "No evaluations yet.", ...more,
@@ -183,6 +203,8 @@
     const keep = curve.x.map((x, i) => i).filter((i) => curve.x[i] > 0);
     return { ...curve, x: keep.map((i) => curve.x[i]), y: keep.map((i) => curve.y[i]) };
   };
+
+  const positiveY = (curve) => ({ ...curve, y: curve.y.map((y) => (y > 0 ? y : null)) });
 
   const stages = () => {
     const named = { compute: "compute", exposed: "exposed wait", encode: "encode", wire: "wire", decode: "decode", wait: "wait for ranks" };
@@ -215,10 +237,18 @@
         }),
         axis("time of a step", seconds, { side: 2, scale: "y", space: 70, size: 34 }),
       ],
-      cursor: { drag: { x: false, y: false }, points: { show: false }, x: true, y: false },
+      cursor: { drag: { x: false, y: true, setScale: false }, points: { show: false }, x: true, y: false },
+      hooks: {
+        // Bars always begin at zero, so a selection only says where they end.
+        setSelect: [(u) => {
+          const end = u.posToVal(u.select.left + u.select.width, "y");
+          u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+          u.setScale("y", { min: 0, max: end });
+        }],
+      },
       legend: { markers: { width: 0, fill: (u, i) => (i === 0 ? "none" : theme().stages[pieces[i - 1].key]) } },
       series: [
-        { label: "method", value: (u, row, series, index) => (index == null ? "–" : shown[Math.floor(index / 2)].label) },
+        { label: "method", value: (u, row, series, index) => (index == null ? "" : shown[Math.floor(index / 2)].label) },
         ...pieces.map((piece) => ({
           label: named[piece.key],
           fill: () => theme().stages[piece.key],
@@ -227,7 +257,7 @@
           points: { show: false },
           paths: uPlot.paths.bars({ size: [0.94, 26], align: 0 }),
           // Of the run that is pointed at, whichever of its two bars it is.
-          value: (u) => (u.cursor.idx == null ? "–" : seconds(value(shown[Math.floor(u.cursor.idx / 2)], piece.key))),
+          value: (u) => (u.cursor.idx == null ? "" : seconds(value(shown[Math.floor(u.cursor.idx / 2)], piece.key))),
         })),
       ],
     });
@@ -251,8 +281,8 @@
     note.textContent = lossless.length === 0 ? ""
       : "Not drawn, as nothing is lost: " + lossless.map((result) => `${result.label} (${digits(result.bits, 3)} bits)`).join(", ") + ".";
     const chart = lines({
-      id: "codec", height: 320, log: true, points: "only", empty: "No method with a loss.",
-      xName: "bits an element", xAxis: plain, xFormat: (bits) => (bits == null ? "–" : digits(bits, 3)),
+      id: "codec", height: 320, log: true, yLog: true, points: "all", idle: "point at a mark for its options", empty: "No method with a loss.",
+      xName: "bits an element", xAxis: plain, xFormat: (bits) => (bits == null ? "" : digits(bits, 3)),
       yName: "normalised squared error", yTick: (value) => (value >= 1e-3 ? digits(value, 2) : value.toExponential(0)), yFormat: plain,
       curves: [...families].map(([method, results]) => {
         results.sort((a, b) => a.bits - b.bits);
@@ -261,9 +291,10 @@
           label: method, look: run ? run.look : look(method, false),
           x: results.map((result) => result.bits), y: results.map((result) => result.nmse),
           value: (nmse, bits) => {
+            if (bits == null && results.length === 1) return digits(results[0].nmse, 3);
             const result = results.find((one) => one.bits === bits);
             const options = result == null ? "" : result.label.slice(method.length + 1);
-            return nmse == null ? "–" : (options ? options + ": " : "") + digits(nmse, 3);
+            return nmse == null ? "" : (options ? options + ": " : "") + digits(nmse, 3);
           },
         };
       }),
@@ -271,7 +302,6 @@
     const options = chart.options;
     chart.options = () => {
       const all = options();
-      all.scales.y = { distr: 3, range: (u, low, high) => (low == null ? [1e-6, 1] : [low / 1.6, high * 1.6]) };
       all.cursor.hover = { prox: 30 };
       return all;
     };
@@ -304,8 +334,8 @@
     accuracy("bytes", { curves: curves("bytes").map(positive), xName: "bytes sent", xAxis: bytes, xFormat: (value) => bytes(value, 4), log: true }),
     accuracy("step", { xName: "step", xAxis: plain, xFormat: plain }),
     lines({
-      id: "loss", curves: curves("loss"), xName: "step", xAxis: plain, xFormat: plain, yName: "training loss",
-      yFormat: plain, yTick: plain, height: 300, points: "none", empty: "No steps yet.",
+      id: "loss", curves: curves("loss").map(positiveY), yLog: true, xName: "step", xAxis: plain, xFormat: plain, yName: "training loss",
+      yFormat: plain, yTick: plain, height: 300, empty: "No steps yet.",
     }),
     stages(),
     ...(element("codec") ? [rateDistortion()] : []),

@@ -145,7 +145,7 @@ std::vector<SummaryRow> summarise(const std::vector<Run>& runs) {
 }
 
 std::vector<std::vector<std::string>> to_cells(const std::vector<SummaryRow>& rows) {
-  std::vector<std::vector<std::string>> cells{{"method", "accuracy %", "to fp32", "time/step",
+  std::vector<std::vector<std::string>> cells{{"method", "accuracy %", "vs fp32", "time/step",
                                                "total time", "speedup", "bytes/step", "ratio",
                                                "same bits", "status"}};
   for (const SummaryRow& row : rows) {
