@@ -41,7 +41,7 @@ void write_page(const std::filesystem::path& file, const std::string& page) {
 }  // namespace
 
 int report(const ReportOptions& options) {
-  std::vector<Run> runs;
+  std::vector<RunRecord> runs;
   for (const auto& folder : options.runs) runs.push_back(read_run(folder));
   std::vector<CodecResult> codec;
   if (!options.codec.empty()) codec = read_codec_results(options.codec);

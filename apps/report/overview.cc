@@ -13,10 +13,10 @@ namespace thinreduce::apps {
 namespace {
 
 // The values of all runs, each once: "lenet", or "50mbit or 1gbit". "" when no run says.
-std::string joined(const std::vector<Run>& runs,
+std::string joined(const std::vector<RunRecord>& runs,
                    const std::function<std::string(const RunConfig&)>& get) {
   std::vector<std::string> seen;
-  for (const Run& run : runs) {
+  for (const RunRecord& run : runs) {
     const std::string value = get(run.config);
     if (value.empty() || std::find(seen.begin(), seen.end(), value) != seen.end()) continue;
     seen.push_back(value);
@@ -26,11 +26,11 @@ std::string joined(const std::vector<Run>& runs,
   return text;
 }
 
-std::string joined(const std::vector<Run>& runs, std::string RunConfig::*field) {
+std::string joined(const std::vector<RunRecord>& runs, std::string RunConfig::*field) {
   return joined(runs, [&](const RunConfig& config) { return config.*field; });
 }
 
-std::string joined(const std::vector<Run>& runs, double RunConfig::*field) {
+std::string joined(const std::vector<RunRecord>& runs, double RunConfig::*field) {
   return joined(runs, [&](const RunConfig& config) {
     const double value = config.*field;
     return std::isfinite(value) ? fmt::format("{}", value) : std::string();
@@ -43,7 +43,7 @@ std::string known_data(const std::string& name) {
   return name;
 }
 
-std::string data_names(const std::vector<Run>& runs) {
+std::string data_names(const std::vector<RunRecord>& runs) {
   return joined(runs, [](const RunConfig& config) { return known_data(config.data); });
 }
 
@@ -87,7 +87,7 @@ std::string phrase(const char* before, const std::string& value, const char* aft
   return value.empty() ? "" : before + value + after;
 }
 
-std::string differing(const std::vector<Run>& runs) {
+std::string differing(const std::vector<RunRecord>& runs) {
   std::string names;
   for (const Setting& setting : settings(runs)) {
     if (setting.differs()) names += (names.empty() ? "" : ", ") + setting.name;
@@ -97,7 +97,7 @@ std::string differing(const std::vector<Run>& runs) {
 
 }  // namespace
 
-std::string title(const std::vector<Run>& runs) {
+std::string title(const std::vector<RunRecord>& runs) {
   const std::string model = joined(runs, &RunConfig::model);
   const std::string data = data_names(runs);
   std::string text = "thinreduce";
@@ -112,7 +112,7 @@ std::string title(const std::vector<Run>& runs) {
   return text;
 }
 
-std::string overview(const std::vector<Run>& runs) {
+std::string overview(const std::vector<RunRecord>& runs) {
   const std::string model = joined(runs, &RunConfig::model);
   std::string text = model.empty() ? "A network" : "The network " + model;
   text += phrase(" (", joined(runs, parameters), ")");
@@ -141,8 +141,8 @@ std::string overview(const std::vector<Run>& runs) {
         "method: {}.</p>\n",
         escape_html(names));
   }
-  const auto unfinished = std::count_if(runs.begin(), runs.end(),
-                                        [](const Run& run) { return run.status != "finished"; });
+  const auto unfinished = std::count_if(
+      runs.begin(), runs.end(), [](const RunRecord& run) { return run.status != "finished"; });
   if (unfinished > 0) {
     html += fmt::format(
         "<p class=\"note\"><strong>{} of {} runs did not finish;</strong> the table and the charts "
@@ -150,7 +150,7 @@ std::string overview(const std::vector<Run>& runs) {
         unfinished, runs.size());
   }
   if (std::none_of(runs.begin(), runs.end(),
-                   [](const Run& run) { return run.config.method_name == "fp32"; })) {
+                   [](const RunRecord& run) { return run.config.method_name == "fp32"; })) {
     html +=
         "<p class=\"note\"><strong>No fp32 run</strong> is among them, so nothing is compared "
         "with it.</p>\n";

@@ -10,8 +10,8 @@
 namespace thinreduce::apps {
 
 // Not escaped.
-[[nodiscard]] std::string title(const std::vector<Run>& runs);
-[[nodiscard]] std::string overview(const std::vector<Run>& runs);
+[[nodiscard]] std::string title(const std::vector<RunRecord>& runs);
+[[nodiscard]] std::string overview(const std::vector<RunRecord>& runs);
 [[nodiscard]] std::string summary_table(const std::vector<SummaryRow>& rows);
 
 }  // namespace thinreduce::apps

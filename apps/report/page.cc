@@ -16,7 +16,7 @@ namespace {
 using nlohmann::ordered_json;
 
 // A part of the run: narrow enough to show the schedule, wide enough to hide the batch.
-std::size_t smoothing_window(const Run& run) {
+std::size_t smoothing_window(const RunRecord& run) {
   return std::max<std::size_t>(1, run.steps.size() / 25);
 }
 
@@ -30,7 +30,7 @@ ordered_json to_json(const std::vector<Point>& points) {
   return curve;
 }
 
-ordered_json accuracy_curve(const Run& run, double RunEvaluation::*x) {
+ordered_json accuracy_curve(const RunRecord& run, double RunEvaluation::*x) {
   std::vector<Point> points;
   for (const RunEvaluation& evaluation : run.evaluations) {
     if (std::isfinite(evaluation.*x)) points.push_back({evaluation.*x, evaluation.accuracy});
@@ -38,7 +38,7 @@ ordered_json accuracy_curve(const Run& run, double RunEvaluation::*x) {
   return to_json(thin_out(points, kPointsOfACurve));
 }
 
-ordered_json loss_curve(const Run& run) {
+ordered_json loss_curve(const RunRecord& run) {
   std::vector<double> losses;
   for (const RunStep& step : run.steps) losses.push_back(step.loss);
   const std::vector<double> smoothed = smooth(losses, smoothing_window(run));
@@ -50,7 +50,7 @@ ordered_json loss_curve(const Run& run) {
 }
 
 // Means, because unlike medians they add up.
-ordered_json stage_means(const Run& run) {
+ordered_json stage_means(const RunRecord& run) {
   const auto mean = [&](double RunStep::*stage) -> ordered_json {
     double sum = 0;
     std::size_t count = 0;
@@ -126,7 +126,7 @@ std::string fill(std::string_view text,
   return filled += text;
 }
 
-ordered_json chart_data(const std::vector<Run>& runs, const std::vector<SummaryRow>& rows,
+ordered_json chart_data(const std::vector<RunRecord>& runs, const std::vector<SummaryRow>& rows,
                         const std::vector<CodecResult>& codec) {
   ordered_json data{{"runs", ordered_json::array()}, {"codec", ordered_json::array()}};
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -149,10 +149,10 @@ ordered_json chart_data(const std::vector<Run>& runs, const std::vector<SummaryR
   return data;
 }
 
-std::string make_page(const std::vector<Run>& runs, const std::vector<SummaryRow>& rows,
+std::string make_page(const std::vector<RunRecord>& runs, const std::vector<SummaryRow>& rows,
                       const std::vector<CodecResult>& codec) {
   std::size_t window = 1;
-  for (const Run& run : runs) window = std::max(window, smoothing_window(run));
+  for (const RunRecord& run : runs) window = std::max(window, smoothing_window(run));
   return fill(assets::kPageHtml,
               {{"TITLE", escape_html(title(runs))},
                {"OVERVIEW", overview(runs)},

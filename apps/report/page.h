@@ -25,12 +25,12 @@ inline constexpr std::size_t kPointsOfACurve = 1000;
                                const std::map<std::string, std::string, std::less<>>& values);
 
 // What the charts draw.
-[[nodiscard]] nlohmann::ordered_json chart_data(const std::vector<Run>& runs,
+[[nodiscard]] nlohmann::ordered_json chart_data(const std::vector<RunRecord>& runs,
                                                 const std::vector<SummaryRow>& rows,
                                                 const std::vector<CodecResult>& codec);
 
 // `rows` as summarise(runs) made them; `codec` may be empty: then there is no such chart.
-[[nodiscard]] std::string make_page(const std::vector<Run>& runs,
+[[nodiscard]] std::string make_page(const std::vector<RunRecord>& runs,
                                     const std::vector<SummaryRow>& rows,
                                     const std::vector<CodecResult>& codec);
 

@@ -20,7 +20,7 @@
     },
   };
   const dashes = [[], [7, 4], [2, 3]];
-  const printWidth = 640;  // CSS pixels of A4 between the margins and the card's padding
+  const printWidth = 655;  // CSS pixels of A4 between the margins and the card's padding
 
   let printing = false;
   let charts = [];

@@ -67,7 +67,7 @@ RunEvaluation read_evaluation(const JsonObject& json) {
 }
 
 // What the summary would say, from the lines that are there.
-void sum_up(Run& run) {
+void sum_up(RunRecord& run) {
   run.steps_done = static_cast<double>(run.steps.size());
   if (!run.evaluations.empty()) run.accuracy = run.evaluations.back().accuracy;
   if (run.steps.empty()) return;
@@ -90,7 +90,7 @@ void take_number(const JsonObject& json, const char* key, double& value) {
 
 }  // namespace
 
-Run read_run(const std::filesystem::path& folder) {
+RunRecord read_run(const std::filesystem::path& folder) {
   if (!std::filesystem::is_directory(folder)) {
     throw Error(
         ErrorCode::unavailable,
@@ -103,7 +103,7 @@ Run read_run(const std::filesystem::path& folder) {
                             "train` wrote",
                             folder.string()));
   }
-  Run run;
+  RunRecord run;
   run.folder = folder;
   run.config = read_config(folder / "config.json");
   // A run that was killed early has not begun all of its files.

@@ -56,7 +56,7 @@ struct RunEvaluation {
   double accuracy = kMissing;
 };
 
-struct Run {
+struct RunRecord {
   std::filesystem::path folder;
   RunConfig config;
   std::vector<RunStep> steps;
@@ -75,6 +75,6 @@ struct Run {
 
 // Throws Error naming the file, the line and what is wrong with it. The last line of a run that was
 // killed may be cut: it is left out.
-[[nodiscard]] Run read_run(const std::filesystem::path& folder);
+[[nodiscard]] RunRecord read_run(const std::filesystem::path& folder);
 
 }  // namespace thinreduce::apps

@@ -18,9 +18,8 @@ std::vector<double> smooth(const std::vector<double>& values, std::size_t window
   }
   std::vector<double> means(size, std::numeric_limits<double>::quiet_NaN());
   for (std::size_t i = 0; i < size; ++i) {
-    const std::size_t reach = std::min({window / 2, i, size - 1 - i});
-    const std::size_t begin = i - reach;
-    const std::size_t end = i + reach + 1;
+    const std::size_t begin = i - std::min(window / 2, i);
+    const std::size_t end = std::min(i + window / 2 + 1, size);
     if (const auto count = counts[end] - counts[begin]; count > 0) {
       means[i] = (sums[end] - sums[begin]) / static_cast<double>(count);
     }

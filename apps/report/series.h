@@ -12,9 +12,8 @@ struct Point {
   bool operator==(const Point&) const = default;
 };
 
-// The mean over a window around each point. The window shrinks towards both ends, the same on both
-// sides, so that a straight line stays what it is. NaN values are left out of the means; a point
-// whose whole window is NaN stays NaN.
+// The mean over a window around each point, half of it before and half after; at both ends, what is
+// there of it. NaN values are left out of the means; a point whose whole window is NaN stays NaN.
 [[nodiscard]] std::vector<double> smooth(const std::vector<double>& values, std::size_t window);
 
 // At most `limit` (at least 4) of the points, in order: the first, the last, and the lowest and the

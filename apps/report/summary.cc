@@ -32,9 +32,10 @@ bool same_settings(const std::vector<Setting>& all, std::size_t a, std::size_t b
   });
 }
 
-std::vector<std::string> labels(const std::vector<Run>& runs, const std::vector<Setting>& all) {
+std::vector<std::string> labels(const std::vector<RunRecord>& runs,
+                                const std::vector<Setting>& all) {
   std::vector<std::string> names;
-  for (const Run& run : runs) names.push_back(short_spec(run.config.method));
+  for (const RunRecord& run : runs) names.push_back(short_spec(run.config.method));
   const auto tell_apart = [&](const std::function<std::string(std::size_t)>& addition) {
     const std::vector<std::string> before = names;
     for (std::size_t i = 0; i < names.size(); ++i) {
@@ -83,12 +84,12 @@ bool Setting::differs() const {
   return std::adjacent_find(values.begin(), values.end(), std::not_equal_to<>()) != values.end();
 }
 
-std::vector<Setting> settings(const std::vector<Run>& runs) {
+std::vector<Setting> settings(const std::vector<RunRecord>& runs) {
   std::vector<Setting> all{{"data", {}},      {"model", {}},    {"ranks", {}},
                            {"transport", {}}, {"link", {}},     {"batch", {}},
                            {"optimizer", {}}, {"schedule", {}}, {"learning rate", {}},
                            {"steps", {}},     {"seed", {}}};
-  for (const Run& run : runs) {
+  for (const RunRecord& run : runs) {
     const RunConfig& config = run.config;
     const std::vector<std::string> values{config.data,
                                           config.model,
@@ -106,12 +107,12 @@ std::vector<Setting> settings(const std::vector<Run>& runs) {
   return all;
 }
 
-std::vector<SummaryRow> summarise(const std::vector<Run>& runs) {
+std::vector<SummaryRow> summarise(const std::vector<RunRecord>& runs) {
   const std::vector<Setting> all = settings(runs);
   const std::vector<std::string> names = labels(runs, all);
   std::vector<SummaryRow> rows;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    const Run& run = runs[i];
+    const RunRecord& run = runs[i];
     SummaryRow row{.label = names[i],
                    .status = run.status,
                    .reference = run.config.method_name == "fp32",
@@ -124,8 +125,8 @@ std::vector<SummaryRow> summarise(const std::vector<Run>& runs) {
                    .steps_done = run.steps_done,
                    .steps = run.config.steps};
     // The first fp32 run with the same settings; one with the same seed rather than another.
-    const Run* reference = nullptr;
-    const Run* twin = nullptr;
+    const RunRecord* reference = nullptr;
+    const RunRecord* twin = nullptr;
     for (std::size_t j = 0; j < runs.size(); ++j) {
       if (runs[j].config.method_name != "fp32" || !same_settings(all, i, j)) continue;
       if (reference == nullptr) reference = &runs[j];

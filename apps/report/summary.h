@@ -18,7 +18,7 @@ struct Setting {
   std::vector<std::string> values;  // one a run; "" where the run does not say
   [[nodiscard]] bool differs() const;
 };
-[[nodiscard]] std::vector<Setting> settings(const std::vector<Run>& runs);
+[[nodiscard]] std::vector<Setting> settings(const std::vector<RunRecord>& runs);
 
 struct SummaryRow {
   std::string label;  // unique among the rows
@@ -35,7 +35,7 @@ struct SummaryRow {
   double steps_done = kMissing;
   double steps = kMissing;  // of the whole run
 };
-[[nodiscard]] std::vector<SummaryRow> summarise(const std::vector<Run>& runs);
+[[nodiscard]] std::vector<SummaryRow> summarise(const std::vector<RunRecord>& runs);
 
 // The rows as people read them; the first row is the heading.
 [[nodiscard]] std::vector<std::vector<std::string>> to_cells(const std::vector<SummaryRow>& rows);
