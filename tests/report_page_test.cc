@@ -155,6 +155,66 @@ TEST(Page, DrawsEveryChartOfSixMethods) {
   expect_drawn(browser.out, "codec", 5);   // fp32 loses nothing and is not drawn
 }
 
+// Moves a mouse over the page and writes down what the page then says.
+constexpr char kMouse[] = R"(<script>
+addEventListener("load", () => setTimeout(() => {
+  const root = document.documentElement;
+  const inside = (chart, what) => [...document.querySelectorAll(`#chart-${chart} ${what}`)];
+  const values = (chart) => inside(chart, ".u-value").map((value) => value.textContent).join("|");
+  const send = (chart, type, x, y) => {
+    const target = inside(chart, ".u-over")[0];
+    const box = target.getBoundingClientRect();
+    (type === "mouseup" ? document : target).dispatchEvent(new MouseEvent(type, {
+      bubbles: true, button: 0, movementX: 1, movementY: 1,
+      clientX: box.left + x * box.width, clientY: box.top + y * box.height,
+    }));
+  };
+  const image = (chart) => inside(chart, "canvas")[0].toDataURL();
+  const before = values("time");
+  const charts = ["time", "bytes", "stages"].map(image);
+  send("time", "mousemove", 0.1, 0.5);
+  for (const chart of ["bytes", "stages"]) {
+    send(chart, "mousemove", 0.1, 0.5);
+    send(chart, "mousedown", 0.1, 0.5);
+    send(chart, "mousemove", 0.5, 0.5);
+    send(chart, "mouseup", 0.5, 0.5);
+  }
+  setTimeout(() => {
+    root.dataset.pointed = String(values("time") !== before && values("time").includes("%"));
+    root.dataset.zoomed = String(image("bytes") !== charts[1] && image("stages") !== charts[2]);
+    send("bytes", "dblclick", 0.5, 0.5);
+    send("stages", "dblclick", 0.5, 0.5);
+    for (const chart of ["time", "bytes", "stages"]) send(chart, "mouseleave", 0.5, 0.5);
+    setTimeout(() => {
+      root.dataset.restored = String(image("bytes") === charts[1] && image("stages") === charts[2]);
+      inside("time", ".u-series th")[2].click();
+      setTimeout(() => {
+        root.dataset.hidden = String(["time", "bytes", "step", "loss", "stages"].map(
+          (chart) => inside(chart, ".u-off").filter((row) => row.classList.contains("u-series")).length));
+      }, 50);
+    }, 50);
+  }, 50);
+}, 50));
+</script></body>)";
+
+TEST(Page, ShowsValuesZoomsAndHides) {
+  const fs::path folder = work("mouse");
+  const auto finished =
+      make_report(write_runs(folder, six_methods()), {"-o", folder / "report.html"});
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  std::string page = read_file(folder / "report.html");
+  page.replace(page.rfind("</body>"), 7, kMouse);
+  write_file(folder / "mouse.html", page);
+  const Finished browser = browse(folder / "mouse.html");
+  expect_clean(browser);
+  const std::string root = browser.out.substr(0, browser.out.find("<head>"));
+  EXPECT_NE(root.find("data-pointed=\"true\""), std::string::npos) << root;
+  EXPECT_NE(root.find("data-zoomed=\"true\""), std::string::npos) << root;
+  EXPECT_NE(root.find("data-restored=\"true\""), std::string::npos) << root;
+  // bf16 goes in every chart that has it.
+  EXPECT_NE(root.find("data-hidden=\"1,1,1,1,0\""), std::string::npos) << root;
+}
+
 TEST(Page, DrawsFourteenMethodsInTheDark) {
   const fs::path folder = work("fourteen");
   std::vector<SyntheticRun> runs = six_methods();

@@ -104,9 +104,10 @@ TEST(ReadRun, LeavesOutALastLineThatWasCut) {
   const fs::path file = folder / "a" / "steps.jsonl";
   const std::string text = read_file(file);
   // Wherever it is cut, what came before counts.
-  for (std::size_t size = text.rfind('\n', text.size() - 2) + 1; size < text.size() - 1; ++size) {
+  for (std::size_t size = text.rfind('\n', text.size() - 2) + 1; size < text.size() - 1;
+       size += 7) {
     write_file(file, text.substr(0, size));
-    ASSERT_EQ(read_run(folder / "a").steps.size(), size == text.size() - 1 ? 10U : 9U) << size;
+    ASSERT_EQ(read_run(folder / "a").steps.size(), 9U) << size;
   }
   write_file(file, text.substr(0, text.size() - 1));
   EXPECT_EQ(read_run(folder / "a").steps.size(), 10U);
