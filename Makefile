@@ -9,8 +9,9 @@ THINREDUCE := build/release/bin/thinreduce
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## install missing Debian packages (as root or with sudo)
+setup: ## install missing Debian packages (as root or with sudo), fetch uPlot
 	@scripts/setup.sh build
+	@scripts/fetch_uplot.sh
 
 build/%/build.ninja: CMakePresets.json | setup
 	@cmake --preset $* >/dev/null
@@ -22,6 +23,7 @@ demo: build ## train LeNet on MNIST with every method over a thin link, and comp
 	@scripts/demo.sh
 
 test: build build/asan/build.ninja build/tsan/build.ninja ## all tests, sanitizers included
+	@scripts/setup.sh test
 	@ctest --preset release
 	@cmake --build --preset asan -j $(JOBS) --target core_tests
 	@ctest --preset asan -L core

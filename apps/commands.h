@@ -36,4 +36,12 @@ struct BenchReduceOptions {
 };
 int bench_reduce(const BenchReduceOptions& options);
 
+struct ReportOptions {
+  std::vector<std::string> runs;  // folders that `thinreduce train` wrote
+  std::string codec;              // what `bench codec --json` printed, or ""
+  std::string output = "report.html";
+  bool json = false;
+};
+int report(const ReportOptions& options);
+
 }  // namespace thinreduce::apps

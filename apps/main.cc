@@ -103,6 +103,19 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(0.01, 1e6));
   reduce_command->add_flag("--json", reduce.json, "as JSON, for scripts");
 
+  ReportOptions page;
+  auto* report_command = app.add_subcommand("report", "compare training runs on one HTML page");
+  report_command->add_option("runs", page.runs, "folders that `thinreduce train` wrote")
+      ->type_name("RUN")
+      ->required();
+  report_command->add_option("-o,--output", page.output, "the page to write");
+  report_command
+      ->add_option("--codec", page.codec,
+                   "what `thinreduce bench codec --gradients DIR --json` printed: adds a chart of "
+                   "error against size")
+      ->type_name("FILE");
+  report_command->add_flag("--json", page.json, "print the summary as JSON, for scripts");
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -110,6 +123,7 @@ int run(int argc, char** argv) {
   }
 
   if (*methods_command) return list_methods(methods_json);
+  if (*report_command) return report(page);
   if (*codec_command) {
     codec.specs = checked_specs(codec.specs);
     return bench_codec(codec);

@@ -1,19 +1,25 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that a part of the project needs and that are missing.
-#   scripts/setup.sh build|lint
+#   scripts/setup.sh build|test|lint
 set -euo pipefail
 
 build=(build-essential cmake ninja-build pkg-config
        libhwy-dev libfmt-dev libxxhash-dev libcli11-dev nlohmann-json3-dev
        libgloo-dev libopenmpi-dev openmpi-bin
        libtorch-dev libopenblas0-openmp libpng-dev
-       libgtest-dev libgmock-dev libbenchmark-dev)
+       libgtest-dev libgmock-dev libbenchmark-dev
+       ca-certificates)
+test=(chromium fonts-dejavu-core)
 lint=(clang-format clang-tidy)
+
+# npm fetches what Debian does not have; any npm will do.
+command -v npm >/dev/null || build+=(npm)
 
 case "${1:-}" in
   build) wanted=("${build[@]}") ;;
+  test) wanted=("${build[@]}" "${test[@]}") ;;
   lint) wanted=("${build[@]}" "${lint[@]}") ;;
-  *) echo "usage: scripts/setup.sh build|lint" >&2; exit 2 ;;
+  *) echo "usage: scripts/setup.sh build|test|lint" >&2; exit 2 ;;
 esac
 
 missing=()
@@ -21,8 +27,6 @@ for package in "${wanted[@]}"; do
   status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
   [ "$status" = installed ] || missing+=("$package")
 done
-# npm fetches the images; it may have come with a Node.js from elsewhere.
-if ! command -v npm >/dev/null; then missing+=(npm); fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 if ! command -v apt-get >/dev/null; then

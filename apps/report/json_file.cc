@@ -1,0 +1,123 @@
+#include "apps/report/json_file.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "thinreduce/error.h"
+
+namespace thinreduce::apps {
+namespace {
+
+using nlohmann::json;
+
+// The parser's sentence without its own prefix "[json.exception.parse_error.101] ".
+std::string reason(const json::exception& error) {
+  const std::string text = error.what();
+  const auto end = text.find("] ");
+  return end == std::string::npos ? text : text.substr(end + 2);
+}
+
+}  // namespace
+
+JsonObject::JsonObject(json value, std::string where)
+    : value_(std::move(value)), where_(std::move(where)) {
+  if (!value_.is_object()) fail(fmt::format("expected an object, found {}", value_.type_name()));
+}
+
+void JsonObject::fail(const std::string& what) const {
+  throw Error(ErrorCode::bad_state, fmt::format("{}: {}", where_, what));
+}
+
+const json* JsonObject::find(const char* key) const {
+  const auto found = value_.find(key);
+  return found == value_.end() || found->is_null() ? nullptr : &*found;
+}
+
+double JsonObject::number(const char* key) const {
+  const json* value = find(key);
+  if (value == nullptr) return std::numeric_limits<double>::quiet_NaN();
+  if (!value->is_number()) {
+    fail(fmt::format("\"{}\" should be a number and is {}", key, value->type_name()));
+  }
+  return value->get<double>();
+}
+
+std::string JsonObject::text(const char* key) const {
+  const json* value = find(key);
+  if (value == nullptr) return "";
+  if (!value->is_string()) {
+    fail(fmt::format("\"{}\" should be text and is {}", key, value->type_name()));
+  }
+  return value->get<std::string>();
+}
+
+JsonObject JsonObject::object(const char* key) const {
+  const json* value = find(key);
+  return {value == nullptr ? json::object() : *value, fmt::format("{} \"{}\"", where_, key)};
+}
+
+void JsonObject::require(const char* key) const {
+  if (find(key) == nullptr) fail(fmt::format("\"{}\" is missing", key));
+}
+
+void JsonObject::require_format(int known) const {
+  if (const double format = number("format"); format > known) {
+    fail(fmt::format("format {} was written by a newer thinreduce; this one reads up to {}", format,
+                     known));
+  }
+}
+
+std::string read_text(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  std::ostringstream text;
+  // An empty file makes operator<< fail although nothing is wrong, so ask the input.
+  if (stream) text << stream.rdbuf();
+  if (!stream || std::filesystem::is_directory(file)) {
+    throw Error(ErrorCode::unavailable, fmt::format("{}: can't be read: {}", file.string(),
+                                                    std::strerror(errno == 0 ? EIO : errno)));
+  }
+  return text.str();
+}
+
+json read_json(const std::filesystem::path& file) {
+  try {
+    return json::parse(read_text(file));
+  } catch (const json::exception& error) {
+    throw Error(ErrorCode::bad_state,
+                fmt::format("{}: damaged JSON: {}", file.string(), reason(error)));
+  }
+}
+
+JsonObject read_object(const std::filesystem::path& file) {
+  return {read_json(file), file.string()};
+}
+
+void read_lines(const std::filesystem::path& file,
+                const std::function<void(const JsonObject&)>& take) {
+  const std::string text = read_text(file);
+  std::size_t number = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    ++number;
+    const std::size_t newline = text.find('\n', begin);
+    const bool ended = newline != std::string::npos;
+    const std::size_t end = ended ? newline : text.size();
+    const std::string where = fmt::format("{}:{}", file.string(), number);
+    json value;
+    try {
+      value = json::parse(text.begin() + static_cast<std::ptrdiff_t>(begin),
+                          text.begin() + static_cast<std::ptrdiff_t>(end));
+    } catch (const json::exception& error) {
+      if (!ended) return;
+      throw Error(ErrorCode::bad_state, fmt::format("{}: damaged JSON: {}", where, reason(error)));
+    }
+    take(JsonObject(std::move(value), where));
+    begin = end + 1;
+  }
+}
+
+}  // namespace thinreduce::apps

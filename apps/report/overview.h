@@ -1,0 +1,17 @@
+// The words of the page: its title, what was run, and the table of results, as HTML.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/report/run.h"
+#include "apps/report/summary.h"
+
+namespace thinreduce::apps {
+
+// Not escaped.
+[[nodiscard]] std::string title(const std::vector<RunRecord>& runs);
+[[nodiscard]] std::string overview(const std::vector<RunRecord>& runs);
+[[nodiscard]] std::string summary_table(const std::vector<SummaryRow>& rows);
+
+}  // namespace thinreduce::apps

@@ -1,0 +1,170 @@
+#include "apps/report/page.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "apps/report/assets.h"
+#include "apps/report/overview.h"
+#include "apps/report/series.h"
+#include "thinreduce/error.h"
+
+namespace thinreduce::apps {
+namespace {
+
+using nlohmann::ordered_json;
+
+// A part of the run: narrow enough to show the schedule, wide enough to hide the batch.
+std::size_t smoothing_window(const RunRecord& run) {
+  return std::max<std::size_t>(1, run.steps.size() / 25);
+}
+
+ordered_json to_json(const std::vector<Point>& points) {
+  ordered_json curve{{"x", ordered_json::array()}, {"y", ordered_json::array()}};
+  for (const Point& point : points) {
+    curve["x"].push_back(point.x);
+    // JSON has neither NaN nor infinity; both are gaps in the curve.
+    curve["y"].push_back(std::isfinite(point.y) ? ordered_json(point.y) : ordered_json());
+  }
+  return curve;
+}
+
+ordered_json accuracy_curve(const RunRecord& run, double RunEvaluation::*x) {
+  std::vector<Point> points;
+  for (const RunEvaluation& evaluation : run.evaluations) {
+    if (std::isfinite(evaluation.*x)) points.push_back({evaluation.*x, evaluation.accuracy});
+  }
+  return to_json(thin_out(points, kPointsOfACurve));
+}
+
+ordered_json loss_curve(const RunRecord& run) {
+  std::vector<double> losses;
+  for (const RunStep& step : run.steps) losses.push_back(step.loss);
+  const std::vector<double> smoothed = smooth(losses, smoothing_window(run));
+  std::vector<Point> points;
+  for (std::size_t i = 0; i < smoothed.size(); ++i) {
+    points.push_back({run.steps[i].step, smoothed[i]});
+  }
+  return to_json(thin_out(points, kPointsOfACurve));
+}
+
+// Means, because unlike medians they add up.
+ordered_json stage_means(const RunRecord& run) {
+  const auto mean = [&](double RunStep::*stage) -> ordered_json {
+    double sum = 0;
+    std::size_t count = 0;
+    for (const RunStep& step : run.steps) {
+      if (!std::isfinite(step.*stage)) continue;
+      sum += step.*stage;
+      ++count;
+    }
+    if (count == 0) return nullptr;
+    return sum / static_cast<double>(count);
+  };
+  return {{"compute", mean(&RunStep::compute)}, {"exposed", mean(&RunStep::exposed)},
+          {"encode", mean(&RunStep::encode)},   {"wire", mean(&RunStep::wire)},
+          {"decode", mean(&RunStep::decode)},   {"wait", mean(&RunStep::wait)}};
+}
+
+}  // namespace
+
+std::string escape_html(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        escaped += "&amp;";
+        break;
+      case '<':
+        escaped += "&lt;";
+        break;
+      case '>':
+        escaped += "&gt;";
+        break;
+      case '"':
+        escaped += "&quot;";
+        break;
+      case '\'':
+        escaped += "&#39;";
+        break;
+      default:
+        escaped += c;
+    }
+  }
+  return escaped;
+}
+
+std::string script_json(const ordered_json& json) {
+  const std::string text = json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  std::string escaped;
+  for (const char c : text) {
+    // Outside strings JSON has none of these, so the escape of a string always fits.
+    if (c == '<' || c == '>' || c == '&') {
+      escaped += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    } else {
+      escaped += c;
+    }
+  }
+  return escaped;
+}
+
+std::string fill(std::string_view text,
+                 const std::map<std::string, std::string, std::less<>>& values) {
+  std::string filled;
+  while (!text.empty()) {
+    const auto begin = text.find("{{");
+    if (begin == std::string_view::npos) break;
+    const auto end = text.find("}}", begin);
+    ensure(end != std::string_view::npos, "a placeholder of the report's template has no end");
+    const auto found = values.find(text.substr(begin + 2, end - begin - 2));
+    ensure(found != values.end(), "the report's template has a placeholder that nobody fills");
+    filled += text.substr(0, begin);
+    filled += found->second;
+    text.remove_prefix(end + 2);
+  }
+  return filled += text;
+}
+
+ordered_json chart_data(const std::vector<RunRecord>& runs, const std::vector<SummaryRow>& rows,
+                        const std::vector<CodecResult>& codec) {
+  ordered_json data{{"runs", ordered_json::array()}, {"codec", ordered_json::array()}};
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    data["runs"].push_back({{"label", rows[i].label},
+                            {"method", runs[i].config.method_name},
+                            {"reference", rows[i].reference},
+                            {"final", rows[i].accuracy},
+                            {"time", accuracy_curve(runs[i], &RunEvaluation::seconds)},
+                            {"bytes", accuracy_curve(runs[i], &RunEvaluation::bytes_sent)},
+                            {"step", accuracy_curve(runs[i], &RunEvaluation::step)},
+                            {"loss", loss_curve(runs[i])},
+                            {"stages", stage_means(runs[i])}});
+  }
+  for (const CodecResult& result : codec) {
+    data["codec"].push_back({{"label", short_spec(result.method)},
+                             {"method", result.method.substr(0, result.method.find(':'))},
+                             {"bits", result.bits},
+                             {"nmse", result.nmse}});
+  }
+  return data;
+}
+
+std::string make_page(const std::vector<RunRecord>& runs, const std::vector<SummaryRow>& rows,
+                      const std::vector<CodecResult>& codec) {
+  std::size_t window = 1;
+  for (const RunRecord& run : runs) window = std::max(window, smoothing_window(run));
+  return fill(assets::kPageHtml,
+              {{"TITLE", escape_html(title(runs))},
+               {"OVERVIEW", overview(runs)},
+               {"SUMMARY", summary_table(rows)},
+               {"LOSS_WINDOW", fmt::format("{}", window)},
+               {"RATE_DISTORTION", codec.empty() ? "" : std::string(assets::kRateDistortionHtml)},
+               {"DATA", script_json(chart_data(runs, rows, codec))},
+               {"UPLOT_LICENSE", escape_html(assets::kUplotLicense)},
+               {"UPLOT_CSS", std::string(assets::kUplotCss)},
+               {"UPLOT_JS", std::string(assets::kUplotJs)},
+               {"PAGE_CSS", std::string(assets::kPageCss)},
+               {"PAGE_JS", std::string(assets::kPageJs)}});
+}
+
+}  // namespace thinreduce::apps

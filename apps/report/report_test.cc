@@ -1,0 +1,367 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "apps/report/assets.h"
+#include "apps/report/json_file.h"
+#include "apps/report/overview.h"
+#include "apps/report/page.h"
+#include "apps/report/series.h"
+#include "tests/synthetic_runs.h"
+#include "thinreduce/error.h"
+
+namespace thinreduce::apps {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+using testing_support::read_file;
+using testing_support::SyntheticRun;
+using testing_support::write_file;
+using testing_support::write_run;
+
+// A folder that goes away with the test.
+class Folder {
+ public:
+  Folder() : path_(fs::temp_directory_path() / ("report_test." + std::to_string(::getpid()))) {
+    fs::create_directories(path_);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  [[nodiscard]] fs::path operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  fs::path path_;
+};
+
+// What `action` complains about.
+template <typename Action>
+std::string complaint(const Action& action) {
+  try {
+    (void)action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "(nothing)";
+}
+
+constexpr char kHostile[] = "</script><img src=x onerror='alert(1)'>\"&{{DATA}}";
+
+TEST(ReadRun, TakesTheSummaryWhenThereIsOne) {
+  const Folder folder;
+  const RunRecord run =
+      read_run(write_run(folder / "a", {.method = "bf16", .ratio = 2, .steps = 100}));
+  EXPECT_EQ(run.status, "finished");
+  EXPECT_EQ(run.config.method_name, "bf16");
+  EXPECT_EQ(run.config.ranks, 4);
+  EXPECT_EQ(run.steps.size(), 100U);
+  EXPECT_EQ(run.evaluations.size(), 20U);
+  EXPECT_EQ(run.ratio, 2);
+  EXPECT_EQ(run.identical, true);
+  EXPECT_EQ(run.accuracy, run.evaluations.back().accuracy);
+}
+
+TEST(ReadRun, SumsUpWhatIsThereWhenThereIsNone) {
+  const Folder folder;
+  const SyntheticRun whole{.method = "bf16", .ratio = 2, .steps = 100};
+  const RunRecord finished = read_run(write_run(folder / "a", whole));
+  fs::remove(folder / "a" / "summary.json");
+  const RunRecord cut = read_run(folder / "a");
+  EXPECT_EQ(cut.status, "incomplete");
+  EXPECT_FALSE(cut.identical.has_value());
+  EXPECT_EQ(cut.accuracy, finished.accuracy);
+  EXPECT_EQ(cut.steps_done, 100);
+  EXPECT_NEAR(cut.seconds, finished.seconds, 1e-9);
+  EXPECT_NEAR(cut.bytes_sent, finished.bytes_sent, 1);
+  EXPECT_NEAR(cut.ratio, finished.ratio, 1e-9);
+  EXPECT_NEAR(cut.step_seconds, finished.step_seconds, 0.1 * finished.step_seconds);
+}
+
+TEST(ReadRun, StandsARunThatHasOnlyBegun) {
+  const Folder folder;
+  write_run(folder / "a", {.status = ""});
+  fs::remove(folder / "a" / "steps.jsonl");
+  fs::remove(folder / "a" / "evaluations.jsonl");
+  const RunRecord run = read_run(folder / "a");
+  EXPECT_EQ(run.status, "incomplete");
+  EXPECT_EQ(run.steps_done, 0);
+  EXPECT_TRUE(std::isnan(run.accuracy));
+  const auto rows = summarise({run});
+  EXPECT_THAT(to_cells(rows)[1], ElementsAre("fp32", "–", "reference", "–", "–", "1.00×", "–", "–",
+                                             "–", "incomplete, 0 of 468 steps"));
+}
+
+TEST(ReadRun, LeavesOutALastLineThatWasCut) {
+  const Folder folder;
+  write_run(folder / "a", {.steps = 10, .status = ""});
+  const fs::path file = folder / "a" / "steps.jsonl";
+  const std::string text = read_file(file);
+  // Wherever it is cut, what came before counts.
+  for (std::size_t size = text.rfind('\n', text.size() - 2) + 1; size < text.size() - 1;
+       size += 7) {
+    write_file(file, text.substr(0, size));
+    ASSERT_EQ(read_run(folder / "a").steps.size(), 9U) << size;
+  }
+  write_file(file, text.substr(0, text.size() - 1));
+  EXPECT_EQ(read_run(folder / "a").steps.size(), 10U);
+}
+
+TEST(ReadRun, NamesTheFileAndTheLineOfDamage) {
+  const Folder folder;
+  write_run(folder / "a", {.steps = 10});
+  const fs::path file = folder / "a" / "steps.jsonl";
+  const std::string text = read_file(file);
+  const std::size_t third = text.find('\n', text.find('\n') + 1) + 1;
+  const auto with = [&](const std::string& line) {
+    write_file(file, text.substr(0, third) + line + text.substr(text.find('\n', third)));
+    return complaint([&] { return read_run(folder / "a"); });
+  };
+  EXPECT_THAT(with(R"({"step": 3, "lo)"), HasSubstr("a/steps.jsonl:3: damaged JSON"));
+  EXPECT_THAT(with(""), HasSubstr("a/steps.jsonl:3: damaged JSON"));
+  EXPECT_THAT(with("\xff\xfe"), HasSubstr("a/steps.jsonl:3: damaged JSON"));
+  EXPECT_THAT(with("17"), HasSubstr("a/steps.jsonl:3: expected an object, found number"));
+  EXPECT_THAT(with(R"({"loss": 1})"), HasSubstr("a/steps.jsonl:3: \"step\" is missing"));
+  EXPECT_THAT(with(R"({"step": 3, "loss": "low"})"),
+              HasSubstr("a/steps.jsonl:3: \"loss\" should be a number and is string"));
+  EXPECT_THAT(with(R"({"step": 3, "stages": {"wire": []}})"),
+              HasSubstr("steps.jsonl:3 \"stages\": \"wire\" should be a number and is array"));
+  EXPECT_EQ(with(R"({"step": 3, "loss": null, "later": "unknown"})"), "(nothing)");
+}
+
+TEST(ReadRun, RefusesWhatIsNoRun) {
+  const Folder folder;
+  const auto reading = [&] { return complaint([&] { return read_run(folder / "a"); }); };
+  EXPECT_THAT(reading(), HasSubstr("there is no such folder"));
+  fs::create_directories(folder / "a");
+  EXPECT_THAT(reading(), HasSubstr("not a run: it has no config.json"));
+  write_file(folder / "a" / "config.json", "{");
+  EXPECT_THAT(reading(), HasSubstr("config.json: damaged JSON"));
+  write_file(folder / "a" / "config.json", "{}");
+  EXPECT_THAT(reading(), HasSubstr("config.json: \"method\" is missing"));
+  write_file(folder / "a" / "config.json", R"({"format": 2, "method": "fp32"})");
+  EXPECT_THAT(reading(), HasSubstr("newer thinreduce"));
+  write_file(folder / "a" / "config.json", R"({"format": 1, "method": "fp32"})");
+  EXPECT_EQ(reading(), "(nothing)");
+  write_file(folder / "a" / "summary.json", R"({"status": "finished", "identical": 1})");
+  EXPECT_THAT(reading(), HasSubstr("\"identical\" should be true or false"));
+}
+
+TEST(Smooth, KeepsConstantsLinesAndBounds) {
+  for (const std::size_t size : {0U, 1U, 2U, 3U, 17U, 1000U}) {
+    for (const std::size_t window : {0U, 1U, 2U, 5U, 100U, 5000U}) {
+      std::vector<double> line(size);
+      for (std::size_t i = 0; i < size; ++i) line[i] = static_cast<double>(i);
+      const auto smoothed = smooth(line, window);
+      ASSERT_EQ(smoothed.size(), size);
+      for (std::size_t i = 0; i < size; ++i) {
+        ASSERT_GE(smoothed[i], 0);
+        ASSERT_LE(smoothed[i], static_cast<double>(size));
+        if (i >= window / 2 && i + window / 2 < size) {
+          ASSERT_NEAR(smoothed[i], line[i], 1e-9);
+        }
+      }
+      const std::vector<double> constant(size, 3.5);
+      ASSERT_EQ(smooth(constant, window), constant);
+    }
+  }
+}
+
+TEST(Smooth, StepsOverWhatIsNotANumber) {
+  const auto smoothed = smooth({1, kMissing, 3, kMissing, kMissing, kMissing, INFINITY}, 2);
+  EXPECT_EQ(smoothed[0], 1);
+  EXPECT_EQ(smoothed[1], 2);
+  EXPECT_EQ(smoothed[2], 3);
+  EXPECT_TRUE(std::isnan(smoothed[4]));
+  EXPECT_TRUE(std::isnan(smoothed[6]));
+}
+
+TEST(ThinOut, KeepsEndsOrderAndExtremes) {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> values(-1, 1);
+  for (const std::size_t size : {0U, 1U, 4U, 5U, 1000U, 1001U, 1009U, 50000U}) {
+    for (const std::size_t limit : {0U, 4U, 5U, 10U, 1000U}) {
+      std::vector<Point> points;
+      for (std::size_t i = 0; i < size; ++i)
+        points.push_back({static_cast<double>(i), values(random)});
+      const auto thin = thin_out(points, limit);
+      ASSERT_LE(thin.size(), std::max<std::size_t>(limit, 4));
+      if (size <= limit) {
+        ASSERT_EQ(thin, points);
+      }
+      if (size == 0) continue;
+      const auto lower = [](const Point& a, const Point& b) { return a.y < b.y; };
+      ASSERT_EQ(thin.front(), points.front());
+      ASSERT_EQ(thin.back(), points.back());
+      ASSERT_EQ(*std::min_element(thin.begin(), thin.end(), lower),
+                *std::min_element(points.begin(), points.end(), lower));
+      ASSERT_EQ(*std::max_element(thin.begin(), thin.end(), lower),
+                *std::max_element(points.begin(), points.end(), lower));
+      ASSERT_TRUE(std::is_sorted(thin.begin(), thin.end(),
+                                 [](const Point& a, const Point& b) { return a.x < b.x; }));
+    }
+  }
+}
+
+TEST(ThinOut, KeepsGaps) {
+  std::vector<Point> points(5000);
+  for (std::size_t i = 0; i < points.size(); ++i) points[i] = {static_cast<double>(i), 1};
+  points[2345].y = kMissing;
+  const auto thin = thin_out(points, 100);
+  EXPECT_EQ(std::count_if(thin.begin(), thin.end(), [](const Point& p) { return std::isnan(p.y); }),
+            1);
+}
+
+TEST(Escape, LeavesNothingThatHtmlCouldRead) {
+  EXPECT_EQ(escape_html("<a href=\"x\">'&amp;"), "&lt;a href=&quot;x&quot;&gt;&#39;&amp;amp;");
+  EXPECT_EQ(escape_html("µs ünï"), "µs ünï");
+}
+
+TEST(ScriptJson, CannotEndItsElementAndReadsTheSame) {
+  const nlohmann::ordered_json json{{kHostile, kHostile}, {"comment", "<!--"}, {"x", kMissing}};
+  const std::string text = script_json(json);
+  EXPECT_THAT(text, Not(HasSubstr("<")));
+  const auto again = nlohmann::ordered_json::parse(text);
+  EXPECT_EQ(again[kHostile], kHostile);
+  EXPECT_EQ(again["comment"], "<!--");
+  EXPECT_TRUE(again["x"].is_null());
+  EXPECT_EQ(nlohmann::json::parse(script_json({{"x", "\xff"}}))["x"], "\uFFFD");
+}
+
+TEST(Fill, ReplacesOnceAndComplainsAboutNames) {
+  EXPECT_EQ(fill("a {{X}} b {{Y}}{{X}}", {{"X", "{{Y}}"}, {"Y", "2"}}), "a {{Y}} b 2{{Y}}");
+  EXPECT_EQ(fill("", {}), "");
+  EXPECT_THROW((void)fill("{{Z}}", {}), BrokenInvariant);
+  EXPECT_THROW((void)fill("{{Z", {}), BrokenInvariant);
+}
+
+TEST(ShortSpec, LeavesOutDefaults) {
+  EXPECT_EQ(short_spec("fp32"), "fp32");
+  EXPECT_EQ(short_spec("topk:density=0.01,feedback=on"), "topk");
+  EXPECT_EQ(short_spec("topk:density=0.05,feedback=on"), "topk:density=0.05");
+  EXPECT_EQ(short_spec("unheard:of=1"), "unheard:of=1");
+}
+
+TEST(Summarise, ComparesWithTheReferenceOfTheSameSettings) {
+  const Folder folder;
+  const nlohmann::json slow{{"link", "10mbit"}};
+  std::vector<RunRecord> runs;
+  const auto add = [&](const SyntheticRun& run) {
+    runs.push_back(read_run(write_run(folder / std::to_string(runs.size()), run)));
+  };
+  add({.method = "fp32", .config = slow});
+  add({.method = "fp32"});
+  add({.method = "bf16", .ratio = 2});
+  add({.method = "bf16", .ratio = 2, .config = slow});
+  add({.method = "bf16", .ratio = 2, .config = {{"link", "1gbit"}}});
+  runs[0].step_seconds = 10;
+  runs[0].accuracy = 0.5;
+  const auto rows = summarise(runs);
+  EXPECT_NEAR(rows[2].speedup, runs[1].step_seconds / runs[2].step_seconds, 1e-12);
+  EXPECT_NEAR(rows[2].difference, runs[2].accuracy - runs[1].accuracy, 1e-12);
+  EXPECT_NEAR(rows[3].speedup, 10 / runs[3].step_seconds, 1e-12);
+  EXPECT_NEAR(rows[3].difference, runs[3].accuracy - 0.5, 1e-12);
+  EXPECT_TRUE(std::isnan(rows[4].speedup));
+  EXPECT_TRUE(rows[0].reference);
+  EXPECT_TRUE(std::isnan(rows[0].difference));
+  // Equal names are told apart by what differs.
+  EXPECT_EQ(rows[2].label, "bf16 300mbit,1ms");
+  EXPECT_EQ(rows[3].label, "bf16 10mbit");
+  EXPECT_THAT(overview(runs), HasSubstr("differ in more than the method: link"));
+}
+
+TEST(Summarise, GivesEveryRunANameOfItsOwn) {
+  const Folder folder;
+  const RunRecord run = read_run(write_run(folder / "same", {.steps = 5}));
+  const auto rows = summarise({run, run, run});
+  std::set<std::string> names;
+  for (const auto& row : rows) names.insert(row.label);
+  EXPECT_EQ(names.size(), 3U) << rows[0].label;
+  EXPECT_THAT(overview({run, run}), Not(HasSubstr("differ in more")));
+}
+
+TEST(Summarise, DoesNotCompareTheAccuracyOfHalfATraining) {
+  const Folder folder;
+  const RunRecord reference = read_run(write_run(folder / "a", {.method = "fp32"}));
+  const RunRecord half =
+      read_run(write_run(folder / "b", {.method = "bf16", .stop = 200, .status = "interrupted"}));
+  const auto rows = summarise({reference, half});
+  EXPECT_TRUE(std::isnan(rows[1].difference));
+  EXPECT_GT(rows[1].speedup, 0);
+  EXPECT_EQ(to_cells(rows)[2].back(), "interrupted, 200 of 468 steps");
+  EXPECT_THAT(overview({reference, half}), HasSubstr("1 of 2 runs did not finish"));
+}
+
+TEST(CodecResults, ReadOneOrMany) {
+  const Folder folder;
+  const fs::path file = folder / "codec.json";
+  const auto reading = [&](const std::string& text) {
+    write_file(file, text);
+    return complaint([&] { return read_codec_results(file); });
+  };
+  EXPECT_EQ(reading(R"({"method": "bf16", "ratio": 2, "nmse": 1e-6, "encode_gbps": null})"),
+            "(nothing)");
+  const auto one = read_codec_results(file);
+  ASSERT_EQ(one.size(), 1U);
+  EXPECT_EQ(one[0].bits, 16);
+  EXPECT_EQ(one[0].nmse, 1e-6);
+  EXPECT_EQ(
+      reading(
+          R"([{"method": "a", "ratio": 2, "nmse": 0}, {"method": "b", "ratio": 4, "nmse": 1}])"),
+      "(nothing)");
+  EXPECT_EQ(read_codec_results(file)[1].bits, 8);
+  EXPECT_THAT(reading("[]"), HasSubstr("codec.json: no results in it"));
+  EXPECT_THAT(reading("3"), HasSubstr("no results in it"));
+  EXPECT_THAT(reading("[3]"), HasSubstr("result 1: expected an object"));
+  EXPECT_THAT(reading(R"([{"method": "a", "nmse": 0}])"),
+              HasSubstr("result 1: \"ratio\" is missing"));
+  EXPECT_THAT(reading(R"([{"method": "a", "ratio": 0, "nmse": 0}])"),
+              HasSubstr("above 0 and is 0"));
+  fs::remove(file);
+  EXPECT_THAT(complaint([&] { return read_codec_results(file); }), HasSubstr("can't be read"));
+  EXPECT_THAT(complaint([&] { return read_codec_results(file.parent_path()); }),
+              HasSubstr("can't be read"));
+}
+
+TEST(Page, HasAllItNeedsInside) {
+  const Folder folder;
+  const std::vector<RunRecord> runs{read_run(write_run(folder / "a", {.steps = 5000}))};
+  const auto rows = summarise(runs);
+  const std::string page = make_page(runs, rows, {});
+  EXPECT_THAT(page, HasSubstr("The MIT License"));
+  EXPECT_THAT(page, HasSubstr("var uPlot="));
+  EXPECT_THAT(page, Not(HasSubstr("src=")));
+  EXPECT_THAT(page, Not(HasSubstr("<link")));
+  EXPECT_THAT(page, Not(HasSubstr("{{TITLE}}")));
+  EXPECT_THAT(page, Not(HasSubstr("id=\"chart-codec\"")));
+  EXPECT_THAT(make_page(runs, rows, {{"bf16", 16, 1e-6}}), HasSubstr("id=\"chart-codec\""));
+  // The library must not end the element that holds it.
+  EXPECT_EQ(assets::kUplotJs.find("</script"), std::string_view::npos);
+  EXPECT_EQ(assets::kPageJs.find("</script"), std::string_view::npos);
+  const auto data = chart_data(runs, rows, {});
+  EXPECT_LE(data["runs"][0]["loss"]["x"].size(), kPointsOfACurve);
+  EXPECT_GT(data["runs"][0]["loss"]["x"].size(), kPointsOfACurve / 2);
+  EXPECT_LT(page.size(), 200'000U);
+}
+
+TEST(Page, ShowsHostileTextAsText) {
+  const Folder folder;
+  nlohmann::json config;
+  for (const char* key : {"data", "model", "transport", "link", "optimizer", "schedule", "simd"}) {
+    config[key] = kHostile;
+  }
+  const std::vector<RunRecord> runs{read_run(
+      write_run(folder / "a", {.method = kHostile, .status = kHostile, .config = config}))};
+  const std::string page = make_page(runs, summarise(runs), {{kHostile, 3, 0.1}});
+  EXPECT_THAT(page, Not(HasSubstr("<img")));
+  EXPECT_THAT(page, HasSubstr("&lt;img src=x"));
+}
+
+}  // namespace
+}  // namespace thinreduce::apps

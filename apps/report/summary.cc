@@ -1,0 +1,198 @@
+#include "apps/report/summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+
+#include "apps/terminal.h"
+#include "thinreduce/error.h"
+#include "thinreduce/methods/registry.h"
+
+namespace thinreduce::apps {
+namespace {
+
+std::string show_number(double value) {
+  return std::isnan(value) ? "" : fmt::format("{}", value);
+}
+
+std::string signed_points(double difference) {
+  if (!std::isfinite(difference)) return "–";
+  const double points = difference * 100;
+  // A true minus sign, as wide as the plus; what rounds to nothing has no sign.
+  if (std::abs(points) < 0.005) return "±0.00";
+  return fmt::format("{}{:.2f}", points < 0 ? "−" : "+", std::abs(points));
+}
+
+bool same_settings(const std::vector<Setting>& all, std::size_t a, std::size_t b) {
+  return std::all_of(all.begin(), all.end(), [&](const Setting& setting) {
+    return setting.name == "seed" || setting.values[a] == setting.values[b];
+  });
+}
+
+std::vector<std::string> labels(const std::vector<RunRecord>& runs,
+                                const std::vector<Setting>& all) {
+  std::vector<std::string> names;
+  for (const RunRecord& run : runs) names.push_back(short_spec(run.config.method));
+  const auto tell_apart = [&](const std::function<std::string(std::size_t)>& addition) {
+    const std::vector<std::string> before = names;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      if (std::count(before.begin(), before.end(), before[i]) > 1) names[i] += addition(i);
+    }
+  };
+  tell_apart([&](std::size_t i) {
+    std::string text;
+    for (const Setting& setting : all) {
+      if (!setting.differs()) continue;
+      const bool bare = setting.name == "link" || setting.name == "model" || setting.name == "data";
+      text += fmt::format("{}{}{}", text.empty() ? " " : ", ", bare ? "" : setting.name + " ",
+                          setting.values[i]);
+    }
+    return text;
+  });
+  tell_apart([&](std::size_t i) {
+    // A folder given as "run/" has no last name of its own.
+    const auto folder = (runs[i].folder / "").parent_path();
+    return fmt::format(" ({})", folder.filename().string());
+  });
+  tell_apart([&](std::size_t i) { return fmt::format(" #{}", i + 1); });
+  return names;
+}
+
+}  // namespace
+
+std::string short_spec(const std::string& spec) {
+  try {
+    const Spec parsed = Spec::parse(spec);
+    std::string text = parsed.info->name;
+    char separator = ':';
+    for (const OptionInfo& option : parsed.info->options) {
+      const std::string& value = parsed.options.text(option.name);
+      if (value == option.default_value) continue;
+      text += fmt::format("{}{}={}", separator, option.name, value);
+      separator = ',';
+    }
+    return text;
+  } catch (const Error&) {
+    return spec;  // of another version of the program
+  }
+}
+
+bool Setting::differs() const {
+  return std::adjacent_find(values.begin(), values.end(), std::not_equal_to<>()) != values.end();
+}
+
+std::vector<Setting> settings(const std::vector<RunRecord>& runs) {
+  std::vector<Setting> all{{"data", {}},      {"model", {}},    {"ranks", {}},
+                           {"transport", {}}, {"link", {}},     {"batch", {}},
+                           {"optimizer", {}}, {"schedule", {}}, {"learning rate", {}},
+                           {"steps", {}},     {"seed", {}}};
+  for (const RunRecord& run : runs) {
+    const RunConfig& config = run.config;
+    const std::vector<std::string> values{config.data,
+                                          config.model,
+                                          show_number(config.ranks),
+                                          config.transport,
+                                          config.link,
+                                          show_number(config.batch),
+                                          config.optimizer,
+                                          config.schedule,
+                                          show_number(config.learning_rate),
+                                          show_number(config.steps),
+                                          show_number(config.seed)};
+    for (std::size_t i = 0; i < all.size(); ++i) all[i].values.push_back(values[i]);
+  }
+  return all;
+}
+
+std::vector<SummaryRow> summarise(const std::vector<RunRecord>& runs) {
+  const std::vector<Setting> all = settings(runs);
+  const std::vector<std::string> names = labels(runs, all);
+  std::vector<SummaryRow> rows;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const RunRecord& run = runs[i];
+    SummaryRow row{.label = names[i],
+                   .status = run.status,
+                   .reference = run.config.method_name == "fp32",
+                   .accuracy = run.accuracy,
+                   .step_seconds = run.step_seconds,
+                   .seconds = run.seconds,
+                   .bytes_a_step = run.bytes_sent / run.steps_done,
+                   .ratio = run.ratio,
+                   .identical = run.identical,
+                   .steps_done = run.steps_done,
+                   .steps = run.config.steps};
+    // The first fp32 run with the same settings; one with the same seed rather than another.
+    const RunRecord* reference = nullptr;
+    const RunRecord* twin = nullptr;
+    for (std::size_t j = 0; j < runs.size(); ++j) {
+      if (runs[j].config.method_name != "fp32" || !same_settings(all, i, j)) continue;
+      if (reference == nullptr) reference = &runs[j];
+      if (twin == nullptr && runs[j].config.seed == run.config.seed) twin = &runs[j];
+    }
+    if (twin != nullptr) reference = twin;
+    if (reference != nullptr && !row.reference) {
+      row.speedup = reference->step_seconds / run.step_seconds;
+      // Half a training against a whole one says nothing about the method.
+      if (reference->status == "finished" && run.status == "finished") {
+        row.difference = run.accuracy - reference->accuracy;
+      }
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+std::vector<std::vector<std::string>> to_cells(const std::vector<SummaryRow>& rows) {
+  std::vector<std::vector<std::string>> cells{{"method", "accuracy %", "vs fp32", "time/step",
+                                               "total time", "speedup", "bytes/step", "ratio",
+                                               "same bits", "status"}};
+  for (const SummaryRow& row : rows) {
+    std::string status = row.status;
+    if (status != "finished" && std::isfinite(row.steps_done)) {
+      status += fmt::format(", {}", row.steps_done);
+      if (std::isfinite(row.steps)) status += fmt::format(" of {}", row.steps);
+      status += " steps";
+    }
+    const auto number = [](double value, const auto& show) {
+      return std::isfinite(value) ? show(value) : std::string("–");
+    };
+    cells.push_back(
+        {row.label, number(row.accuracy, [](double v) { return fmt::format("{:.2f}", v * 100); }),
+         row.reference ? "reference" : signed_points(row.difference),
+         number(row.step_seconds, show_seconds), number(row.seconds, show_seconds),
+         row.reference ? "1.00×"
+                       : number(row.speedup, [](double v) { return fmt::format("{:.2f}×", v); }),
+         number(row.bytes_a_step, show_bytes),
+         number(row.ratio, [](double v) { return fmt::format("{:.1f}×", v); }),
+         !row.identical.has_value() ? "–"
+         : *row.identical           ? "yes"
+                                    : "NO",
+         status});
+  }
+  return cells;
+}
+
+nlohmann::ordered_json to_json(const std::vector<SummaryRow>& rows) {
+  auto list = nlohmann::ordered_json::array();
+  for (const SummaryRow& row : rows) {
+    nlohmann::ordered_json identical;
+    if (row.identical.has_value()) identical = *row.identical;
+    list.push_back({{"method", row.label},
+                    {"status", row.status},
+                    {"accuracy", row.accuracy},
+                    {"difference", row.difference},
+                    {"step_seconds", row.step_seconds},
+                    {"seconds", row.seconds},
+                    {"speedup", row.speedup},
+                    {"bytes_a_step", row.bytes_a_step},
+                    {"ratio", row.ratio},
+                    {"identical", identical},
+                    {"steps", row.steps_done}});
+  }
+  return list;
+}
+
+}  // namespace thinreduce::apps
