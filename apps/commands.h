@@ -15,6 +15,7 @@ struct BenchCodecOptions {
   std::vector<std::string> specs;  // empty: every method with its defaults
   std::size_t floats = 25'600'000;
   int steps = 7;
+  int warmup = -1;  // untimed steps; -1: the method's uncompressed steps and one more
   bool json = false;
 };
 int bench_codec(const BenchCodecOptions& options);
@@ -23,6 +24,8 @@ struct BenchReduceOptions {
   std::vector<std::string> specs;  // empty: every method with its defaults
   std::size_t floats = 25'600'000;
   int steps = 5;
+  int warmup = -1;     // as above
+  bool cycle = false;  // time a whole cycle of the method as well
   bool json = false;
   LaunchOptions launch;
 };

@@ -1,4 +1,5 @@
 // GradiVeQ's options as text.
+#include <algorithm>
 #include <limits>
 
 #include "thinreduce/error.h"
@@ -89,6 +90,13 @@ MethodInfo gradiveq_info() {
   };
   info.make = [](const Options& options, const MethodSetup& setup) {
     return make_gradiveq(gradiveq_settings(options), setup);
+  };
+  info.cycle = [](const Options& options) {
+    const auto schedule = gradiveq_settings(options).schedule;
+    if (schedule.phases) {
+      return Cycle{schedule.warmup + schedule.collect, schedule.collect + schedule.interval};
+    }
+    return Cycle{std::max<std::uint64_t>(1, schedule.warmup), schedule.interval};
   };
   return info;
 }

@@ -54,6 +54,13 @@ struct MethodSetup {
   std::uint64_t seed = 0;
 };
 
+// Methods that do not compress every step alike: so many uncompressed steps at the start, then the
+// pattern repeats after `steps`. Benchmarks need to know.
+struct Cycle {
+  std::uint64_t start = 0;
+  std::uint64_t steps = 1;
+};
+
 struct MethodInfo {
   std::string name;
   std::uint16_t wire_id = 0;  // in frames; never reused
@@ -62,6 +69,7 @@ struct MethodInfo {
   std::string paper;
   std::vector<OptionInfo> options;
   std::function<std::unique_ptr<Method>(const Options&, const MethodSetup&)> make;
+  std::function<Cycle(const Options&)> cycle = [](const Options&) { return Cycle{}; };
 };
 
 }  // namespace thinreduce
