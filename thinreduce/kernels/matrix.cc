@@ -16,11 +16,31 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using Floats = hn::CappedTag<float, kColumnBlock>;
 
+// Asks for the runs line by line, one line of each run at a time.
+class Fetcher {
+ public:
+  explicit Fetcher(const Ahead& ahead) : ahead_(ahead) {}
+  HWY_INLINE void step() {
+    if (at_ >= ahead_.floats) return;
+    for (std::size_t run = 0; run < ahead_.count; ++run) {
+      // To the second level: the first is full of the matrix.
+      __builtin_prefetch(ahead_.runs[run] + at_, 0, 2);
+    }
+    at_ += kLine;
+  }
+
+ private:
+  static constexpr std::size_t kLine = 16;
+  const Ahead& ahead_;
+  std::size_t at_ = 0;
+};
+
 // `kVectors` input vectors times `kWide` vectors of columns: all sums stay in registers, so that a
 // row of the matrix is loaded once for all inputs and an input once for all columns.
 template <std::size_t kVectors, std::size_t kWide>
 HWY_INLINE void multiply_block(const Matrix& matrix, const float* HWY_RESTRICT columns,
-                               const float* HWY_RESTRICT in, float* HWY_RESTRICT out) {
+                               const float* HWY_RESTRICT in, float* HWY_RESTRICT out,
+                               Fetcher& fetcher) {
   const Floats d;
   using V = hn::Vec<Floats>;
   const std::size_t lanes = hn::Lanes(d);
@@ -29,6 +49,7 @@ HWY_INLINE void multiply_block(const Matrix& matrix, const float* HWY_RESTRICT c
     for (std::size_t w = 0; w < kWide; ++w) sums[v][w] = hn::Zero(d);
   }
   for (std::size_t row = 0; row < matrix.rows; ++row) {
+    if (row % 2 == 0) fetcher.step();
     V factors[kWide];
     for (std::size_t w = 0; w < kWide; ++w) {
       factors[w] = hn::LoadU(d, columns + row * matrix.stride + w * lanes);
@@ -48,27 +69,30 @@ HWY_INLINE void multiply_block(const Matrix& matrix, const float* HWY_RESTRICT c
 }
 
 template <std::size_t kVectors>
-HWY_INLINE void multiply_rows(const Matrix& matrix, const float* in, float* out) {
+HWY_INLINE void multiply_rows(const Matrix& matrix, const float* in, float* out, Fetcher& fetcher) {
   const std::size_t lanes = hn::Lanes(Floats());
   std::size_t column = 0;
   for (; column + 2 * lanes <= matrix.stride; column += 2 * lanes) {
-    multiply_block<kVectors, 2>(matrix, matrix.values.data() + column, in, out + column);
+    multiply_block<kVectors, 2>(matrix, matrix.values.data() + column, in, out + column, fetcher);
   }
   for (; column < matrix.stride; column += lanes) {
-    multiply_block<kVectors, 1>(matrix, matrix.values.data() + column, in, out + column);
+    multiply_block<kVectors, 1>(matrix, matrix.values.data() + column, in, out + column, fetcher);
   }
 }
 
-void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out) {
+void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out,
+              const Ahead& ahead) {
   const std::size_t count = out.size() / matrix.stride;
+  Fetcher fetcher(ahead);
   // As many sums as there are registers for: 32 with AVX-512, else 16.
   constexpr std::size_t kVectors = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
   std::size_t i = 0;
   for (; i + kVectors <= count; i += kVectors) {
-    multiply_rows<kVectors>(matrix, in.data() + i * matrix.rows, out.data() + i * matrix.stride);
+    multiply_rows<kVectors>(matrix, in.data() + i * matrix.rows, out.data() + i * matrix.stride,
+                            fetcher);
   }
   for (; i < count; ++i) {
-    multiply_rows<1>(matrix, in.data() + i * matrix.rows, out.data() + i * matrix.stride);
+    multiply_rows<1>(matrix, in.data() + i * matrix.rows, out.data() + i * matrix.stride, fetcher);
   }
 }
 
@@ -115,7 +139,8 @@ namespace thinreduce::kernels {
 namespace reference {
 
 // Row by row over all columns at once: the same sums in the same order as column by column.
-void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out) {
+void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out,
+              const Ahead& /*ahead*/) {
   std::fill(out.begin(), out.end(), 0.0f);
   for (std::size_t v = 0; v < out.size() / matrix.stride; ++v) {
     for (std::size_t row = 0; row < matrix.rows; ++row) {
@@ -145,12 +170,13 @@ THINREDUCE_KERNEL(multiply);
 THINREDUCE_KERNEL(center);
 THINREDUCE_KERNEL(deliver);
 
-void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out) {
+void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out,
+              const Ahead& ahead) {
   ensure(matrix.stride > 0 && matrix.stride % kColumnBlock == 0, "multiply: padded columns");
   ensure(matrix.values.size() == matrix.rows * matrix.stride, "multiply: a whole matrix");
   ensure(out.size() % matrix.stride == 0 && in.size() == out.size() / matrix.stride * matrix.rows,
          "multiply: as many vectors in as out");
-  THINREDUCE_CALL(multiply)(matrix, in, out);
+  THINREDUCE_CALL(multiply)(matrix, in, out, ahead);
 }
 
 void center(std::span<const float> gradient, std::span<const float> mean, float share,

@@ -4,6 +4,7 @@
 // separate multiplications and additions, so the results do not depend on the vector width.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
 
@@ -23,9 +24,18 @@ struct Matrix {
   std::size_t stride = 0;
 };
 
-// out = in * matrix: `in` holds any number of vectors of matrix.rows floats one after another, `out`
-// as many of matrix.stride floats.
-void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out);
+// Memory that will be worked on next: fetched into the cache meanwhile, since a product keeps the
+// arithmetic busy and the memory idle. All runs have `floats` floats.
+struct Ahead {
+  std::array<const float*, 3> runs{};
+  std::size_t count = 0;  // of runs
+  std::size_t floats = 0;
+};
+
+// out = in * matrix: `in` holds any number of vectors of matrix.rows floats one after another,
+// `out` as many of matrix.stride floats.
+void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out,
+              const Ahead& ahead = {});
 
 // out[i] = gradient[i] - mean[i] * share
 void center(std::span<const float> gradient, std::span<const float> mean, float share,
@@ -46,7 +56,8 @@ void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> v
 
 // What defines the results above.
 namespace reference {
-void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out);
+void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out,
+              const Ahead& ahead);
 void center(std::span<const float> gradient, std::span<const float> mean, float share,
             std::span<float> out);
 void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values);

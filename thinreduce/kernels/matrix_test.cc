@@ -20,9 +20,9 @@ std::vector<float> normal_floats(std::size_t size, unsigned seed) {
 struct Case {
   std::size_t rows, columns, vectors;
 };
-constexpr Case kCases[] = {{1, 1, 1},    {3, 5, 2},   {256, 32, 9}, {32, 256, 9}, {7, 16, 4},
-                           {17, 33, 13}, {0, 16, 3},  {64, 48, 0},  {31, 100, 8}, {200, 25, 5},
-                           {1, 31, 1},   {9, 144, 17}};
+constexpr Case kCases[] = {{1, 1, 1},    {3, 5, 2},    {256, 32, 9}, {32, 256, 9},
+                           {7, 16, 4},   {17, 33, 13}, {0, 16, 3},   {64, 48, 0},
+                           {31, 100, 8}, {200, 25, 5}, {1, 31, 1},   {9, 144, 17}};
 
 // A matrix with zeros in the padding.
 std::vector<float> padded(const Case& c, unsigned seed) {

@@ -139,7 +139,8 @@ class GradiVeQ final : public Method {
     exchange.statistics["loss"] = local_loss();
     ++phase_step_;
     if (settings_.schedule.phases) {
-      if (phase_step_ >= settings_.schedule.interval || !wanted(exchange).empty()) end_compressing();
+      if (phase_step_ >= settings_.schedule.interval || !wanted(exchange).empty())
+        end_compressing();
     } else {
       renew(due(exchange), exchange);
     }
@@ -243,7 +244,8 @@ class GradiVeQ final : public Method {
                                 "basis of tensor '{}'",
                                 bucket_, step_, exchange.size(), sums[l], layers_[l].name));
       }
-      const std::uint64_t rest = std::max<std::uint64_t>(1, settings_.schedule.interval / kEarliest);
+      const std::uint64_t rest =
+          std::max<std::uint64_t>(1, settings_.schedule.interval / kEarliest);
       if (2 * sums[l] > static_cast<float>(exchange.size()) &&
           step_ - bases_.renewed_at(l) >= rest) {
         layers.push_back(l);

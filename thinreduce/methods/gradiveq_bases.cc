@@ -206,10 +206,10 @@ std::size_t GradiveqBases::best_candidate(std::size_t l) const {
     const auto& judge = evidence[c].test.weight() > 0 ? evidence[c].test : evidence[c].fit;
     const double energy = judge.energy();
     const double loss = energy > 0 ? std::max(0.0, 1 - judge.energy_within(basis) / energy) : 0;
-    const auto sent = static_cast<double>(slicing.slices() * rank + slicing.elements() -
-                                          slicing.sliced()) +
-                      static_cast<double>(slicing.slice() * rank) /
-                          static_cast<double>(settings_.schedule.interval);
+    const auto sent =
+        static_cast<double>(slicing.slices() * rank + slicing.elements() - slicing.sliced()) +
+        static_cast<double>(slicing.slice() * rank) /
+            static_cast<double>(settings_.schedule.interval);
     // What is lost costs at least a rounding: of two that lose nothing, the cheaper one.
     const double score = (loss + 1e-6) * sent;
     if (c == 0 || score < least) {
@@ -237,8 +237,8 @@ GradiveqBases::Proposal GradiveqBases::propose(std::size_t l) {
   const Spectrum spectrum = statistics.spectrum();
   proposal.rank = rank_of(slicing, spectrum);
   const bool energy_rule = settings_.rule.energy > 0 && settings_.rule.rank == 0;
-  if (energy_rule && static_cast<double>(proposal.rank) >
-                         kWorthwhileRank * static_cast<double>(slicing.slice())) {
+  if (energy_rule &&
+      static_cast<double>(proposal.rank) > kWorthwhileRank * static_cast<double>(slicing.slice())) {
     proposal.rank = 0;
   }
   proposal.columns = spectrum.columns(proposal.rank);
@@ -333,8 +333,11 @@ void GradiveqBases::accept(std::size_t l, const Proposal& proposal) {
 std::uint64_t GradiveqBases::fingerprint() const {
   std::uint64_t hash = 0;
   for (const GradiveqLayer& layer : layers_) {
-    const std::uint64_t parts[] = {hash, layer.chosen, layer.slicing().slice(),
-                                   layer.basis.rank(), layer.basis.hash(),
+    const std::uint64_t parts[] = {hash,
+                                   layer.chosen,
+                                   layer.slicing().slice(),
+                                   layer.basis.rank(),
+                                   layer.basis.hash(),
                                    std::bit_cast<std::uint32_t>(layer.mean_share)};
     hash = checksum(std::as_bytes(std::span(parts)));
   }

@@ -34,7 +34,9 @@ class GradiveqBases {
 
   [[nodiscard]] int world() const { return world_; }
   [[nodiscard]] bool can_compress(std::size_t layer) const;
-  [[nodiscard]] std::uint64_t renewed_at(std::size_t layer) const { return books_[layer].renewed_at; }
+  [[nodiscard]] std::uint64_t renewed_at(std::size_t layer) const {
+    return books_[layer].renewed_at;
+  }
 
   // Samples of an uncompressed step, one of `steps`; `rate` is what the mean will move by.
   struct Collect {

@@ -27,7 +27,8 @@ void number(Archive& archive, std::string_view name, std::size_t& value, std::si
   std::uint64_t wide = value;
   archive.number(name, wide);
   if (wide > most) {
-    throw Error(ErrorCode::bad_state, fmt::format("gradiveq: {} is {}, more than {}", name, wide, most));
+    throw Error(ErrorCode::bad_state,
+                fmt::format("gradiveq: {} is {}, more than {}", name, wide, most));
   }
   value = wide;
 }

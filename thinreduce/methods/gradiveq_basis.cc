@@ -48,12 +48,14 @@ Basis::Basis(std::span<const float> columns, std::size_t slice, std::size_t rank
   }
 }
 
-void Basis::project(std::span<const float> slices, std::span<float> projected) const {
-  kernels::multiply({down_, slice_, projected_stride()}, slices, projected);
+void Basis::project(std::span<const float> slices, std::span<float> projected,
+                    const kernels::Ahead& ahead) const {
+  kernels::multiply({down_, slice_, projected_stride()}, slices, projected, ahead);
 }
 
-void Basis::rebuild(std::span<const float> projections, std::span<float> slices) const {
-  kernels::multiply({up_, rank_, rebuilt_stride()}, projections, slices);
+void Basis::rebuild(std::span<const float> projections, std::span<float> slices,
+                    const kernels::Ahead& ahead) const {
+  kernels::multiply({up_, rank_, rebuilt_stride()}, projections, slices, ahead);
 }
 
 std::vector<float> Basis::columns() const {
@@ -97,8 +99,7 @@ std::vector<float> Spectrum::columns(std::size_t rank) const {
             Doubles::Identity(rows, static_cast<Eigen::Index>(rank));
   }
   std::vector<float> columns(slice * rank);
-  Eigen::Map<RowMajor>(columns.data(), rows, static_cast<Eigen::Index>(rank)) =
-      basis.cast<float>();
+  Eigen::Map<RowMajor>(columns.data(), rows, static_cast<Eigen::Index>(rank)) = basis.cast<float>();
   return columns;
 }
 

@@ -26,10 +26,12 @@ class Basis {
   [[nodiscard]] std::size_t projected_stride() const { return kernels::padded_columns(rank_); }
   [[nodiscard]] std::size_t rebuilt_stride() const { return kernels::padded_columns(slice_); }
 
-  // Whole slices, densely packed, to U^T times each.
-  void project(std::span<const float> slices, std::span<float> projected) const;
+  // Whole slices, densely packed, to U^T times each. `ahead` is what comes next.
+  void project(std::span<const float> slices, std::span<float> projected,
+               const kernels::Ahead& ahead = {}) const;
   // Densely packed projections to U times each.
-  void rebuild(std::span<const float> projections, std::span<float> slices) const;
+  void rebuild(std::span<const float> projections, std::span<float> slices,
+               const kernels::Ahead& ahead = {}) const;
 
   // U as it was given.
   [[nodiscard]] std::vector<float> columns() const;
@@ -46,7 +48,7 @@ class Basis {
 // Directions in the order of the energy (sum of squares) that the samples have along them.
 struct Spectrum {
   std::size_t slice = 0;
-  std::vector<double> energies;   // descending; at most `slice`, those beyond are zero
+  std::vector<double> energies;    // descending; at most `slice`, those beyond are zero
   std::vector<double> directions;  // column-major, `slice` each, as many as energies
 
   [[nodiscard]] double total() const;
@@ -89,8 +91,8 @@ class SliceStatistics {
   void add_moments(std::span<const float> samples);
 
   std::size_t slice_ = 0;
-  double weight_ = 0;      // samples, with what was forgotten taken off
-  bool folded_ = false;    // values_ is the K x K matrix
+  double weight_ = 0;    // samples, with what was forgotten taken off
+  bool folded_ = false;  // values_ is the K x K matrix
   std::vector<float> values_;
   std::vector<float> scratch_;
 };

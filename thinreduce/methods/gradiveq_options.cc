@@ -59,9 +59,11 @@ MethodInfo gradiveq_info() {
   info.name = "gradiveq";
   info.wire_id = 4;
   info.algebra = Algebra::sum;
-  info.summary = "projections of slices onto the directions in which they vary most, summed as such";
-  info.paper = "Yu et al. 2018, GradiVeQ: Vector Quantization for Bandwidth-Efficient Gradient "
-               "Aggregation in Distributed CNN Training";
+  info.summary =
+      "projections of slices onto the directions in which they vary most, summed as such";
+  info.paper =
+      "Yu et al. 2018, GradiVeQ: Vector Quantization for Bandwidth-Efficient Gradient "
+      "Aggregation in Distributed CNN Training";
   info.options = {
       word_or(OptionInfo::integer("slice", 256, 2, 4096, "floats of a slice; auto: from the shape"),
               "auto"),

@@ -39,6 +39,19 @@ void give_back(const Slicing& slicing, std::span<const float> run, std::size_t p
   if (!slicing.contiguous()) slicing.scatter(run, place, bucket);
 }
 
+// As many floats as `places` behind it, of up to three fields.
+kernels::Ahead ahead_of(const Slicing& slicing, UnitRange places,
+                        std::initializer_list<std::span<const float>> fields) {
+  kernels::Ahead ahead;
+  if (!slicing.contiguous()) return ahead;
+  ahead.floats = std::min(places.size(), slicing.elements() - places.end);
+  for (const auto field : fields) {
+    if (field.empty()) continue;
+    ahead.runs[ahead.count++] = slicing.span(field, places.end, ahead.floats).data();
+  }
+  return ahead;
+}
+
 }  // namespace
 
 void GradiveqPayload::arrange(std::span<const GradiveqLayer> layers) {
@@ -200,15 +213,17 @@ void GradiveqPayload::encode_projected(const GradiveqLayer& layer, std::size_t s
                   fetch(slicing, step_.fields.mean, places, mean_copy_), layer.mean_share * share_,
                   tile);
   if (layer.fresh && !step_.fields.kept.empty()) {
-    kernels::add(tile, fetch(slicing, std::span<const float>(step_.fields.kept), places, kept_copy_));
+    kernels::add(tile,
+                 fetch(slicing, std::span<const float>(step_.fields.kept), places, kept_copy_));
   }
+  const auto ahead = ahead_of(slicing, places, {step_.fields.values, step_.fields.mean});
   const std::size_t stride = basis.projected_stride();
   if (stride == basis.rank()) {
-    basis.project(tile, wire);
+    basis.project(tile, wire, ahead);
     return;
   }
   const auto projected = std::span(projected_).first(count * stride);
-  basis.project(tile, projected);
+  basis.project(tile, projected, ahead);
   for (std::size_t i = 0; i < count; ++i) {
     std::copy_n(&projected[i * stride], basis.rank(), &wire[i * basis.rank()]);
   }
@@ -222,7 +237,8 @@ void GradiveqPayload::decode_projected(const GradiveqLayer& layer, std::size_t s
   const std::size_t count = wire.size() / basis.rank();
   const UnitRange places{slice * basis.slice(), (slice + count) * basis.slice()};
   const std::size_t stride = basis.rebuilt_stride();
-  basis.rebuild(wire, std::span(tile_).first(count * stride));
+  basis.rebuild(wire, std::span(tile_).first(count * stride),
+                ahead_of(slicing, places, {fields.values, fields.mean, fields.kept}));
   for (std::size_t i = 1; i < count && stride != basis.slice(); ++i) {
     std::memmove(&tile_[i * basis.slice()], &tile_[i * stride], basis.slice() * sizeof(float));
   }

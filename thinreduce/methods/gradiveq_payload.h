@@ -1,9 +1,9 @@
 // What GradiVeQ sends round the ring in a compressed step: projections of slices, some slices
 // whole, elements that fill no slice, and one vote a layer.
 //
-// A unit is a run of slices of one layer, or a run of a layer's uncompressed elements, so that units
-// are about equally long; the votes are the last unit. Segments are encoded right before they leave
-// and decoded as soon as they are complete.
+// A unit is a run of slices of one layer, or a run of a layer's uncompressed elements, so that
+// units are about equally long; the votes are the last unit. Segments are encoded right before they
+// leave and decoded as soon as they are complete.
 #pragma once
 
 #include <cstdint>
@@ -88,8 +88,8 @@ class GradiveqPayload final : public RingPayload {
   std::vector<std::size_t> slices_per_unit_;  // of each layer
   std::vector<Unit> units_;
   Step step_;
-  float share_ = 1;                     // 1 / world
-  std::vector<std::size_t> ends_{0};    // in floats, one more than units
+  float share_ = 1;                      // 1 / world
+  std::vector<std::size_t> ends_{0};     // in floats, one more than units
   std::vector<std::uint8_t> delivered_;  // units
   std::vector<float> wire_;
   // Copies of slices, for layers whose string is not the memory, and what the kernels pad.

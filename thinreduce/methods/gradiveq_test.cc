@@ -69,7 +69,8 @@ std::vector<float> residual_of(const MemoryArchive& archive, std::size_t slice) 
     std::vector<double> projection(rank);
     for (std::size_t k = 0; k < slice; ++k) {
       for (std::size_t j = 0; j < rank; ++j) {
-        projection[j] += static_cast<double>(basis[k * rank + j]) * static_cast<double>(kept[s + k]);
+        projection[j] +=
+            static_cast<double>(basis[k * rank + j]) * static_cast<double>(kept[s + k]);
       }
     }
     for (std::size_t k = 0; k < slice; ++k) {
