@@ -19,6 +19,7 @@ struct BenchCodecOptions {
   std::size_t floats = 25'600'000;
   int steps = 7;
   std::filesystem::path gradients;  // recorded by `train --save-gradients`; empty: synthetic ones
+  int warmup = -1;  // untimed steps; -1: the method's uncompressed steps and one more
   bool json = false;
 };
 int bench_codec(const BenchCodecOptions& options);
@@ -31,6 +32,8 @@ struct BenchReduceOptions {
   std::vector<std::string> specs;  // empty: every method with its defaults
   std::size_t floats = 25'600'000;
   int steps = 5;
+  int warmup = -1;     // as above
+  bool cycle = false;  // time a whole cycle of the method as well
   bool json = false;
   LaunchOptions launch;
 };

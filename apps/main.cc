@@ -50,6 +50,14 @@ int run_trainer(int argc, char** argv) {
   return kFailed;
 }
 
+void add_warmup_option(CLI::App& command, int& warmup) {
+  command
+      .add_option("--warmup", warmup,
+                  "untimed steps before; auto: until the method compresses, and one more")
+      ->check(CLI::Range(0, 1000000))
+      ->default_str("auto");
+}
+
 int run(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "train") return run_trainer(argc, argv);
   CLI::App app{"Gradient all-reduce with far fewer bytes on the wire.", "thinreduce"};
@@ -79,6 +87,7 @@ int run(int argc, char** argv) {
       ->type_name("DIR")
       ->excludes("--floats")
       ->excludes("--steps");
+  add_warmup_option(*codec_command, codec.warmup);
   codec_command->add_flag("--json", codec.json, "as JSON, for scripts");
 
   BenchReduceOptions reduce;
@@ -91,6 +100,9 @@ int run(int argc, char** argv) {
   reduce_command->add_option("--floats", reduce.floats, "size of the gradient")
       ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 32U));
   reduce_command->add_option("--steps", reduce.steps, "timed steps")->check(CLI::Range(1, 10000));
+  add_warmup_option(*reduce_command, reduce.warmup);
+  reduce_command->add_flag("--cycle", reduce.cycle,
+                           "time a whole cycle of the method too, uncompressed steps included");
   reduce_command
       ->add_option("--transport", reduce.launch.transport,
                    "threads of this process, processes over gloo, or processes over mpi")

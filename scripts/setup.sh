@@ -4,7 +4,7 @@
 set -euo pipefail
 
 build=(build-essential cmake ninja-build pkg-config
-       libhwy-dev libfmt-dev libxxhash-dev libcli11-dev nlohmann-json3-dev
+       libhwy-dev libeigen3-dev libfmt-dev libxxhash-dev libcli11-dev nlohmann-json3-dev
        libgloo-dev libopenmpi-dev openmpi-bin
        libtorch-dev libopenblas0-openmp libpng-dev
        libgtest-dev libgmock-dev libbenchmark-dev

@@ -54,6 +54,13 @@ struct MethodSetup {
   std::uint64_t seed = 0;
 };
 
+// Methods that do not compress every step alike: so many uncompressed steps at the start, then the
+// pattern repeats after `steps`. Benchmarks need to know.
+struct Cycle {
+  std::uint64_t start = 0;
+  std::uint64_t steps = 1;
+};
+
 struct MethodInfo {
   std::string name;
   std::uint16_t wire_id = 0;  // in frames; never reused
@@ -64,6 +71,7 @@ struct MethodInfo {
   std::function<std::unique_ptr<Method>(const Options&, const MethodSetup&)> make;
   // The method keeps the momentum: an optimizer on top of it must not add its own.
   bool momentum_inside = false;
+  std::function<Cycle(const Options&)> cycle = [](const Options&) { return Cycle{}; };
 };
 
 }  // namespace thinreduce

@@ -1,0 +1,51 @@
+// GradiVeQ: slices of neighbouring gradients are projected onto the few directions in which they
+// vary, and the projections are summed inside a pipelined ring.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "thinreduce/collective/ring.h"
+#include "thinreduce/methods/method.h"
+
+namespace thinreduce {
+
+struct GradiveqSettings {
+  // What decides the rank of a basis; the first that is not zero.
+  struct RankRule {
+    std::size_t rank = 0;
+    double energy = 0;  // the least share of the samples' energy that is kept
+    double ratio = 8;   // floats of a slice for each float of its projection
+  };
+  // When gradients travel uncompressed and when bases are renewed, in steps.
+  struct Schedule {
+    bool phases = false;  // else running
+    std::uint64_t warmup = 10;
+    std::uint64_t collect = 100;
+    std::uint64_t interval = 100;
+  };
+
+  std::size_t slice = 0;  // 0: from the layer's shape
+  std::string layout = "auto";
+  RankRule rule;
+  Schedule schedule;
+  double sample = 0.004;
+  double flush = 0.004;
+  double trigger = 0.5;  // 0: never
+  bool feedback = true;
+  // The ring; tests replace it.
+  std::function<void(Exchange&, RingPayload&)> ring = [](Exchange& exchange, RingPayload& payload) {
+    ring_sum(exchange, payload);
+  };
+};
+
+[[nodiscard]] std::unique_ptr<Method> make_gradiveq(const GradiveqSettings& settings,
+                                                    const MethodSetup& setup);
+// Throws Error{bad_spec} for options that contradict each other.
+[[nodiscard]] GradiveqSettings gradiveq_settings(const Options& options);
+[[nodiscard]] MethodInfo gradiveq_info();
+
+}  // namespace thinreduce

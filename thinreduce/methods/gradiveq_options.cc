@@ -1,0 +1,106 @@
+// GradiVeQ's options as text.
+#include <algorithm>
+#include <limits>
+
+#include "thinreduce/error.h"
+#include "thinreduce/methods/gradiveq.h"
+
+namespace thinreduce {
+namespace {
+
+// A number, or a word that stands for something else.
+OptionInfo or_word(OptionInfo option, const char* word) {
+  option.choices = {word};
+  return option;
+}
+
+// The same, and the word is the default.
+OptionInfo word_or(OptionInfo option, const char* word) {
+  option = or_word(std::move(option), word);
+  option.default_value = word;
+  return option;
+}
+
+std::uint64_t whole_number(const Options& options, const char* name) {
+  return static_cast<std::uint64_t>(options.integer(name));
+}
+
+}  // namespace
+
+GradiveqSettings gradiveq_settings(const Options& options) {
+  GradiveqSettings settings;
+  if (options.text("slice") != "auto") settings.slice = whole_number(options, "slice");
+  settings.layout = options.text("layout");
+  if (options.text("rank") != "auto") settings.rule.rank = whole_number(options, "rank");
+  if (options.text("energy") != "off") settings.rule.energy = options.number("energy");
+  settings.rule.ratio = options.number("ratio");
+  if (settings.rule.rank > 0 && settings.rule.energy > 0) {
+    throw Error(ErrorCode::bad_spec, "gradiveq: give rank or energy, not both");
+  }
+  if (settings.slice > 0 && settings.rule.rank > settings.slice) {
+    throw Error(ErrorCode::bad_spec, "gradiveq: rank is at most slice");
+  }
+  auto& schedule = settings.schedule;
+  schedule.phases = options.text("sampling") == "phases";
+  schedule.warmup = whole_number(options, "warmup");
+  schedule.collect = whole_number(options, "collect");
+  schedule.interval = schedule.phases ? 400 : 100;
+  if (options.text("interval") != "auto") schedule.interval = whole_number(options, "interval");
+  settings.sample = options.number("sample");
+  settings.flush = options.number("flush");
+  settings.trigger = options.text("trigger") == "off" ? 0 : options.number("trigger");
+  settings.feedback = options.on("feedback");
+  return settings;
+}
+
+MethodInfo gradiveq_info() {
+  constexpr long long kManySteps = std::numeric_limits<std::int32_t>::max();
+  MethodInfo info;
+  info.name = "gradiveq";
+  info.wire_id = 4;
+  info.algebra = Algebra::sum;
+  info.summary =
+      "projections of slices onto the directions in which they vary most, summed as such";
+  info.paper =
+      "Yu et al. 2018, GradiVeQ: Vector Quantization for Bandwidth-Efficient Gradient "
+      "Aggregation in Distributed CNN Training";
+  info.options = {
+      word_or(OptionInfo::integer("slice", 256, 2, 4096, "floats of a slice; auto: from the shape"),
+              "auto"),
+      OptionInfo::number("ratio", 8, 1, 4096, "floats of a slice for each that is sent"),
+      word_or(OptionInfo::integer("rank", 32, 1, 4096, "floats sent for a slice, instead of ratio"),
+              "auto"),
+      word_or(OptionInfo::number("energy", 0.99, 0.01, 1,
+                                 "share of the energy that bases keep, instead of ratio"),
+              "off"),
+      OptionInfo::choice("layout", "auto", {"auto", "paper", "channel", "row"},
+                         "which elements of a tensor are neighbours; auto: what loses least"),
+      OptionInfo::choice("sampling", "running", {"running", "phases"},
+                         "some slices whole at every step, or all in phases of their own"),
+      OptionInfo::integer("warmup", 10, 0, kManySteps, "uncompressed steps at the start"),
+      OptionInfo::integer("collect", 100, 1, kManySteps, "phases: uncompressed steps of a cycle"),
+      word_or(OptionInfo::integer("interval", 100, 1, kManySteps,
+                                  "steps between bases; auto: 100, with phases 400"),
+              "auto"),
+      OptionInfo::number("sample", 0.004, 0, 0.5, "running: share of slices sampled in a step"),
+      OptionInfo::number("flush", 0.004, 0, 0.5,
+                         "running: share of slices whose residual is sent whole in a step"),
+      or_word(OptionInfo::number("trigger", 0.5, 0.001, 1,
+                                 "loss at which a rank votes for new bases; off: never"),
+              "off"),
+      OptionInfo::on_off("feedback", true, "keep what is lost and send it later; off: forget it"),
+  };
+  info.make = [](const Options& options, const MethodSetup& setup) {
+    return make_gradiveq(gradiveq_settings(options), setup);
+  };
+  info.cycle = [](const Options& options) {
+    const auto schedule = gradiveq_settings(options).schedule;
+    if (schedule.phases) {
+      return Cycle{schedule.warmup + schedule.collect, schedule.collect + schedule.interval};
+    }
+    return Cycle{std::max<std::uint64_t>(1, schedule.warmup), schedule.interval};
+  };
+  return info;
+}
+
+}  // namespace thinreduce

@@ -1,0 +1,465 @@
+#include "thinreduce/methods/gradiveq.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "tests/gradiveq_world.h"
+#include "thinreduce/error.h"
+#include "thinreduce/methods/registry.h"
+
+namespace thinreduce {
+namespace {
+
+const std::vector<std::vector<std::int64_t>> kRealShapes = {
+    {16, 16, 3, 3}, {16}, {10, 512}, {8, 3, 5, 5}, {12, 17}};
+
+GradiveqSettings quick(std::uint64_t warmup, std::uint64_t interval) {
+  GradiveqSettings settings;
+  settings.schedule.warmup = warmup;
+  settings.schedule.interval = interval;
+  settings.schedule.collect = 3;
+  return settings;
+}
+
+BucketLayout shapeless(std::size_t elements) {
+  return {.id = 0, .elements = elements, .tensors = {}};
+}
+
+// Slices of `slice` floats in a space of `rank` dimensions, the same space for all seeds.
+PerRank low_rank_gradients(int world, std::size_t slices, std::size_t slice, std::size_t rank,
+                           unsigned seed) {
+  const auto directions = normal_gradients(static_cast<int>(rank), slice, 99);
+  const auto amounts = normal_gradients(world, slices * rank, seed);
+  PerRank gradients(static_cast<std::size_t>(world), std::vector<float>(slices * slice));
+  for (std::size_t r = 0; r < gradients.size(); ++r) {
+    for (std::size_t s = 0; s < slices; ++s) {
+      for (std::size_t j = 0; j < rank; ++j) {
+        for (std::size_t k = 0; k < slice; ++k) {
+          gradients[r][s * slice + k] += amounts[r][s * rank + j] * directions[j][k];
+        }
+      }
+    }
+  }
+  return gradients;
+}
+
+double error_of(const std::vector<float>& mean, const PerRank& gradients) {
+  const auto sum = exact_sum(gradients);
+  double error = 0;
+  double energy = 0;
+  for (std::size_t i = 0; i < sum.size(); ++i) {
+    const double truth = sum[i] / static_cast<double>(gradients.size());
+    error += std::pow(static_cast<double>(mean[i]) - truth, 2);
+    energy += truth * truth;
+  }
+  return energy > 0 ? error / energy : error;
+}
+
+// What a rank holds back, of a bucket that is one run: the part of `kept` that was not sent.
+std::vector<float> residual_of(const MemoryArchive& archive, std::size_t slice) {
+  std::vector<float> kept = archive.find("kept");
+  const auto rank = archive.find_number("rank");
+  if (archive.find_number("fresh") != 0 || rank == 0) return kept;
+  const auto& basis = archive.find("basis");
+  for (std::size_t s = 0; s + slice <= kept.size(); s += slice) {
+    std::vector<double> projection(rank);
+    for (std::size_t k = 0; k < slice; ++k) {
+      for (std::size_t j = 0; j < rank; ++j) {
+        projection[j] +=
+            static_cast<double>(basis[k * rank + j]) * static_cast<double>(kept[s + k]);
+      }
+    }
+    for (std::size_t k = 0; k < slice; ++k) {
+      double sent = 0;
+      for (std::size_t j = 0; j < rank; ++j) {
+        sent += static_cast<double>(basis[k * rank + j]) * projection[j];
+      }
+      kept[s + k] -= static_cast<float>(sent);
+    }
+  }
+  return kept;
+}
+
+TEST(Gradiveq, SameBitsInAllWorldsAndShapes) {
+  for (const char* layout : {"auto", "paper", "channel", "row"}) {
+    for (const int world : {1, 2, 3, 4, 7, 8}) {
+      if (world > 4 && std::string(layout) != "auto") continue;
+      SCOPED_TRACE(testing::Message() << world << " ranks, " << layout);
+      auto settings = quick(2, 4);
+      settings.layout = layout;
+      auto shapes = layout_of(kRealShapes);
+      const auto elements = shapes.elements;
+      GradiveqWorld ranks(world, settings, std::move(shapes));
+      for (unsigned step = 0; step < 9; ++step) {
+        const auto gradients = normal_gradients(world, elements, step);
+        const auto mean = ranks.mean(gradients);
+        if (step < 2) {
+          EXPECT_LT(error_of(mean, gradients), 1e-12);
+        } else if (ranks.statistics[0].at("renewed") == 0) {
+          EXPECT_LT(ranks.payload_bytes[0], elements * 4 / 3);
+        }
+      }
+    }
+  }
+}
+
+TEST(Gradiveq, OddSizes) {
+  for (const std::size_t elements : {0, 1, 2, 5, 63, 1000, 1009, 4099}) {
+    for (const int world : {1, 2, 3}) {
+      SCOPED_TRACE(testing::Message() << world << " ranks, " << elements << " elements");
+      for (const bool phases : {false, true}) {
+        auto settings = quick(1, 3);
+        settings.schedule.phases = phases;
+        GradiveqWorld ranks(world, settings, shapeless(elements));
+        for (unsigned step = 0; step < 12; ++step) {
+          const auto mean = ranks.mean(normal_gradients(world, elements, step));
+          for (const float value : mean) ASSERT_TRUE(std::isfinite(value));
+        }
+      }
+    }
+  }
+}
+
+TEST(Gradiveq, LowRankGradientsAreExactOnceTheBasisIsKnown) {
+  constexpr std::size_t kSlices = 40;
+  for (const auto& [slice, rank] : {std::pair<std::size_t, std::size_t>{16, 2}, {40, 5}, {64, 8}}) {
+    for (const int world : {1, 2, 4, 8}) {
+      for (const bool phases : {false, true}) {
+        SCOPED_TRACE(testing::Message() << slice << " " << rank << ", " << world << " ranks");
+        auto settings = quick(3, 50);
+        settings.schedule.phases = phases;
+        settings.slice = slice;
+        settings.rule.rank = rank;
+        GradiveqWorld ranks(world, settings, shapeless(kSlices * slice + 3));
+        for (unsigned step = 0; step < 10; ++step) {
+          auto gradients = low_rank_gradients(world, kSlices, slice, rank, step);
+          for (auto& gradient : gradients) gradient.resize(kSlices * slice + 3, 0.5f);
+          EXPECT_LT(error_of(ranks.mean(gradients), gradients), 1e-11) << step;
+        }
+        EXPECT_LT(ranks.statistics[0].at("loss"), 1e-5);
+      }
+    }
+  }
+}
+
+TEST(Gradiveq, FullRankIsExact) {
+  auto settings = quick(1, 3);
+  settings.slice = 24;
+  settings.rule.rank = 24;
+  GradiveqWorld ranks(3, settings, shapeless(24 * 30 + 7));
+  for (unsigned step = 0; step < 10; ++step) {
+    const auto gradients = normal_gradients(3, 24 * 30 + 7, step);
+    EXPECT_LT(error_of(ranks.mean(gradients), gradients), 1e-11) << step;
+  }
+}
+
+// Encodes everything before the ring starts and decodes everything after it has ended.
+class Unpipelined final : public RingPayload {
+ public:
+  explicit Unpipelined(RingPayload& inner) : inner_(inner) { inner.encode({0, inner.units()}); }
+  [[nodiscard]] std::size_t units() const override { return inner_.units(); }
+  [[nodiscard]] std::size_t unit_bytes() const override { return inner_.unit_bytes(); }
+  [[nodiscard]] std::span<std::byte> wire(UnitRange range, int summed) override {
+    return inner_.wire(range, summed);
+  }
+  void encode(UnitRange) override {}
+  void add(UnitRange range, int summed, std::span<const std::byte> incoming) override {
+    inner_.add(range, summed, incoming);
+  }
+  void decode(UnitRange) override {}
+
+ private:
+  RingPayload& inner_;
+};
+
+TEST(Gradiveq, PipelinedIsPlainBitForBit) {
+  const auto tiny = [](Exchange& exchange, RingPayload& payload) {
+    ring_sum(exchange, payload, RingOptions{.segment_bytes = 600});
+  };
+  const auto huge = [](Exchange& exchange, RingPayload& payload) {
+    ring_sum(exchange, payload, RingOptions{.segment_bytes = 1 << 30});
+  };
+  const auto plain = [](Exchange& exchange, RingPayload& payload) {
+    Unpipelined whole(payload);
+    ring_sum(exchange, whole);
+    payload.decode({0, payload.units()});
+  };
+  for (const int world : {1, 2, 3, 4, 7}) {
+    SCOPED_TRACE(testing::Message() << world << " ranks");
+    std::vector<std::unique_ptr<GradiveqWorld>> worlds;
+    std::size_t elements = 0;
+    for (int which = 0; which < 4; ++which) {
+      auto settings = quick(2, 5);
+      settings.sample = settings.flush = 0.05;
+      if (which == 1) settings.ring = tiny;
+      if (which == 2) settings.ring = huge;
+      if (which == 3) settings.ring = plain;
+      auto shapes = layout_of({{32, 16, 3, 3}, {10, 512}, {7, 11}});
+      elements = shapes.elements;
+      worlds.push_back(std::make_unique<GradiveqWorld>(world, settings, std::move(shapes)));
+    }
+    for (unsigned step = 0; step < 14; ++step) {
+      const auto gradients = normal_gradients(world, elements, step);
+      const auto expected = worlds[0]->mean(gradients);
+      for (std::size_t which = 1; which < worlds.size(); ++which) {
+        const auto mean = worlds[which]->mean(gradients);
+        ASSERT_EQ(std::memcmp(mean.data(), expected.data(), elements * sizeof(float)), 0)
+            << "variant " << which << ", step " << step;
+      }
+    }
+  }
+}
+
+// Nothing correlates, so seven eighths of every gradient are lost at first.
+TEST(Gradiveq, WhiteNoiseIsConserved) {
+  constexpr std::size_t kSlice = 32;
+  constexpr std::size_t kElements = kSlice * 50 + 9;
+  for (const bool phases : {false, true}) {
+    auto settings = quick(2, 7);
+    settings.schedule.phases = phases;
+    settings.slice = kSlice;
+    settings.sample = settings.flush = 0.03;
+    settings.trigger = 0;
+    GradiveqWorld ranks(3, settings, shapeless(kElements));
+    std::vector<double> given(kElements);
+    std::vector<double> applied(kElements);
+    for (unsigned step = 0; step < 40; ++step) {
+      const auto gradients = normal_gradients(3, kElements, step);
+      const auto sum = exact_sum(gradients);
+      const auto mean = ranks.mean(gradients);
+      for (std::size_t i = 0; i < kElements; ++i) {
+        given[i] += sum[i];
+        applied[i] += 3.0 * static_cast<double>(mean[i]);
+      }
+      if (step % 6 != 3) continue;
+      auto total = applied;
+      double held = 0;
+      for (std::size_t rank = 0; rank < 3; ++rank) {
+        const auto residual = residual_of(ranks.saved(rank), kSlice);
+        for (std::size_t i = 0; i < kElements; ++i) {
+          total[i] += static_cast<double>(residual[i]);
+          held += std::abs(static_cast<double>(residual[i]));
+        }
+      }
+      // Roundings of sums of up to 40 normal numbers.
+      for (std::size_t i = 0; i < kElements; ++i) ASSERT_NEAR(total[i], given[i], 2e-4) << step;
+      if (ranks.statistics[0].contains("loss")) {
+        EXPECT_GT(held, 1);
+      }
+    }
+  }
+}
+
+TEST(Gradiveq, WhiteNoiseIsNoticed) {
+  constexpr std::size_t kElements = 32 * 60;
+  // By the energy rule: bases would not pay, so gradients travel whole and arrive exactly.
+  auto by_energy = quick(8, 20);
+  by_energy.slice = 32;
+  by_energy.rule.energy = 0.95;
+  GradiveqWorld honest(2, by_energy, shapeless(kElements));
+  // By the trigger: most ranks lose more than half, so bases are renewed as often as allowed.
+  auto by_trigger = quick(8, 64);
+  by_trigger.slice = 32;
+  GradiveqWorld alarmed(2, by_trigger, shapeless(kElements));
+  auto silenced_settings = by_trigger;
+  silenced_settings.trigger = 0;
+  GradiveqWorld silenced(2, silenced_settings, shapeless(kElements));
+  double renewals = 0;
+  for (unsigned step = 0; step < 40; ++step) {
+    const auto gradients = normal_gradients(2, kElements, step);
+    EXPECT_LT(error_of(honest.mean(gradients), gradients), 1e-12);
+    (void)alarmed.mean(gradients);
+    (void)silenced.mean(gradients);
+    if (step < 8) continue;
+    renewals += alarmed.statistics[0].at("renewed");
+    EXPECT_GT(alarmed.statistics[0].at("loss"), 0.7);
+    EXPECT_EQ(silenced.statistics[0].at("renewed"), 0);
+  }
+  EXPECT_EQ(renewals, 4);  // every eighth of 64 steps
+}
+
+// A layer that was noise and then lies in few dimensions is compressed again.
+TEST(Gradiveq, TheEnergyRuleComesBack) {
+  auto settings = quick(4, 6);
+  settings.slice = 32;
+  settings.rule.energy = 0.9;
+  settings.sample = 0.5;
+  GradiveqWorld ranks(2, settings, shapeless(32 * 60));
+  for (unsigned step = 0; step < 6; ++step) (void)ranks.mean(normal_gradients(2, 32 * 60, step));
+  EXPECT_EQ(ranks.saved(0).find_number("rank"), 0U);
+  for (unsigned step = 6; step < 60; ++step) {
+    (void)ranks.mean(low_rank_gradients(2, 60, 32, 3, step));
+  }
+  EXPECT_EQ(ranks.saved(0).find_number("rank"), 3U);
+}
+
+// The layout in which slices correlate wins, and all ranks know.
+TEST(Gradiveq, AutoChoosesTheOrderThatLosesLeast) {
+  for (const std::string truth : {"paper", "row"}) {
+    constexpr std::size_t kOut = 32;
+    constexpr std::size_t kIn = 64;
+    auto settings = quick(6, 50);
+    settings.slice = 32;
+    settings.rule.rank = 2;
+    GradiveqWorld ranks(3, settings, layout_of({{kOut, kIn}}));
+    double last = 1;
+    for (unsigned step = 0; step < 8; ++step) {
+      auto gradients = low_rank_gradients(3, kOut * kIn / 32, 32, 2, step);
+      if (truth == "paper") {
+        for (auto& gradient : gradients) {
+          auto turned = gradient;
+          for (std::size_t o = 0; o < kOut; ++o) {
+            for (std::size_t i = 0; i < kIn; ++i) turned[o * kIn + i] = gradient[i * kOut + o];
+          }
+          gradient = turned;
+        }
+      }
+      last = error_of(ranks.mean(gradients), gradients);
+    }
+    EXPECT_LT(last, 1e-10) << truth;
+    EXPECT_EQ(ranks.saved(1).find_number("order"), truth == "paper" ? 1U : 0U);
+  }
+}
+
+// Save at any moment, load into new methods: the rest of the run has the same bits.
+TEST(Gradiveq, SavedStateResumesToTheSameBits) {
+  for (const bool phases : {false, true}) {
+    for (const unsigned moment : {1U, 3U, 4U, 7U, 11U, 15U}) {
+      SCOPED_TRACE(testing::Message() << "saved after " << moment << " steps, phases " << phases);
+      auto settings = quick(3, 5);
+      settings.schedule.phases = phases;
+      settings.sample = settings.flush = 0.05;
+      const auto layout = layout_of({{16, 8, 3, 3}, {10, 256}});
+      GradiveqWorld whole(3, settings, layout);
+      GradiveqWorld first(3, settings, layout);
+      GradiveqWorld second(3, settings, layout);
+      for (unsigned step = 0; step < 22; ++step) {
+        const auto gradients = normal_gradients(3, layout.elements, step);
+        const auto expected = whole.mean(gradients);
+        if (step < moment) (void)first.mean(gradients);
+        if (step + 1 == moment) {
+          for (std::size_t rank = 0; rank < 3; ++rank) second.load(rank, first.saved(rank));
+        }
+        if (step < moment) continue;
+        const auto resumed = second.mean(gradients);
+        ASSERT_EQ(std::memcmp(resumed.data(), expected.data(), expected.size() * sizeof(float)), 0)
+            << "step " << step;
+        ASSERT_EQ(second.methods[0]->fingerprint(), whole.methods[0]->fingerprint());
+      }
+    }
+  }
+}
+
+TEST(Gradiveq, StateOfAnotherLayoutIsRefused) {
+  GradiveqWorld small(1, quick(1, 5), layout_of({{16, 16}}));
+  GradiveqWorld large(1, quick(1, 5), layout_of({{16, 16}, {32, 32}}));
+  for (unsigned step = 0; step < 3; ++step) {
+    (void)small.mean(normal_gradients(1, 256, step));
+    (void)large.mean(normal_gradients(1, 1280, step));
+  }
+  auto archive = large.saved(0);
+  archive.loading = true;
+  EXPECT_THROW(small.methods[0]->state(archive), Error);
+  // A basis cut short.
+  GradiveqWorld other(1, quick(1, 5), layout_of({{16, 16}}));
+  for (unsigned step = 0; step < 3; ++step) (void)other.mean(normal_gradients(1, 256, step));
+  auto cut = other.saved(0);
+  for (auto& [name, values] : cut.vectors) {
+    if (name == "basis") values.pop_back();
+  }
+  cut.loading = true;
+  EXPECT_THROW(other.methods[0]->state(cut), Error);
+}
+
+// Rank 1 is gone: rank 0 keeps what it held and its whole gradient.
+TEST(Gradiveq, FailedExchangeKeepsTheGradient) {
+  for (const unsigned before : {0U, 2U, 3U, 6U}) {
+    SCOPED_TRACE(before);
+    auto settings = quick(2, 4);
+    settings.slice = 16;
+    settings.trigger = 0;
+    GradiveqWorld ranks(2, settings, shapeless(16 * 40 + 5));
+    for (unsigned step = 0; step < before; ++step) {
+      (void)ranks.mean(normal_gradients(2, 16 * 40 + 5, step));
+    }
+    auto expected = residual_of(ranks.saved(0), 16);
+    const auto gradients = normal_gradients(2, 16 * 40 + 5, 50);
+    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += gradients[0][i];
+    ranks.transport(1).abandon("this rank leaves");
+    (void)ranks.step(gradients);
+    ASSERT_NE(ranks.thrown[0], nullptr);
+    const auto residual = residual_of(ranks.saved(0), 16);
+    for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(residual[i], expected[i], 1e-5);
+  }
+}
+
+TEST(Gradiveq, StateIsTwoBucketsAndTheBases) {
+  auto settings = quick(2, 10);
+  settings.slice = 64;
+  GradiveqWorld ranks(2, settings, shapeless(64 * 500));
+  for (unsigned step = 0; step < 5; ++step) (void)ranks.mean(normal_gradients(2, 64 * 500, step));
+  std::size_t floats = 0;
+  for (const auto& [name, values] : ranks.saved(0).vectors) floats += values.size();
+  EXPECT_LE(floats, 2 * 64 * 500 + 64 * 8 + 64 * 64 + 8);
+}
+
+TEST(Gradiveq, DefaultsSendAnEighth) {
+  constexpr std::size_t kElements = 256 * 2000;
+  auto settings = gradiveq_settings(Spec::parse("gradiveq").options);
+  settings.schedule.warmup = 1;
+  GradiveqWorld ranks(2, settings, shapeless(kElements));
+  (void)ranks.mean(normal_gradients(2, kElements, 0));
+  for (unsigned step = 1; step < 6; ++step) {
+    (void)ranks.mean(normal_gradients(2, kElements, step));
+    EXPECT_GT(kElements * 4.0 / static_cast<double>(ranks.payload_bytes[0]), 7.5);
+  }
+}
+
+TEST(Gradiveq, WithoutFeedbackNothingIsKept) {
+  auto settings = quick(1, 5);
+  settings.feedback = false;
+  GradiveqWorld ranks(2, settings, shapeless(4000));
+  for (unsigned step = 0; step < 8; ++step) (void)ranks.mean(normal_gradients(2, 4000, step));
+  for (const auto& [name, values] : ranks.saved(0).vectors) EXPECT_NE(name, "kept");
+}
+
+TEST(Gradiveq, GradientsThatOverflowAreAnErrorOnAllRanks) {
+  GradiveqWorld ranks(2, quick(1, 5), shapeless(1000));
+  (void)ranks.mean(normal_gradients(2, 1000, 0));
+  (void)ranks.step(PerRank(2, std::vector<float>(1000, 3e38f)));
+  for (const auto& thrown : ranks.thrown) EXPECT_NE(thrown, nullptr);
+}
+
+TEST(Gradiveq, RawTensorsAreLeftAlone) {
+  auto layout = layout_of({{16, 16}, {64, 64}});
+  layout.tensors[0].raw = true;
+  auto settings = quick(1, 50);
+  settings.trigger = 0;
+  GradiveqWorld ranks(2, settings, layout);
+  for (unsigned step = 0; step < 4; ++step) {
+    auto gradients = normal_gradients(2, layout.elements, step);
+    for (auto& gradient : gradients) std::fill_n(gradient.begin(), 256, 0.0f);
+    (void)ranks.mean(gradients);
+  }
+  EXPECT_LT(ranks.payload_bytes[0], 64 * 64 * 4 / 4);
+}
+
+TEST(Gradiveq, OptionsAreChecked) {
+  for (const char* spec :
+       {"gradiveq:slice=1", "gradiveq:ratio=0.5", "gradiveq:layout=column",
+        "gradiveq:sampling=never", "gradiveq:energy=0", "gradiveq:rank=0", "gradiveq:trigger=2"}) {
+    EXPECT_THROW((void)Spec::parse(spec), Error) << spec;
+  }
+  for (const char* spec : {"gradiveq:rank=8,energy=0.9", "gradiveq:slice=16,rank=17"}) {
+    EXPECT_THROW((void)gradiveq_settings(Spec::parse(spec).options), Error) << spec;
+  }
+  EXPECT_EQ(gradiveq_settings(Spec::parse("gradiveq:sampling=phases").options).schedule.interval,
+            400U);
+}
+
+}  // namespace
+}  // namespace thinreduce
