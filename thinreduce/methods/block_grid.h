@@ -1,0 +1,51 @@
+// The grid on which a bucket is quantized: blocks of elements, each with a step of its own that
+// follows from the block's largest magnitude, and 2M + 1 points, M on each side of zero.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "thinreduce/kernels/random.h"
+
+namespace thinreduce {
+
+struct BlockGrid {
+  std::size_t elements = 0;  // of the bucket
+  std::size_t block = 1;     // elements a block; the last may have fewer
+  std::uint32_t most = 1;    // M
+
+  [[nodiscard]] std::size_t blocks() const { return (elements + block - 1) / block; }
+  [[nodiscard]] std::uint32_t symbols() const { return 2 * most + 1; }
+
+  // The step of a block: largest/M and a little more, so that rounding never leaves the grid; never
+  // so small that 1/step overflows. 0 for a block of zeros.
+  [[nodiscard]] float step(float largest) const;
+
+  // Elements [first, first + count), for the functions below. `largest` is one value a block of the
+  // whole bucket.
+
+  // Sets `largest` of the blocks that begin in the range, which must end with a block. With `clip`
+  // above 0, to at most that many root mean squares of the block.
+  void measure(std::span<const float> values, std::size_t first, double clip,
+               std::span<float> largest) const;
+
+  // Codes 0 to 2M; values beyond the grid get its last point.
+  void quantize(std::span<const float> values, std::size_t first, std::span<const float> largest,
+                kernels::RandomKey key, std::span<std::uint32_t> codes) const;
+
+  // What codes stand for: the sum over `sum.keys` ranks, times `sum.share`.
+  struct Sum {
+    std::span<const kernels::RandomKey> keys;  // dither to subtract
+    std::uint32_t ranks = 1;                   // in the sum
+    float share = 1;
+  };
+  // The result is finite, whatever the codes; see kernels::dequantize for their range.
+  void dequantize(std::span<const std::uint32_t> codes, std::size_t first,
+                  std::span<const float> largest, const Sum& sum, std::span<float> values) const;
+
+  // Of the whole bucket: leaves in `values` what lies beyond the grid.
+  void keep_clipped(std::span<float> values, std::span<const float> largest) const;
+};
+
+}  // namespace thinreduce
