@@ -68,13 +68,14 @@ void quantize(std::span<const float> values, const QuantizeRun& run,
   const auto limit = hn::Set(floats, static_cast<float>(run.most));
   const auto bias = hn::Set(words, kRounderBits - run.most);
   const auto lower = hn::Set(words, 0xffff);
+  const auto column = hn::Iota(words, 0);
   std::size_t i = head;
   const auto* in = values.data();
   auto* out = codes.data();
   std::uint32_t draw = (run.first + static_cast<std::uint32_t>(head)) / 2;
   for (; i + kPair <= values.size(); i += kPair, draw += kHalf) {
     for (std::size_t lane = 0; lane < kHalf; lane += lanes) {
-      const auto index = hn::Iota(words, draw + static_cast<std::uint32_t>(lane));
+      const auto index = hn::Add(column, hn::Set(words, draw + static_cast<std::uint32_t>(lane)));
       const auto bits = random_bits(words, run.key, index);
       const std::size_t at = i + lane;
       hn::StoreU(
@@ -101,6 +102,7 @@ void dequantize(std::span<const std::uint32_t> codes, const DequantizeRun& run,
   const auto halves = hn::Set(floats, 0.5f * static_cast<float>(run.keys.size()));
   const auto bias = hn::Set(words, dequantize_bias(run));
   const auto lower = hn::Set(words, 0xffff);
+  const auto column = hn::Iota(words, 0);
   std::size_t i = head;
   const auto* in = codes.data();
   auto* out = values.data();
@@ -108,7 +110,7 @@ void dequantize(std::span<const std::uint32_t> codes, const DequantizeRun& run,
   for (; i + kPair <= values.size(); i += kPair, draw += kHalf) {
     for (std::size_t lane = 0; lane < kHalf; lane += lanes) {
       const std::size_t at = i + lane;
-      const auto index = hn::Iota(words, draw + static_cast<std::uint32_t>(lane));
+      const auto index = hn::Add(column, hn::Set(words, draw + static_cast<std::uint32_t>(lane)));
       auto even = hn::Sub(hn::ShiftLeft<16>(hn::LoadU(words, in + at)), bias);
       auto odd = hn::Sub(hn::ShiftLeft<16>(hn::LoadU(words, in + at + kHalf)), bias);
       for (const RandomKey key : run.keys) {
