@@ -32,14 +32,14 @@ void for_blocks(std::size_t block, std::size_t first, std::size_t count, Work&& 
 }
 
 // In an order that does not depend on the vector width.
-double mean_square(std::span<const float> values) {
+double square_sum(std::span<const float> values) {
   std::array<double, 8> sums{};
   for (std::size_t i = 0; i < values.size(); ++i) {
     sums[i % 8] += static_cast<double>(values[i]) * values[i];
   }
   double sum = 0;
   for (const double part : sums) sum += part;
-  return sum / static_cast<double>(values.size());
+  return sum;
 }
 
 }  // namespace
@@ -56,9 +56,18 @@ void BlockGrid::measure(std::span<const float> values, std::size_t first, double
     const auto part = values.subspan(at, run);
     largest[index] = kernels::largest_magnitude(part);
     if (clip > 0 && std::isfinite(largest[index])) {
-      const double limit = clip * std::sqrt(mean_square(part));
+      const double limit = clip * std::sqrt(square_sum(part) / static_cast<double>(run));
       if (limit < largest[index]) largest[index] = static_cast<float>(limit);
     }
+  });
+}
+
+void BlockGrid::measure_norm(std::span<const float> values, std::size_t first,
+                             std::span<float> norms) const {
+  ensure(first % block == 0, "blocks are measured whole");
+  for_blocks(block, first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
+    const double norm = std::sqrt(square_sum(values.subspan(at, run)));
+    norms[index] = static_cast<float>(std::min<double>(norm, kMostStep));
   });
 }
 

@@ -30,6 +30,9 @@ struct BlockGrid {
   void measure(std::span<const float> values, std::size_t first, double clip,
                std::span<float> largest) const;
 
+  // Sets `largest` of those blocks to their 2-norm, for methods that scale by it.
+  void measure_norm(std::span<const float> values, std::size_t first, std::span<float> norms) const;
+
   // Codes 0 to 2M; values beyond the grid get its last point.
   void quantize(std::span<const float> values, std::size_t first, std::span<const float> largest,
                 kernels::RandomKey key, std::span<std::uint32_t> codes) const;

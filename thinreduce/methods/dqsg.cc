@@ -10,6 +10,7 @@
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/methods/archive.h"
 #include "thinreduce/methods/dithered_sum.h"
+#include "thinreduce/methods/quantized_gather.h"
 #include "thinreduce/wire/random.h"
 
 namespace thinreduce {
@@ -119,6 +120,11 @@ MethodInfo dqsg_info() {
   info.options = {
       OptionInfo::integer("levels", 7, 3, 255, "number of symbols, odd: M on each side of zero"),
       OptionInfo::integer("bucket", 512, 1, 1 << 24, "elements that share a step"),
+      OptionInfo::choice("travel", "sum", {"sum", "gather", "server"},
+                         "sum: steps are agreed on, codes add inside a ring; gather: every payload "
+                         "to every rank; server: to rank 0 and back"),
+      OptionInfo::on_off("entropy", true,
+                         "gather, server: entropy coding where it pays; off: fixed length"),
       OptionInfo::on_off("feedback", false, "keep the error and add it to the next gradient"),
       OptionInfo::number("clip", 0, 0, 100,
                          "clip at so many root mean squares of a block, and keep what was clipped "
@@ -130,16 +136,27 @@ MethodInfo dqsg_info() {
       throw Error(ErrorCode::bad_spec,
                   fmt::format("dqsg: levels is odd, as many above as below zero, not {}", levels));
     }
-    if (setup.layout.elements > 0xffffffff) {
-      throw Error(ErrorCode::bad_input, "dqsg takes buckets of fewer than 2^32 elements");
+    const std::uint32_t most = (levels - 1) / 2;
+    check_quantizer("dqsg", setup, most);
+    const BlockGrid grid{.elements = setup.layout.elements,
+                         .block = static_cast<std::size_t>(options.integer("bucket")),
+                         .most = most};
+    const std::string& travel = options.text("travel");
+    if (travel == "sum") {
+      return std::make_unique<DqsgSum>(DqsgOptions{.grid = grid,
+                                                   .clip = options.number("clip"),
+                                                   .feedback = options.on("feedback"),
+                                                   .seed = setup.seed});
     }
-    return std::make_unique<DqsgSum>(
-        DqsgOptions{.grid = {.elements = setup.layout.elements,
-                             .block = static_cast<std::size_t>(options.integer("bucket")),
-                             .most = (levels - 1) / 2},
-                    .clip = options.number("clip"),
-                    .feedback = options.on("feedback"),
-                    .seed = setup.seed});
+    return make_quantized_gather({.name = "dqsg",
+                                  .grid = grid,
+                                  .travel = travel == "server"
+                                                ? QuantizedGatherOptions::Travel::server
+                                                : QuantizedGatherOptions::Travel::gather,
+                                  .clip = options.number("clip"),
+                                  .feedback = options.on("feedback"),
+                                  .entropy = options.on("entropy"),
+                                  .seed = setup.seed});
   };
   return info;
 }
