@@ -19,18 +19,6 @@ constexpr float kMostStep = std::numeric_limits<float>::max();
 // with M up to 127, and far less than anything that could be noticed.
 constexpr float kMargin = 1 + 0x1p-20f;
 
-// Calls work(block, offset, count) for each part of the range that lies in one block.
-template <typename Work>
-void for_blocks(std::size_t block, std::size_t first, std::size_t count, Work&& work) {
-  std::size_t at = 0;
-  while (at < count) {
-    const std::size_t index = (first + at) / block;
-    const std::size_t run = std::min(count - at, (index + 1) * block - (first + at));
-    work(index, at, run);
-    at += run;
-  }
-}
-
 // In an order that does not depend on the vector width.
 double square_sum(std::span<const float> values) {
   std::array<double, 8> sums{};
@@ -52,7 +40,7 @@ float BlockGrid::step(float largest) const {
 void BlockGrid::measure(std::span<const float> values, std::size_t first, double clip,
                         std::span<float> largest) const {
   ensure(first % block == 0, "blocks are measured whole");
-  for_blocks(block, first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
+  for_each_block(first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
     const auto part = values.subspan(at, run);
     largest[index] = kernels::largest_magnitude(part);
     if (clip > 0 && std::isfinite(largest[index])) {
@@ -62,22 +50,37 @@ void BlockGrid::measure(std::span<const float> values, std::size_t first, double
   });
 }
 
-void BlockGrid::measure_norm(std::span<const float> values, std::size_t first,
-                             std::span<float> norms) const {
-  ensure(first % block == 0, "blocks are measured whole");
-  for_blocks(block, first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
-    const double norm = std::sqrt(square_sum(values.subspan(at, run)));
-    norms[index] = static_cast<float>(std::min<double>(norm, kMostStep));
-  });
+BlockGrid::Elements BlockGrid::beginning_in(std::size_t first, std::size_t count) const {
+  const auto up = [&](std::size_t element) { return (element + block - 1) / block * block; };
+  return {std::min(up(first), elements), std::min(up(first + count), elements)};
+}
+
+void BlockGrid::measure_from(std::span<const float> bucket, std::size_t first, std::size_t count,
+                             double clip, std::span<float> largest) const {
+  const Elements part = beginning_in(first, count);
+  if (part.first >= part.end) return;
+  measure(bucket.subspan(part.first, part.end - part.first), part.first, clip, largest);
+}
+
+void BlockGrid::measure_norm_from(std::span<const float> bucket, std::size_t first,
+                                  std::size_t count, std::span<float> norms) const {
+  const Elements part = beginning_in(first, count);
+  if (part.first >= part.end) return;
+  const auto values = bucket.subspan(part.first, part.end - part.first);
+  for_each_block(part.first, values.size(),
+                 [&](std::size_t index, std::size_t at, std::size_t run) {
+                   const double norm = std::sqrt(square_sum(values.subspan(at, run)));
+                   norms[index] = static_cast<float>(std::min<double>(norm, kMostStep));
+                 });
 }
 
 void BlockGrid::quantize(std::span<const float> values, std::size_t first,
                          std::span<const float> largest, kernels::RandomKey key,
                          std::span<std::uint32_t> codes) const {
-  for_blocks(block, first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
+  for_each_block(first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
     const float size = step(largest[index]);
     kernels::quantize(values.subspan(at, run),
-                      {.inverse = size == 0 ? 0 : 1 / size,
+                      {.inverse = size == 0 ? 0 : gain / size,
                        .most = most,
                        .key = key,
                        .first = static_cast<std::uint32_t>(first + at)},
@@ -88,7 +91,7 @@ void BlockGrid::quantize(std::span<const float> values, std::size_t first,
 void BlockGrid::dequantize(std::span<const std::uint32_t> codes, std::size_t first,
                            std::span<const float> largest, const Sum& sum,
                            std::span<float> values) const {
-  for_blocks(block, first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
+  for_each_block(first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
     const auto out = values.subspan(at, run);
     const float size = step(largest[index]);
     if (size == 0) {
@@ -109,7 +112,7 @@ void BlockGrid::dequantize(std::span<const std::uint32_t> codes, std::size_t fir
 }
 
 void BlockGrid::keep_clipped(std::span<float> values, std::span<const float> largest) const {
-  for_blocks(block, 0, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
+  for_each_block(0, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
     const float limit = largest[index];
     for (float& value : values.subspan(at, run)) value -= std::clamp(value, -limit, limit);
   });

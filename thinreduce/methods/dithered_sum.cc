@@ -87,15 +87,7 @@ void DitheredSum::encode(UnitRange range) {
     const std::size_t count = elements_before(unit + 1) - first;
     const auto values = setup_.source.subspan(first, count);
     if (setup_.measure) {
-      // Whole blocks, in cache when blocks are not larger than it.
-      const std::size_t block = setup_.grid.block;
-      const std::size_t from = (first + block - 1) / block * block;
-      const std::size_t to =
-          std::min((first + count + block - 1) / block * block, setup_.grid.elements);
-      if (from < to) {
-        setup_.grid.measure(setup_.source.subspan(from, to - from), from, setup_.clip,
-                            setup_.largest);
-      }
+      setup_.grid.measure_from(setup_.source, first, count, setup_.clip, setup_.largest);
     }
     setup_.grid.quantize(values, first, setup_.largest,
                          setup_.keys[static_cast<std::size_t>(setup_.rank)],

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <vector>
 
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/collective/root.h"
 #include "thinreduce/error.h"
+#include "thinreduce/kernels/dither.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/methods/archive.h"
 #include "thinreduce/methods/code_payload.h"
@@ -22,6 +24,13 @@ using Options = QuantizedGatherOptions;
 // The root's answer goes back on a grid so fine that its error does not show beside the ranks'.
 constexpr std::uint32_t kAnswerMost = 127;
 constexpr int kRoot = 0;
+
+// Sums of values near the largest float may leave the range; they stop at its end.
+constexpr float kMost = std::numeric_limits<float>::max();
+constexpr float kHuge = kMost / 4;
+void keep_finite(std::span<float> values) {
+  for (float& value : values) value = std::clamp(value, -kMost, kMost);
+}
 
 // One rank's quantizer, or the root's for its answer: a grid, its payload, and the scales.
 class Quantizer {
@@ -47,14 +56,21 @@ class Quantizer {
         out);
   }
 
-  // Calls sink(first, values) for the decoded values, piece by piece. The sink may give room for
-  // them by `into`, where they are wanted as they are.
+  // Whose payload it is, and what is wanted of it.
+  struct Reading {
+    std::string what;
+    RandomKey key;
+    float share = 1;             // by which the values are multiplied
+    std::span<float> into = {};  // where to put them; empty: the sink does something else with them
+  };
+  // Calls sink(first, values) for the decoded values, piece by piece.
   template <typename Sink>
-  void read(std::span<const std::byte> bytes, const std::string& what, RandomKey key,
-            std::span<float> into, Sink&& sink) {
+  void read(std::span<const std::byte> bytes, const Reading& reading, Sink&& sink) {
     BlockGrid::Sum sum;
-    if (options_.rounding == Options::Rounding::dithered) sum.keys = std::span(&key, 1);
-    payload_.read(bytes, what, scales_,
+    sum.share = reading.share;
+    if (options_.rounding == Options::Rounding::dithered) sum.keys = std::span(&reading.key, 1);
+    const auto into = reading.into;
+    payload_.read(bytes, reading.what, scales_,
                   [&](std::size_t first, std::span<const std::uint32_t> codes) {
                     const auto values = into.empty() ? std::span(values_).first(codes.size())
                                                      : into.subspan(first, codes.size());
@@ -66,15 +82,10 @@ class Quantizer {
  private:
   // Of the blocks that begin here, while their values are in cache.
   void measure(std::span<const float> values, std::size_t first, std::size_t count) {
-    const std::size_t from = (first + grid_.block - 1) / grid_.block * grid_.block;
-    const std::size_t to =
-        std::min((first + count + grid_.block - 1) / grid_.block * grid_.block, grid_.elements);
-    if (from >= to) return;
-    const auto part = values.subspan(from, to - from);
     if (options_.scale == Options::Scale::norm) {
-      grid_.measure_norm(part, from, scales_);
+      grid_.measure_norm_from(values, first, count, scales_);
     } else {
-      grid_.measure(part, from, options_.clip, scales_);
+      grid_.measure_from(values, first, count, options_.clip, scales_);
     }
   }
 
@@ -111,7 +122,6 @@ class QuantizedGather final : public Method {
              [&](int rank, std::span<const std::byte> payload) {
                add(payload, rank, exchange, bucket.values);
              });
-      exchange.decode([&] { scale_to_mean(bucket.values, exchange.size()); });
     }
     // Only now is anything delivered; until here the residual holds it.
     exchange.encode([&] { keep_the_rest(exchange); });
@@ -136,19 +146,21 @@ class QuantizedGather final : public Method {
     return fmt::format("{} payload of rank {}", options_.name, rank);
   }
 
-  static void scale_to_mean(std::span<float> sum, int world) {
-    if (world > 1) kernels::scale(sum, 1.0f / static_cast<float>(world));
-  }
-
-  // Payloads come in rank order; the first makes the sum.
+  // Adds a rank's part of the mean. Payloads come in rank order; the first makes the sum.
   void add(std::span<const std::byte> payload, int rank, const Exchange& exchange,
-           std::span<float> sum) {
+           std::span<float> mean) {
     const bool first_rank = rank == 0;
-    quantizer_.read(payload, what(rank), key_of(exchange, rank),
-                    first_rank ? sum : std::span<float>(),
+    quantizer_.read(payload,
+                    {.what = what(rank),
+                     .key = key_of(exchange, rank),
+                     .share = 1.0f / static_cast<float>(exchange.size()),
+                     .into = first_rank ? mean : std::span<float>()},
                     [&](std::size_t first, std::span<const float> values) {
-                      if (!first_rank) kernels::add(sum.subspan(first, values.size()), values);
+                      const auto part = mean.subspan(first, values.size());
+                      if (!first_rank) kernels::add(part, values);
+                      if (rank == exchange.size() - 1 && huge_) keep_finite(part);
                     });
+    huge_ = (!first_rank && huge_) || kernels::largest_magnitude(quantizer_.scales()) > kHuge;
   }
 
   void through_server(std::span<float> values, Exchange& exchange) {
@@ -161,13 +173,15 @@ class QuantizedGather final : public Method {
                        for (int rank = 0; rank < exchange.size(); ++rank) {
                          add(payloads[static_cast<std::size_t>(rank)], rank, exchange, values);
                        }
-                       scale_to_mean(values, exchange.size());
                        std::vector<std::byte> bytes;
                        answer_.write(values, key, bytes);
                        return bytes;
                      });
     exchange.decode([&] {
-      answer_.read(answer, "the root's answer", key, values,
+      answer_.read(answer,
+                   {.what = fmt::format("{} answer of rank {}", options_.name, kRoot),
+                    .key = key,
+                    .into = values},
                    [](std::size_t, std::span<const float>) {});
     });
   }
@@ -175,7 +189,8 @@ class QuantizedGather final : public Method {
   // With feedback all of this rank's error, otherwise what was clipped.
   void keep_the_rest(const Exchange& exchange) {
     if (options_.feedback) {
-      quantizer_.read(payload_, what(exchange.rank()), key_of(exchange, exchange.rank()), {},
+      quantizer_.read(payload_,
+                      {.what = what(exchange.rank()), .key = key_of(exchange, exchange.rank())},
                       [&](std::size_t first, std::span<const float> values) {
                         for (std::size_t i = 0; i < values.size(); ++i) {
                           residual_[first + i] -= values[i];
@@ -192,6 +207,7 @@ class QuantizedGather final : public Method {
   std::vector<float> residual_;
   std::vector<float> own_scales_;
   std::vector<std::byte> payload_;
+  bool huge_ = false;  // whether a rank before this one had values near the largest float
 };
 
 }  // namespace

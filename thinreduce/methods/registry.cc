@@ -11,6 +11,7 @@
 #include "thinreduce/methods/bf16.h"
 #include "thinreduce/methods/dqsg.h"
 #include "thinreduce/methods/fp32.h"
+#include "thinreduce/methods/ndqsg.h"
 #include "thinreduce/methods/qsgd.h"
 #include "thinreduce/methods/topk.h"
 
@@ -82,8 +83,8 @@ const char* to_string(Algebra algebra) {
 }
 
 const std::vector<MethodInfo>& methods() {
-  static const std::vector<MethodInfo> all{fp32_info(), bf16_info(), topk_info(),
-                                           dqsg_info(), qsgd_info(), terngrad_info()};
+  static const std::vector<MethodInfo> all{fp32_info(),  bf16_info(), topk_info(),    dqsg_info(),
+                                           ndqsg_info(), qsgd_info(), terngrad_info()};
   return all;
 }
 
