@@ -177,7 +177,7 @@ TEST(Ndqsg, SameErrorAsDqsgWithAFifthLessBytes) {
 
 TEST(Ndqsg, OddAndEvenRatiosSharesAndWorlds) {
   for (const char* options :
-       {"levels=3,nested=1", "levels=6,nested=2", "levels=4,nested=1", "levels=4,nested=2",
+       {"levels=3,nested=1", "levels=6,nested=2", "levels=4,nested=1", "levels=8,nested=2",
         "levels=10,nested=2,share=0.3", "levels=3,nested=1,share=0", "levels=3,nested=1,share=1"}) {
     const double levels =
         static_cast<double>(Spec::parse(std::string("ndqsg:") + options).options.integer("levels"));
