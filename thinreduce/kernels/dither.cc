@@ -8,6 +8,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinreduce/kernels/dither.cc"
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "thinreduce/kernels/dispatch.h"
@@ -25,6 +26,9 @@ constexpr float kDitherStart = 1.0f / 131072 - 0.5f;
 // Elements that share whole draws.
 constexpr std::size_t kPair = 32;
 constexpr std::size_t kHalf = 16;
+// Floats from memory that will be wanted next, by one who works on pieces of about this size: they
+// come in while this piece is computed.
+constexpr std::size_t kAhead = 2560;
 
 // Elements until the next whole pair of rows.
 constexpr std::size_t until_pair(std::uint32_t first, std::size_t size) {
@@ -74,6 +78,8 @@ void quantize(std::span<const float> values, const QuantizeRun& run,
   auto* out = codes.data();
   std::uint32_t draw = (run.first + static_cast<std::uint32_t>(head)) / 2;
   for (; i + kPair <= values.size(); i += kPair, draw += kHalf) {
+    hwy::Prefetch(in + i + kAhead);
+    hwy::Prefetch(in + i + kAhead + kHalf);
     for (std::size_t lane = 0; lane < kHalf; lane += lanes) {
       const auto index = hn::Add(column, hn::Set(words, draw + static_cast<std::uint32_t>(lane)));
       const auto bits = random_bits(words, run.key, index);
