@@ -45,7 +45,7 @@ class DqsgSum final : public Method {
                      .source = source,
                      .mean = bucket.values,
                      .largest = largest_,
-                     .measure = exchange.size() == 1,
+                     .measure = measures_while_encoding(exchange),
                      .clip = options_.clip,
                      .keys = keys_,
                      .rank = exchange.rank()},
@@ -63,9 +63,14 @@ class DqsgSum final : public Method {
  private:
   [[nodiscard]] bool keeps_residual() const { return options_.feedback || options_.clip > 0; }
 
-  // The largest magnitude of each block over all ranks. A single rank measures while it encodes.
+  // A single rank's gradient is finite and needs no agreement; with a residual it may overflow.
+  [[nodiscard]] bool measures_while_encoding(const Exchange& exchange) const {
+    return exchange.size() == 1 && !keeps_residual();
+  }
+
+  // The largest magnitude of each block over all ranks.
   void agree_on_steps(std::span<const float> source, Exchange& exchange) {
-    if (exchange.size() == 1) return;
+    if (measures_while_encoding(exchange)) return;
     exchange.encode([&] { options_.grid.measure(source, 0, options_.clip, largest_); });
     own_largest_ = largest_;
     ring_max(exchange, largest_);

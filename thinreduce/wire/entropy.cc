@@ -228,10 +228,10 @@ void EntropyCoder::read_table(std::span<const std::byte>& bytes, std::string_vie
   bytes = bytes.last(reader.left());
 }
 
-// The symbols of groups_, from a position on that is a whole number of groups.
-void EntropyCoder::expand(std::size_t from, std::span<std::uint8_t> symbols) const {
-  std::size_t at = from * group_;
-  std::size_t i = from;
+// The symbols of groups_, by stores of eight bytes as long as these do not pass the end.
+void EntropyCoder::expand(std::span<std::uint8_t> symbols) const {
+  std::size_t at = 0;
+  std::size_t i = 0;
   for (; at + sizeof(std::uint64_t) <= symbols.size(); ++i, at += group_) {
     std::memcpy(&symbols[at], &symbols_[groups_[i]], sizeof(std::uint64_t));
   }
@@ -292,7 +292,7 @@ void EntropyCoder::decode(std::span<const std::byte> bytes, std::string_view wha
     if (one != kLeastState) refuse(what, fmt::format("ends in a state of {}", one));
   }
   if (from != end) refuse(what, fmt::format("{} bytes too many", end - from));
-  expand(0, symbols);
+  expand(symbols);
 }
 
 }  // namespace thinreduce

@@ -54,7 +54,7 @@ class EntropyCoder {
   void write_table(std::vector<std::byte>& out) const;
   void read_table(std::span<const std::byte>& bytes, std::string_view what);
   [[nodiscard]] std::span<const std::uint16_t> encode_groups(std::span<std::uint32_t> states);
-  void expand(std::size_t from, std::span<std::uint8_t> symbols) const;
+  void expand(std::span<std::uint8_t> symbols) const;
 
   std::uint32_t alphabet_;
   std::size_t group_;        // symbols in a group

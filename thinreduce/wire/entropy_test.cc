@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "thinreduce/error.h"
+#include "thinreduce/wire/checksum.h"
+#include "thinreduce/wire/random.h"
 
 namespace thinreduce {
 namespace {
@@ -89,6 +91,17 @@ TEST(Entropy, SizeIsTheEntropyAndTheTable) {
       EXPECT_GT(static_cast<double>(bytes.size()), 0.98 * ideal);
     }
   }
+}
+
+// What was written once must be read for ever.
+TEST(Entropy, GoldenBytes) {
+  Symbols symbols(1000);
+  for (std::uint32_t i = 0; i < symbols.size(); ++i) {
+    symbols[i] = static_cast<std::uint8_t>(std::popcount(random_bits({1, 2}, i) & 63));
+  }
+  const auto bytes = encoded(symbols, 7);
+  EXPECT_EQ(bytes.size(), 391u);
+  EXPECT_EQ(checksum(bytes), 772057035178022983u);
 }
 
 TEST(Entropy, OneKindOfSymbolCostsNothing) {
