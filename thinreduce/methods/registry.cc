@@ -9,8 +9,11 @@
 
 #include "thinreduce/error.h"
 #include "thinreduce/methods/bf16.h"
+#include "thinreduce/methods/dqsg.h"
 #include "thinreduce/methods/fp32.h"
 #include "thinreduce/methods/gradiveq.h"
+#include "thinreduce/methods/ndqsg.h"
+#include "thinreduce/methods/qsgd.h"
 #include "thinreduce/methods/topk.h"
 
 namespace thinreduce {
@@ -81,7 +84,10 @@ const char* to_string(Algebra algebra) {
 }
 
 const std::vector<MethodInfo>& methods() {
-  static const std::vector<MethodInfo> all{fp32_info(), bf16_info(), topk_info(), gradiveq_info()};
+  static const std::vector<MethodInfo> all{
+      fp32_info(), bf16_info(),  topk_info(), gradiveq_info(),
+      dqsg_info(), ndqsg_info(), qsgd_info(), terngrad_info(),
+  };
   return all;
 }
 

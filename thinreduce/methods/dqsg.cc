@@ -1,0 +1,169 @@
+#include "thinreduce/methods/dqsg.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "thinreduce/collective/ring.h"
+#include "thinreduce/error.h"
+#include "thinreduce/kernels/floats.h"
+#include "thinreduce/methods/archive.h"
+#include "thinreduce/methods/dithered_sum.h"
+#include "thinreduce/methods/quantized_gather.h"
+#include "thinreduce/wire/random.h"
+
+namespace thinreduce {
+namespace {
+
+struct DqsgOptions {
+  BlockGrid grid;
+  double clip = 0;
+  bool feedback = false;
+  std::uint64_t seed = 0;
+};
+
+// Codes add as integers inside a ring, because the ranks agree on the steps first.
+class DqsgSum final : public Method {
+ public:
+  explicit DqsgSum(const DqsgOptions& options)
+      : options_(options), largest_(options.grid.blocks()) {
+    if (keeps_residual()) residual_.resize(options_.grid.elements);
+  }
+
+  void reduce(const Bucket& bucket, Exchange& exchange) override {
+    ensure(bucket.values.size() == options_.grid.elements, "dqsg: the bucket keeps its size");
+    if (bucket.values.empty()) return;
+    std::span<const float> source = bucket.values;
+    if (keeps_residual()) {
+      exchange.encode([&] { kernels::add(residual_, bucket.values); });
+      source = residual_;
+    }
+    agree_on_steps(source, exchange);
+    make_keys(exchange);
+    DitheredSum sum({.grid = options_.grid,
+                     .source = source,
+                     .mean = bucket.values,
+                     .largest = largest_,
+                     .measure = measures_while_encoding(exchange),
+                     .clip = options_.clip,
+                     .keys = keys_,
+                     .rank = exchange.rank()},
+                    buffers_);
+    exchange.payload_bytes += largest_.size() * sizeof(float) + sum.bytes_a_hop();
+    ring_sum(exchange, sum);
+    // Only now is anything delivered; until here the residual holds it.
+    exchange.encode([&] { keep_the_rest(sum); });
+  }
+
+  void state(Archive& archive) override {
+    if (keeps_residual()) archive.per_element("residual", residual_);
+  }
+
+ private:
+  [[nodiscard]] bool keeps_residual() const { return options_.feedback || options_.clip > 0; }
+
+  // A single rank's gradient is finite and needs no agreement; with a residual it may overflow.
+  [[nodiscard]] bool measures_while_encoding(const Exchange& exchange) const {
+    return exchange.size() == 1 && !keeps_residual();
+  }
+
+  // The largest magnitude of each block over all ranks.
+  void agree_on_steps(std::span<const float> source, Exchange& exchange) {
+    if (measures_while_encoding(exchange)) return;
+    exchange.encode([&] { options_.grid.measure(source, 0, options_.clip, largest_); });
+    own_largest_ = largest_;
+    ring_max(exchange, largest_);
+    for (std::size_t block = 0; block < largest_.size(); ++block) {
+      if (!std::isfinite(largest_[block]) || !(largest_[block] >= own_largest_[block])) {
+        throw Error(
+            ErrorCode::bad_frame,
+            fmt::format("rank {}, bucket {}, step {}: the ranks' largest magnitude of block "
+                        "{} is {}, this rank's is {}",
+                        exchange.rank(), exchange.id().bucket, exchange.id().step, block,
+                        largest_[block], own_largest_[block]));
+      }
+    }
+  }
+
+  void make_keys(const Exchange& exchange) {
+    keys_.clear();
+    for (int rank = 0; rank < exchange.size(); ++rank) {
+      keys_.push_back(random_key({.seed = options_.seed,
+                                  .step = exchange.id().step,
+                                  .bucket = exchange.id().bucket,
+                                  .rank = static_cast<std::uint32_t>(rank)}));
+    }
+  }
+
+  // With feedback all of the error, otherwise what was clipped.
+  void keep_the_rest(DitheredSum& sum) {
+    if (options_.feedback) {
+      sum.subtract_own(residual_);
+    } else if (options_.clip > 0) {
+      options_.grid.keep_clipped(residual_, largest_);
+    }
+  }
+
+  DqsgOptions options_;
+  std::vector<float> residual_;
+  std::vector<float> largest_;      // a block
+  std::vector<float> own_largest_;  // before the ranks agreed
+  std::vector<RandomKey> keys_;     // a rank
+  DitheredSumBuffers buffers_;
+};
+
+}  // namespace
+
+MethodInfo dqsg_info() {
+  MethodInfo info;
+  info.name = "dqsg";
+  info.wire_id = 5;
+  info.algebra = Algebra::integer_sum;
+  info.summary = "rounded with a shared random dither that is subtracted after decoding; codes add";
+  info.paper = "Abdi and Fekri 2019, Nested Dithered Quantization for Communication Reduction";
+  info.options = {
+      OptionInfo::integer("levels", 7, 3, 255, "number of symbols, odd: M on each side of zero"),
+      OptionInfo::integer("bucket", 512, 1, 1 << 24, "elements that share a step"),
+      OptionInfo::choice("travel", "sum", {"sum", "gather", "server"},
+                         "sum: steps are agreed on, codes add inside a ring; gather: every payload "
+                         "to every rank; server: to rank 0 and back"),
+      OptionInfo::on_off("entropy", true,
+                         "gather, server: entropy coding where it pays; off: fixed length"),
+      OptionInfo::on_off("feedback", false, "keep the error and add it to the next gradient"),
+      OptionInfo::number("clip", 0, 0, 100,
+                         "clip at so many root mean squares of a block, and keep what was clipped "
+                         "for the next step; 0: never"),
+  };
+  info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
+    const auto levels = static_cast<std::uint32_t>(options.integer("levels"));
+    if (levels % 2 == 0) {
+      throw Error(ErrorCode::bad_spec,
+                  fmt::format("dqsg: levels is odd, as many above as below zero, not {}", levels));
+    }
+    const std::uint32_t most = (levels - 1) / 2;
+    check_quantizer("dqsg", setup, most);
+    const BlockGrid grid{.elements = setup.layout.elements,
+                         .block = static_cast<std::size_t>(options.integer("bucket")),
+                         .most = most};
+    const std::string& travel = options.text("travel");
+    if (travel == "sum") {
+      return std::make_unique<DqsgSum>(DqsgOptions{.grid = grid,
+                                                   .clip = options.number("clip"),
+                                                   .feedback = options.on("feedback"),
+                                                   .seed = setup.seed});
+    }
+    return make_quantized_gather({.name = "dqsg",
+                                  .grid = grid,
+                                  .travel = travel == "server"
+                                                ? QuantizedGatherOptions::Travel::server
+                                                : QuantizedGatherOptions::Travel::gather,
+                                  .clip = options.number("clip"),
+                                  .feedback = options.on("feedback"),
+                                  .entropy = options.on("entropy"),
+                                  .seed = setup.seed});
+  };
+  return info;
+}
+
+}  // namespace thinreduce

@@ -1,0 +1,11 @@
+// dqsg: dithered quantization. A random offset that every rank can replay is added before rounding
+// and subtracted after decoding, so that the error is uniform and independent of the gradient.
+#pragma once
+
+#include "thinreduce/methods/method.h"
+
+namespace thinreduce {
+
+[[nodiscard]] MethodInfo dqsg_info();
+
+}  // namespace thinreduce

@@ -1,0 +1,329 @@
+#include "thinreduce/methods/dqsg.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+
+#include "tests/test_world.h"
+#include "thinreduce/collective/ring.h"
+#include "thinreduce/error.h"
+#include "thinreduce/kernels/dither.h"
+#include "thinreduce/methods/dithered_sum.h"
+#include "thinreduce/wire/random.h"
+
+namespace thinreduce {
+namespace {
+
+constexpr float kMost = std::numeric_limits<float>::max();
+
+// Mean and the sum of its parts' codes as the paper writes them, element by element.
+std::vector<float> plain_integer_sum(const PerRank& gradients, const BlockGrid& grid,
+                                     std::uint64_t step) {
+  const auto world = static_cast<std::uint32_t>(gradients.size());
+  std::vector<float> mean(gradients[0].size());
+  std::vector<float> largest(grid.blocks());
+  for (const auto& gradient : gradients) {
+    for (std::size_t i = 0; i < mean.size(); ++i) {
+      auto& most = largest[i / grid.block];
+      most = std::max(most, std::abs(gradient[i]));
+    }
+  }
+  for (std::size_t i = 0; i < mean.size(); ++i) {
+    const float size = grid.step(largest[i / grid.block]);
+    if (size == 0) continue;
+    double sum = 0;
+    for (std::uint32_t rank = 0; rank < world; ++rank) {
+      const RandomKey key = random_key({.step = step, .rank = rank});
+      const float u = kernels::dither(key, static_cast<std::uint32_t>(i));
+      sum += std::nearbyint(gradients[rank][i] * (1 / size) + u) - static_cast<double>(u);
+    }
+    mean[i] = static_cast<float>(sum) * 65536 * (size * (1.0f / static_cast<float>(world)) / 65536);
+  }
+  return mean;
+}
+
+// Bit by bit, over several steps. Sums of codes and dither are multiples of 2^-17 and exact here.
+TEST(Dqsg, IntegerSumEqualsThePlainAlgorithm) {
+  for (const int world : kWorlds) {
+    for (const std::size_t elements : {1u, 2u, 63u, 1009u, 2560u, 2561u, 7001u}) {
+      for (const std::size_t block : {64u, 1000u}) {
+        SCOPED_TRACE(testing::Message() << world << " ranks, " << elements << ", " << block);
+        const BlockGrid grid{elements, block, 3};
+        TestWorld ranks(world, "dqsg:levels=7,bucket=" + std::to_string(block), elements);
+        for (unsigned step = 0; step < 2; ++step) {
+          const auto gradients = normal_gradients(world, elements, step);
+          ASSERT_EQ(ranks.mean(gradients), plain_integer_sum(gradients, grid, step));
+        }
+      }
+    }
+  }
+}
+
+// Every way to travel, every world and many sizes: an error of at most half a step of the widest
+// rank and, by server, half a step of the answer.
+TEST(Dqsg, EveryWayIsNearTheMean) {
+  for (const char* spec :
+       {"dqsg", "dqsg:levels=3", "dqsg:levels=255", "dqsg:travel=gather", "dqsg:travel=server",
+        "dqsg:travel=gather,entropy=off,levels=15", "dqsg:travel=server,levels=3", "dqsg:bucket=1",
+        "dqsg:bucket=1,travel=gather", "dqsg:bucket=100000"}) {
+    const auto levels = Spec::parse(spec).options.integer("levels");
+    for (const int world : kWorlds) {
+      for (const std::size_t elements : {0u, 1u, 5u, 1000u, 2561u, 20011u}) {
+        SCOPED_TRACE(testing::Message() << spec << ", " << world << " ranks, " << elements);
+        TestWorld ranks(world, spec, elements);
+        const auto gradients = normal_gradients(world, elements, 1);
+        float largest = 0;
+        for (const auto& gradient : gradients) {
+          for (const float value : gradient) largest = std::max(largest, std::abs(value));
+        }
+        const auto sum = exact_sum(gradients);
+        const auto mean = ranks.mean(gradients);
+        const double bound = 0.501 * largest * (2.0 / static_cast<double>(levels - 1) + 2.0 / 127);
+        for (std::size_t i = 0; i < elements; ++i) {
+          ASSERT_NEAR(mean[i], sum[i] / world, bound);
+        }
+      }
+    }
+  }
+}
+
+// Independent dithers: the error of the mean of P ranks has the variance step^2 / (12 P).
+TEST(Dqsg, ErrorsAverageOutOverTheRanks) {
+  constexpr std::size_t kElements = 50'000;
+  for (const char* travel : {"sum", "gather"}) {
+    for (const int world : {1, 2, 4, 7}) {
+      // All ranks have the same largest magnitude, so that their own steps are equal as well.
+      auto gradients = normal_gradients(world, kElements, 2);
+      for (auto& gradient : gradients) {
+        for (auto& value : gradient) value = std::clamp(value, -4.0f, 4.0f);
+        gradient[0] = 4;
+      }
+      TestWorld ranks(world, std::string("dqsg:bucket=50000,travel=") + travel, kElements);
+      const auto sum = exact_sum(gradients);
+      const auto mean = ranks.mean(gradients);
+      double squares = 0;
+      for (std::size_t i = 0; i < kElements; ++i) {
+        squares += std::pow(mean[i] - sum[i] / world, 2);
+      }
+      const double step = 4.0 / 3;
+      const double expected = step * step / 12 / world;
+      // The relative deviation of a mean of squares is at most sqrt(2/n).
+      EXPECT_NEAR(squares / kElements / expected, 1, 6 * std::sqrt(2.0 / kElements));
+    }
+  }
+}
+
+TEST(Dqsg, ManyStepsAverageToTheMean) {
+  constexpr std::size_t kElements = 3000;
+  constexpr int kSteps = 200;
+  for (const char* spec :
+       {"dqsg:levels=3", "dqsg:levels=3,travel=gather", "dqsg:levels=3,travel=server",
+        "qsgd:bits=2,bucket=16", "terngrad:clip=0,bucket=512"}) {
+    SCOPED_TRACE(spec);
+    TestWorld ranks(2, spec, kElements);
+    const auto gradients = normal_gradients(2, kElements, 3);
+    const auto sum = exact_sum(gradients);
+    std::vector<double> average(kElements);
+    double first_error = 0;
+    double last_error = 0;
+    for (int step = 0; step < kSteps; ++step) {
+      const auto mean = ranks.mean(gradients);
+      for (std::size_t i = 0; i < kElements; ++i) {
+        average[i] += mean[i];
+        if (step == 0) first_error += std::pow(average[i] - sum[i] / 2, 2);
+      }
+    }
+    for (std::size_t i = 0; i < kElements; ++i) {
+      last_error += std::pow(average[i] / kSteps - sum[i] / 2, 2);
+    }
+    EXPECT_NEAR(last_error / first_error * kSteps, 1, 0.2);
+  }
+}
+
+// What the header of collective/ring.h promises, for the widths of 1, 2, ... ranks.
+TEST(Dqsg, RingBytes) {
+  constexpr std::size_t kElements = 12 * kernels::kPackUnit;
+  for (const std::uint32_t levels : {3u, 7u}) {
+    for (const int world : {2, 3, 4}) {
+      TestWorld ranks(world, "dqsg:levels=" + std::to_string(levels), kElements);
+      (void)ranks.mean(normal_gradients(world, kElements, 4));
+      const std::size_t chunk = kElements / static_cast<std::size_t>(world);
+      const auto width = [&](int summed) {
+        return kernels::Packing::of(static_cast<std::uint32_t>(summed) * (levels - 1) + 1)
+            .bytes(chunk);
+      };
+      std::size_t expected =
+          kElements / 512 * sizeof(float) * static_cast<std::size_t>(world - 1);  // scales, direct
+      for (int hop = 1; hop < world; ++hop) expected += width(hop) + width(world);
+      EXPECT_EQ(ranks.transport(0).total_traffic().bytes_sent, expected)
+          << levels << " levels, " << world << " ranks";
+    }
+  }
+}
+
+TEST(Dqsg, ZerosOneElementAndHugeValues) {
+  for (const char* travel : {"sum", "gather", "server"}) {
+    SCOPED_TRACE(travel);
+    const std::string spec = std::string("dqsg:bucket=10,travel=") + travel;
+    TestWorld zeros(3, spec, 1000);
+    EXPECT_EQ(zeros.mean(PerRank(3, std::vector<float>(1000))), std::vector<float>(1000));
+    for (const float value : {kMost, -kMost, 1e-44f}) {
+      TestWorld ranks(3, spec, 1000);
+      const auto mean = ranks.mean(PerRank(3, std::vector<float>(1000, value)));
+      for (const float one : mean) {
+        ASSERT_TRUE(std::isfinite(one));
+        const float expected = std::abs(value) < 1 ? 0 : value;
+        ASSERT_LT(std::abs(one / 2 - expected / 2), std::max(1e-29f, std::abs(expected / 4)));
+      }
+    }
+  }
+}
+
+// Applied means times N plus residuals are the sum of all gradients, up to float rounding.
+TEST(Dqsg, FeedbackLosesNothing) {
+  for (const char* spec :
+       {"dqsg:levels=3,feedback=on", "dqsg:levels=3,feedback=on,clip=1.5",
+        "dqsg:levels=7,feedback=on,travel=gather", "dqsg:levels=3,feedback=on,clip=2,travel=gather",
+        "qsgd:bits=3,feedback=on", "terngrad:feedback=on", "ndqsg:feedback=on,failures=1"}) {
+    for (const int world : {1, 4}) {
+      SCOPED_TRACE(testing::Message() << spec << ", " << world << " ranks");
+      constexpr std::size_t kElements = 5009;
+      TestWorld ranks(world, spec, kElements);
+      std::vector<double> given(kElements), applied(kElements);
+      for (unsigned step = 0; step < 6; ++step) {
+        const auto gradients = normal_gradients(world, kElements, step);
+        const auto sum = exact_sum(gradients);
+        const auto mean = ranks.mean(gradients);
+        for (std::size_t i = 0; i < kElements; ++i) {
+          given[i] += sum[i];
+          applied[i] += static_cast<double>(mean[i]) * world;
+        }
+      }
+      for (std::size_t rank = 0; rank < static_cast<std::size_t>(world); ++rank) {
+        const auto held = ranks.residual(rank);
+        ASSERT_EQ(held.size(), kElements);
+        for (std::size_t i = 0; i < kElements; ++i) applied[i] += held[i];
+      }
+      for (std::size_t i = 0; i < kElements; ++i) ASSERT_NEAR(applied[i], given[i], 2e-4);
+    }
+  }
+}
+
+// Without feedback, clipping still keeps what it cut off; the dither's error is not kept.
+TEST(Dqsg, ClippedPartComesBackLater) {
+  for (const char* travel : {"sum", "gather"}) {
+    constexpr std::size_t kElements = 512;
+    TestWorld ranks(2, std::string("dqsg:clip=2,levels=255,travel=") + travel, kElements);
+    auto gradients = normal_gradients(2, kElements, 5);
+    gradients[0][7] = 100;
+    gradients[1][7] = 100;
+    double applied = 0;
+    for (int step = 0; step < 60; ++step) {
+      const auto mean =
+          ranks.mean(step == 0 ? gradients : PerRank(2, std::vector<float>(kElements)));
+      applied += mean[7];
+      EXPECT_LT(mean[7], 20);
+    }
+    EXPECT_NEAR(applied, 100, 1);
+  }
+}
+
+TEST(Dqsg, KeepsNothingByDefault) {
+  for (const char* spec : {"dqsg", "dqsg:travel=gather", "ndqsg", "qsgd", "terngrad"}) {
+    TestWorld ranks(1, spec, 100);
+    (void)ranks.mean(normal_gradients(1, 100, 1));
+    EXPECT_TRUE(ranks.residual(0).empty());
+  }
+}
+
+// Rank 1 is gone: rank 0 keeps its whole gradient for later.
+TEST(Dqsg, FailedExchangeKeepsTheGradient) {
+  for (const char* spec : {"dqsg:feedback=on", "dqsg:clip=1", "dqsg:feedback=on,travel=gather",
+                           "dqsg:feedback=on,travel=server", "ndqsg:feedback=on"}) {
+    TestWorld ranks(2, spec, 1000);
+    const auto gradients = normal_gradients(2, 1000, 5);
+    ranks.transport(1).abandon("this rank leaves");
+    (void)ranks.step(gradients);
+    ASSERT_NE(ranks.thrown[0], nullptr);
+    EXPECT_EQ(ranks.residual(0), gradients[0]) << spec;
+  }
+}
+
+// Residual and gradient together overflow: an error on every rank, and nobody gets a mean.
+TEST(Dqsg, OverflowOfTheResidualIsAnError) {
+  for (const char* spec :
+       {"dqsg:clip=0.01,bucket=100", "dqsg:clip=0.01,bucket=100,travel=gather"}) {
+    for (const int world : {1, 2}) {
+      TestWorld ranks(world, spec, 100);
+      const PerRank gradients(static_cast<std::size_t>(world), std::vector<float>(100, kMost));
+      (void)ranks.mean(gradients);
+      (void)ranks.step(gradients);
+      for (const auto& thrown : ranks.thrown) EXPECT_NE(thrown, nullptr) << spec;
+    }
+  }
+}
+
+// Random bytes from a neighbour in the ring: an Error or a finite result.
+TEST(Dqsg, HostileRingSegments) {
+  std::mt19937 random(6);
+  int refused = 0;
+  for (int round = 0; round < 300; ++round) {
+    const int world = 2 + static_cast<int>(random() % 4);
+    const BlockGrid grid{1 + random() % 9000, 100, random() % 2 == 0 ? 1u : 3u};
+    const auto gradient = normal_gradients(1, grid.elements, random())[0];
+    std::vector<float> mean(grid.elements), largest(grid.blocks(), 5.0f);
+    const std::vector<RandomKey> keys(static_cast<std::size_t>(world), random_key({}));
+    DitheredSumBuffers buffers;
+    DitheredSum sum({.grid = grid,
+                     .source = gradient,
+                     .mean = mean,
+                     .largest = largest,
+                     .keys = keys,
+                     .rank = 1},
+                    buffers);
+    const UnitRange all{0, sum.units()};
+    sum.encode(all);
+    try {
+      for (int summed = 1; summed < world; ++summed) {
+        std::vector<std::byte> incoming(sum.wire(all, summed).size());
+        const bool all_zero = random() % 2 == 0;
+        for (auto& byte : incoming)
+          byte = all_zero ? std::byte{} : static_cast<std::byte>(random());
+        sum.add(all, summed, incoming);
+      }
+      const auto place = sum.wire(all, world);
+      if (random() % 2 == 0) place[random() % place.size()] = static_cast<std::byte>(random());
+      sum.decode(all);
+      for (const float value : mean) ASSERT_TRUE(std::isfinite(value));
+    } catch (const Error& error) {
+      ++refused;
+      ASSERT_EQ(error.code(), ErrorCode::bad_frame);
+      ASSERT_THAT(error.what(), testing::HasSubstr("from rank 0"));
+    }
+  }
+  EXPECT_GT(refused, 50);
+  EXPECT_LT(refused, 290);
+}
+
+TEST(Dqsg, OptionsAreChecked) {
+  for (const char* spec : {"dqsg:levels=1", "dqsg:levels=257", "dqsg:bucket=0", "dqsg:travel=air",
+                           "dqsg:clip=-1", "dqsg:M=3", "qsgd:bits=1", "qsgd:bits=9",
+                           "ndqsg:alpha=2", "ndqsg:alpha=automatic", "ndqsg:share=2"}) {
+    EXPECT_THROW((void)Spec::parse(spec), Error) << spec;
+  }
+  for (const char* spec : {"dqsg:levels=4", "ndqsg:levels=3,nested=2", "ndqsg:levels=3,nested=3"}) {
+    EXPECT_THROW(TestWorld(1, spec, 10), Error) << spec;
+  }
+  MethodSetup setup;
+  setup.world = 300;
+  EXPECT_THROW((void)Spec::parse("dqsg:levels=255").make(setup), Error);
+  EXPECT_NO_THROW((void)Spec::parse("dqsg:levels=7").make(setup));
+}
+
+}  // namespace
+}  // namespace thinreduce

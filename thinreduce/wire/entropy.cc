@@ -1,0 +1,298 @@
+#include "thinreduce/wire/entropy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "thinreduce/error.h"
+#include "thinreduce/wire/bytes.h"
+
+namespace thinreduce {
+namespace {
+
+// Frequencies are parts of 2^12: the decoder's table then fits beside everything else in the first
+// cache, and the rounding costs far less than a hundredth of the size.
+constexpr std::uint32_t kScaleBits = 12;
+constexpr std::uint32_t kScale = 1u << kScaleBits;
+// States are kept in [2^15, 2^31) and take or give 16 bits at a time.
+constexpr std::uint32_t kLeastState = 1u << 15;
+// So many chains of dependent steps keep a core busy.
+constexpr std::size_t kWays = 8;
+
+[[noreturn]] void refuse(std::string_view what, const std::string& why) {
+  throw Error(ErrorCode::bad_frame, fmt::format("{}: {}", what, why));
+}
+
+std::uint32_t slot_entry(std::uint32_t group, std::uint32_t count, std::uint32_t place) {
+  return group | (count - 1) << 8 | place << 20;
+}
+
+}  // namespace
+
+EntropyCoder::EntropyCoder(std::uint32_t alphabet) : alphabet_(alphabet), group_(0) {
+  ensure(alphabet >= 2 && alphabet <= 256, "entropy coder: an alphabet of 2 to 256 symbols");
+  for (; kinds_ * alphabet <= 256; ++group_) kinds_ *= alphabet;
+  counts_.resize(kinds_);
+  frequencies_.resize(kinds_);
+  steps_.resize(kinds_);
+  slots_.resize(kScale);
+  symbols_.resize(kinds_);
+  for (std::uint32_t kind = 0; kind < kinds_; ++kind) {
+    std::uint32_t rest = kind;
+    for (std::size_t i = 0; i < group_; ++i, rest /= alphabet) {
+      symbols_[kind] |= static_cast<std::uint64_t>(rest % alphabet) << (8 * i);
+    }
+  }
+}
+
+// The first symbol is the least significant digit; the last group is filled up with zeros.
+void EntropyCoder::make_groups(std::span<const std::uint8_t> symbols) {
+  groups_.resize(groups_of(symbols.size()));
+  const std::size_t whole = symbols.size() / group_;
+  const std::uint8_t* in = symbols.data();
+  switch (group_) {
+    case 1:
+      std::copy(symbols.begin(), symbols.end(), groups_.begin());
+      return;
+    case 2:
+      for (std::size_t i = 0; i < whole; ++i, in += 2) {
+        groups_[i] = static_cast<std::uint8_t>(in[0] + alphabet_ * in[1]);
+      }
+      break;
+    default:
+      for (std::size_t i = 0; i < whole; ++i, in += group_) {
+        std::uint32_t value = 0;
+        for (std::size_t j = group_; j-- > 0;) value = value * alphabet_ + in[j];
+        groups_[i] = static_cast<std::uint8_t>(value);
+      }
+  }
+  if (whole < groups_.size()) {
+    std::uint32_t value = 0;
+    for (std::size_t j = symbols.size() - whole * group_; j-- > 0;) {
+      value = value * alphabet_ + in[j];
+    }
+    groups_[whole] = static_cast<std::uint8_t>(value);
+  }
+}
+
+// Four counters a group: equal groups in a row do not wait for one another.
+void EntropyCoder::count_groups() {
+  std::array<std::array<std::uint32_t, 256>, 4> parts{};
+  std::size_t i = 0;
+  for (; i + 4 <= groups_.size(); i += 4) {
+    for (std::size_t j = 0; j < 4; ++j) ++parts[j][groups_[i + j]];
+  }
+  for (; i < groups_.size(); ++i) ++parts[0][groups_[i]];
+  for (std::uint32_t kind = 0; kind < kinds_; ++kind) {
+    counts_[kind] = parts[0][kind] + parts[1][kind] + parts[2][kind] + parts[3][kind];
+  }
+}
+
+// Rounded parts of kScale, at least 1 for what occurs; the largest give or take what is left over,
+// where it matters least.
+void EntropyCoder::make_frequencies() {
+  const auto total = static_cast<std::uint64_t>(groups_.size());
+  std::int64_t left = kScale;
+  for (std::uint32_t kind = 0; kind < kinds_; ++kind) {
+    const std::uint64_t count = counts_[kind];
+    frequencies_[kind].count =
+        count == 0 ? 0
+                   : std::max<std::uint32_t>(
+                         1, static_cast<std::uint32_t>((count * kScale + total / 2) / total));
+    left -= frequencies_[kind].count;
+  }
+  const auto smaller = [](const Frequency& a, const Frequency& b) { return a.count < b.count; };
+  for (; left != 0; left += left > 0 ? -1 : 1) {
+    auto& largest = *std::max_element(frequencies_.begin(), frequencies_.end(), smaller);
+    largest.count += left > 0 ? 1 : -1;
+  }
+  std::uint32_t start = 0;
+  for (std::uint32_t kind = 0; kind < kinds_; ++kind) {
+    auto& frequency = frequencies_[kind];
+    frequency.start = start;
+    start += frequency.count;
+    if (frequency.count == 0) continue;
+    // x / count = x * reciprocal >> 32 + shift, for every x below 2^31.
+    EncodeStep& step = steps_[kind];
+    step.most = frequency.count << (31 - kScaleBits);
+    step.complement = static_cast<std::uint16_t>(kScale - frequency.count);
+    if (frequency.count == 1) {
+      // A quotient of x - 1, which is what a reciprocal of 2^32 - 1 gives, and the bias mends it.
+      step.reciprocal = 0xffffffff;
+      step.shift = 0;
+      step.bias = frequency.start + kScale - 1;
+    } else {
+      const auto bits = static_cast<std::uint32_t>(std::bit_width(frequency.count - 1));
+      step.reciprocal = static_cast<std::uint32_t>(
+          ((std::uint64_t{1} << (bits + 31)) + frequency.count - 1) / frequency.count);
+      step.shift = static_cast<std::uint16_t>(bits - 1);
+      step.bias = frequency.start;
+    }
+  }
+}
+
+void EntropyCoder::write_table(std::vector<std::byte>& out) const {
+  const std::size_t bitmap = out.size();
+  out.resize(bitmap + (kinds_ + 7) / 8);
+  for (std::uint32_t kind = 0; kind < kinds_; ++kind) {
+    if (frequencies_[kind].count == 0) continue;
+    out[bitmap + kind / 8] |= static_cast<std::byte>(1u << kind % 8);
+    const auto stored = static_cast<std::uint16_t>(frequencies_[kind].count - 1);
+    out.push_back(static_cast<std::byte>(stored & 255));
+    out.push_back(static_cast<std::byte>(stored >> 8));
+  }
+}
+
+// Backwards, so that the decoder goes forwards. A state always writes its lower half, and keeps it
+// written only when it is too large: nothing here depends on a branch that cannot be foreseen.
+std::span<const std::uint16_t> EntropyCoder::encode_groups(std::span<std::uint32_t> states) {
+  words_.resize(std::max(words_.size(), groups_.size() + 1));
+  std::uint16_t* const end = words_.data() + words_.size();
+  std::uint16_t* to = end;
+  const auto put = [&](std::uint32_t& state, std::uint8_t group) {
+    const EncodeStep& step = steps_[group];
+    to[-1] = static_cast<std::uint16_t>(state);
+    const bool full = state >= step.most;
+    to -= full ? 1 : 0;
+    const std::uint32_t x = full ? state >> 16 : state;
+    const auto quotient =
+        static_cast<std::uint32_t>(static_cast<std::uint64_t>(x) * step.reciprocal >> 32) >>
+        step.shift;
+    state = x + step.bias + quotient * step.complement;
+  };
+  std::array<std::uint32_t, kWays> state;
+  state.fill(kLeastState);
+  std::size_t i = groups_.size();
+  for (; i % kWays != 0; --i) put(state[(i - 1) % kWays], groups_[i - 1]);
+  for (; i > 0; i -= kWays) {
+    for (std::size_t way = kWays; way-- > 0;) put(state[way], groups_[i - kWays + way]);
+  }
+  std::copy(state.begin(), state.end(), states.begin());
+  return {to, end};
+}
+
+bool EntropyCoder::encode(std::span<const std::uint8_t> symbols, std::size_t limit,
+                          std::vector<std::byte>& out) {
+  if (symbols.size() < kLeastEntropySymbols) return false;
+  make_groups(symbols);
+  count_groups();
+  make_frequencies();
+  double bits = 0;
+  std::size_t present = 0;
+  for (std::uint32_t kind = 0; kind < kinds_; ++kind) {
+    if (counts_[kind] == 0) continue;
+    ++present;
+    bits += counts_[kind] * (kScaleBits - std::log2(frequencies_[kind].count));
+  }
+  const std::size_t table = (kinds_ + 7) / 8 + present * sizeof(std::uint16_t);
+  if (bits / 8 + static_cast<double>(table) >= static_cast<double>(limit)) return false;
+
+  const std::size_t before = out.size();
+  write_table(out);
+  std::array<std::uint32_t, kWays> states;
+  const auto words = encode_groups(states);
+  const auto append = [&](std::span<const std::byte> bytes) {
+    out.insert(out.end(), bytes.begin(), bytes.end());
+  };
+  append(std::as_bytes(std::span(states)));
+  append(std::as_bytes(words));
+  if (out.size() - before >= limit) {
+    out.resize(before);
+    return false;
+  }
+  return true;
+}
+
+void EntropyCoder::read_table(std::span<const std::byte>& bytes, std::string_view what) {
+  ByteReader reader(bytes, what);
+  const auto bitmap = reader.take((kinds_ + 7) / 8);
+  std::uint32_t start = 0;
+  for (std::uint32_t kind = 0; kind < bitmap.size() * 8; ++kind) {
+    if ((bitmap[kind / 8] >> kind % 8 & std::byte{1}) == std::byte{0}) continue;
+    if (kind >= kinds_) refuse(what, fmt::format("group {} of {} in the table", kind, kinds_));
+    const std::uint32_t count = reader.value<std::uint16_t>() + 1u;
+    if (count > kScale - start) {
+      refuse(what, fmt::format("frequencies of {} and more, not of {}", start + count, kScale));
+    }
+    for (std::uint32_t place = 0; place < count; ++place) {
+      slots_[start + place] = slot_entry(kind, count, place);
+    }
+    start += count;
+  }
+  if (start != kScale) refuse(what, fmt::format("frequencies of {}, not of {}", start, kScale));
+  bytes = bytes.last(reader.left());
+}
+
+// The symbols of groups_, by stores of eight bytes as long as these do not pass the end.
+void EntropyCoder::expand(std::span<std::uint8_t> symbols) const {
+  std::size_t at = 0;
+  std::size_t i = 0;
+  for (; at + sizeof(std::uint64_t) <= symbols.size(); ++i, at += group_) {
+    std::memcpy(&symbols[at], &symbols_[groups_[i]], sizeof(std::uint64_t));
+  }
+  for (; at < symbols.size(); ++i, at += group_) {
+    std::memcpy(&symbols[at], &symbols_[groups_[i]], std::min(group_, symbols.size() - at));
+  }
+}
+
+void EntropyCoder::decode(std::span<const std::byte> bytes, std::string_view what,
+                          std::span<std::uint8_t> symbols) {
+  read_table(bytes, what);
+  std::array<std::uint32_t, kWays> state;
+  if (bytes.size() < sizeof(state) || (bytes.size() - sizeof(state)) % sizeof(std::uint16_t) != 0) {
+    refuse(what, fmt::format("{} bytes behind the table", bytes.size()));
+  }
+  std::memcpy(state.data(), bytes.data(), sizeof(state));
+  for (const auto one : state) {
+    if (one < kLeastState || one >> 31 != 0) refuse(what, fmt::format("a state of {}", one));
+  }
+  const std::byte* from = bytes.data() + sizeof(state);
+  const std::byte* const end = bytes.data() + bytes.size();
+  groups_.resize(groups_of(symbols.size()));
+
+  const std::uint32_t* const slots = slots_.data();
+  // Gives the group that the state stands at; the state may then have to take 16 bits.
+  const auto step = [&](std::uint32_t& x) {
+    const std::uint32_t slot = slots[x % kScale];
+    x = ((slot >> 8 & (kScale - 1)) + 1) * (x >> kScaleBits) + (slot >> 20);
+    return static_cast<std::uint8_t>(slot);
+  };
+  std::size_t i = 0;
+  // As long as there are 16 bits for every state to take.
+  for (; i + kWays <= groups_.size() &&
+         end - from >= static_cast<std::ptrdiff_t>(kWays * sizeof(std::uint16_t));
+       i += kWays) {
+    for (std::size_t way = 0; way < kWays; ++way) {
+      std::uint32_t& x = state[way];
+      groups_[i + way] = step(x);
+      std::uint16_t word;
+      std::memcpy(&word, from, sizeof(word));
+      const bool low = x < kLeastState;
+      from += low ? sizeof(word) : 0;
+      x = low ? x << 16 | word : x;
+    }
+  }
+  for (; i < groups_.size(); ++i) {
+    std::uint32_t& x = state[i % kWays];
+    groups_[i] = step(x);
+    if (x >= kLeastState) continue;
+    if (from == end) refuse(what, fmt::format("is cut: group {} of {}", i, groups_.size()));
+    std::uint16_t word;
+    std::memcpy(&word, from, sizeof(word));
+    from += sizeof(word);
+    x = x << 16 | word;
+  }
+  // A state that is still below the least cannot be: the decoder ends where the encoder began.
+  for (const auto one : state) {
+    if (one != kLeastState) refuse(what, fmt::format("ends in a state of {}", one));
+  }
+  if (from != end) refuse(what, fmt::format("{} bytes too many", end - from));
+  expand(symbols);
+}
+
+}  // namespace thinreduce

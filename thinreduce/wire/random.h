@@ -1,0 +1,39 @@
+// Keys of random streams, from what names a stream. docs/wire-format.md specifies them: ranks
+// replay one another's streams, so the bits are part of the format.
+#pragma once
+
+#include <cstdint>
+
+#include "thinreduce/kernels/random.h"
+
+namespace thinreduce {
+
+using kernels::random_bits;
+using kernels::RandomKey;
+
+// A stream of draws 0, 1, 2, ...: usually one an element of the bucket.
+struct RandomStream {
+  std::uint64_t seed = 0;    // of the session
+  std::uint64_t step = 0;    // FrameId::step
+  std::uint32_t bucket = 0;  // FrameId::bucket
+  std::uint32_t rank = 0;
+  std::uint32_t purpose = 0;  // tells apart the streams of a method that needs several
+};
+
+// SplitMix64's finalizer: a bijection of 64 bits that mixes well.
+[[nodiscard]] constexpr std::uint64_t mix_bits(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+[[nodiscard]] constexpr RandomKey random_key(const RandomStream& stream) {
+  std::uint64_t x = mix_bits(stream.seed);
+  x = mix_bits(x ^ stream.step);
+  x = mix_bits(x ^ (static_cast<std::uint64_t>(stream.bucket) << 32 | stream.rank));
+  x = mix_bits(x ^ stream.purpose);
+  return {static_cast<std::uint32_t>(x), static_cast<std::uint32_t>(x >> 32)};
+}
+
+}  // namespace thinreduce
