@@ -9,6 +9,7 @@
 
 #include "thinreduce/error.h"
 #include "thinreduce/methods/bf16.h"
+#include "thinreduce/methods/fft.h"
 #include "thinreduce/methods/fp32.h"
 #include "thinreduce/methods/topk.h"
 
@@ -80,7 +81,7 @@ const char* to_string(Algebra algebra) {
 }
 
 const std::vector<MethodInfo>& methods() {
-  static const std::vector<MethodInfo> all{fp32_info(), bf16_info(), topk_info()};
+  static const std::vector<MethodInfo> all{fp32_info(), bf16_info(), topk_info(), fft_info()};
   return all;
 }
 
