@@ -66,7 +66,7 @@ std::vector<double> fftw_spectrum(Transform transform, std::span<const float> bl
 
 TEST(Trigonometry, AgreesWithTheLibrary) {
   for (const std::size_t n : {8u, 64u, 1024u, 65536u}) {
-    for (std::size_t k = 0; k < 2 * n; k += n > 2000 ? 17 : 1) {
+    for (std::size_t k = 0; k<2 * n; k += n> 2000 ? 17 : 1) {
       const double angle = 2 * std::numbers::pi * static_cast<double>(k) / static_cast<double>(n);
       const CosSin result = turn(k, n);
       // The library's own argument is off by up to 2^-53 of 4 pi.
@@ -165,8 +165,7 @@ TEST(BlockTransform, KnownSpectra) {
     EXPECT_NEAR(row[1], q == 10 ? wave : 0, 1e-5) << q;
     EXPECT_NEAR(row[2], q == 11 ? -wave : 0, 1e-5) << q;
     EXPECT_NEAR(row[3], q == 1 ? 16 : 0, 1e-5) << q;
-    EXPECT_NEAR(row[4], q < 2 ? 1 / 16.0f : (q % 2 == 0 ? 1 / wave : 0), 1e-5)
-        << q;
+    EXPECT_NEAR(row[4], q < 2 ? 1 / 16.0f : (q % 2 == 0 ? 1 / wave : 0), 1e-5) << q;
     EXPECT_EQ(row[15], 0) << q;
   }
 }

@@ -14,9 +14,10 @@ namespace {
 constexpr float kMax = std::numeric_limits<float>::max();
 
 // Symmetric, lopsided, one-sided, tiny and huge ranges.
-constexpr ValueRange kRanges[] = {{-1, 1},       {-0.5f, 3.75f}, {-100, 0.001f},   {-1e-9f, 1e9f},
-                                  {0, 1},        {-7.3f, 0},     {-1e-37f, 3e-38f}, {-kMax, kMax},
-                                  {-1e-30f, kMax}, {-1, 1.999f},   {-1e-44f, 1e-44f}};
+constexpr ValueRange kRanges[] = {{-1, 1},           {-0.5f, 3.75f},   {-100, 0.001f},
+                                  {-1e-9f, 1e9f},    {0, 1},           {-7.3f, 0},
+                                  {-1e-37f, 3e-38f}, {-kMax, kMax},    {-1e-30f, kMax},
+                                  {-1, 1.999f},      {-1e-44f, 1e-44f}};
 
 // Calls `check` for every number of bits and mantissa, and all ranges.
 template <typename Check>
@@ -50,7 +51,8 @@ TEST(RangeFloat, EveryCodeComesBackAndTheyAscend) {
   });
 }
 
-// As many codes as the bits allow, unless the range has fewer steps above the smallest normal float.
+// As many codes as the bits allow, unless the range has fewer steps above the smallest normal
+// float.
 TEST(RangeFloat, NoCodeIsWasted) {
   for_formats([](const RangeFloat& format, ValueRange) {
     const std::uint32_t all = (1u << format.bits) - 1;
@@ -70,7 +72,8 @@ TEST(RangeFloat, ErrorsAreBounded) {
       const double end = i % 2 == 0 ? range.least : range.most;
       const double part = i % 4 < 2 ? uniform(random) : std::exp2(-uniform(random) * 40);
       const auto value = static_cast<float>(end * part);
-      const double error = std::abs(value - static_cast<double>(format.decode(format.encode(value))));
+      const double error =
+          std::abs(value - static_cast<double>(format.decode(format.encode(value))));
       if (std::abs(value) < eps) {
         // Halves of the smallest floats are rounded themselves.
         ASSERT_LE(error, eps / 2 + 1e-45) << value;
@@ -125,7 +128,8 @@ TEST(RangeFloat, FittingIsTheBest) {
       const auto error = [&](const RangeFloat& format) {
         double sum = 0;
         for (const float value : sample) {
-          const double difference = value - static_cast<double>(format.decode(format.encode(value)));
+          const double difference =
+              value - static_cast<double>(format.decode(format.encode(value)));
           sum += difference * difference;
         }
         return sum;

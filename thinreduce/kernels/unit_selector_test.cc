@@ -89,7 +89,8 @@ TEST(UnitSelector, MisleadingSamplesAndScales) {
 TEST(Units, MarkEqualsTheReferenceOnEveryTarget) {
   for (const std::size_t words : {0u, 1u, 5u, 32u}) {
     auto spectrum = mixed_floats(words * 128, 5);
-    const Thresholds thresholds{0.5f, std::bit_cast<std::uint32_t>(0.1f), std::bit_cast<std::uint32_t>(0.7f)};
+    const Thresholds thresholds{0.5f, std::bit_cast<std::uint32_t>(0.1f),
+                                std::bit_cast<std::uint32_t>(0.7f)};
     std::vector<std::uint64_t> low(words), high(words), found_low(words), found_high(words);
     const double energy = reference::mark(spectrum, thresholds, low, high);
     on_every_target([&] {
