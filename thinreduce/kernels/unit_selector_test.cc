@@ -36,22 +36,57 @@ std::vector<std::uint64_t> sorted_top(const std::vector<float>& spectrum, std::s
   return bitmap;
 }
 
-void expect_top(const std::vector<float>& spectrum, std::size_t k) {
+// What selecting in parts of `part` words gives, with a guess from `sample`.
+struct Selection {
+  std::vector<std::uint64_t> bitmap;
+  std::vector<float> values;
+  float scale = 1;
+  int passes = 0;
+};
+Selection select(const std::vector<float>& spectrum, std::size_t k, std::span<const float> sample,
+                 std::size_t part = 5) {
+  Selection selection;
+  selection.bitmap.resize(spectrum.size() / 128, 7);
   UnitSelector selector;
-  std::vector<std::uint64_t> bitmap(spectrum.size() / 128, 7);
-  const auto result = selector.select(spectrum, k, bitmap);
-  EXPECT_EQ(bitmap, sorted_top(spectrum, k, result.scale));
-  EXPECT_EQ(count_units(bitmap), result.units);
+  const double share = 2 * static_cast<double>(k) / static_cast<double>(spectrum.size() + 1);
+  const auto pass = [&](const Thresholds& thresholds) {
+    ++selection.passes;
+    selector.start(thresholds, selection.bitmap);
+    for (std::size_t at = 0; at < spectrum.size(); at += part * 128) {
+      selector.add(std::span(spectrum).subspan(at, std::min(part * 128, spectrum.size() - at)));
+    }
+  };
+  pass(selector.guess(sample, share));
+  if (!selector.can_find(k)) pass(selector.everything());
+  const auto result = selector.finish(k);
+  selection.values.assign(result.values.begin(), result.values.end());
+  selection.scale = result.scale;
+  return selection;
+}
+
+Selection expect_top(const std::vector<float>& spectrum, std::size_t k,
+                     std::span<const float> sample) {
+  const auto found = select(spectrum, k, sample);
+  EXPECT_EQ(found.bitmap, sorted_top(spectrum, k, found.scale));
+  std::vector<float> values;
+  for_units(found.bitmap, [&](std::size_t unit) {
+    values.push_back(spectrum[place_of_unit(unit)]);
+    values.push_back(spectrum[place_of_unit(unit) + 16]);
+  });
+  EXPECT_EQ(found.values, values);
+  return found;
 }
 
 TEST(UnitSelector, EqualsAFullSort) {
-  // The last two are long enough for a guess.
-  for (const std::size_t words : {0u, 1u, 2u, 8u, 33u, 1100u, 3000u}) {
+  for (const std::size_t words : {0u, 1u, 2u, 8u, 33u, 500u}) {
     const auto spectrum = normal_spectrum(words, 1);
     const std::size_t units = words * 64;
     for (const std::size_t k : {std::size_t{0}, std::size_t{1}, units / 7, units / 2, units}) {
       SCOPED_TRACE(testing::Message() << k << " of " << units);
-      expect_top(spectrum, k);
+      const auto third = std::span(spectrum).first(words / 3 * 128);
+      EXPECT_EQ(expect_top(spectrum, k, {}).passes, 1);
+      EXPECT_EQ(expect_top(spectrum, k, spectrum).passes, 1);
+      (void)expect_top(spectrum, k, third);
     }
   }
 }
@@ -60,29 +95,32 @@ TEST(UnitSelector, TiesGoToTheLowerIndex) {
   for (const std::size_t words : {4u, 1100u}) {
     std::vector<float> spectrum(words * 128, 1.0f);
     for (std::size_t i = 0; i < spectrum.size(); i += 37) spectrum[i] = -2;
-    for (const std::size_t k : {5u, 100u}) expect_top(spectrum, k);
+    for (const std::size_t k : {5u, 100u}) {
+      (void)expect_top(spectrum, k, {});
+      (void)expect_top(spectrum, k, spectrum);
+    }
   }
 }
 
 TEST(UnitSelector, ZerosAreNeverSelected) {
-  std::vector<float> spectrum(1100 * 128);
-  std::vector<std::uint64_t> bitmap(1100, 1);
-  EXPECT_EQ(UnitSelector().select(spectrum, 500, bitmap).units, 0u);
-  EXPECT_EQ(count_units(bitmap), 0u);
-  spectrum[77777] = -3.0f;
-  EXPECT_EQ(UnitSelector().select(spectrum, 500, bitmap).units, 1u);
+  std::vector<float> spectrum(100 * 128);
+  EXPECT_TRUE(select(spectrum, 500, spectrum).values.empty());
+  spectrum[7777] = -3.0f;
+  EXPECT_EQ(select(spectrum, 500, spectrum).values.size(), 2u);
+  EXPECT_EQ(expect_top(spectrum, 500, std::span(spectrum).first(1280)).values.size(), 2u);
 }
 
-// All large units in one place, where the sample hardly sees them; and values far from 1.
+// Samples that have nothing to do with the rest, and values far from 1.
 TEST(UnitSelector, MisleadingSamplesAndScales) {
   for (const float factor : {1.0f, 1e-30f, 1e30f}) {
-    auto spectrum = normal_spectrum(2048, 4);
+    auto spectrum = normal_spectrum(500, 4);
     for (auto& value : spectrum) value *= factor;
-    expect_top(spectrum, 9000);
-    for (std::size_t i = 0; i < 20000; ++i) spectrum[i] *= 50;
-    expect_top(spectrum, 9000);
-    std::sort(spectrum.begin(), spectrum.end());
-    expect_top(spectrum, 9000);
+    const auto sample = std::span(spectrum).first(50 * 128);
+    EXPECT_EQ(expect_top(spectrum, 4800, sample).passes, 1);
+    for (auto& value : sample) value *= 50;
+    EXPECT_EQ(expect_top(spectrum, 4800, sample).passes, 2);
+    for (auto& value : sample) value *= 0.0001f;
+    EXPECT_EQ(expect_top(spectrum, 4800, sample).passes, 2);
   }
 }
 
@@ -109,7 +147,11 @@ TEST(Units, LengthsThatDifferAreABug) {
   std::vector<std::uint64_t> one(1), two(2);
   std::vector<float> spectrum(128);
   EXPECT_THROW(mark(spectrum, {}, one, two), BrokenInvariant);
-  EXPECT_THROW((void)UnitSelector().select(spectrum, 1, two), BrokenInvariant);
+  UnitSelector selector;
+  selector.start({}, two);
+  selector.add(spectrum);
+  EXPECT_THROW((void)selector.finish(1), BrokenInvariant);
+  EXPECT_THROW(selector.add(std::span(spectrum).first(127)), BrokenInvariant);
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 #include "thinreduce/methods/fft.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <optional>
 
 #include "thinreduce/collective/gather.h"
@@ -22,6 +24,12 @@ namespace {
 // The mantissa is chosen by the error on about this many of the values.
 constexpr std::size_t kFormatSample = 2048;
 
+// The threshold is guessed from one group in so many: from all in small buckets, else from 16 and
+// more.
+std::size_t sample_stride(std::size_t groups) {
+  return std::clamp<std::size_t>(groups / 16, 1, 64);
+}
+
 struct FftOptions {
   ThetaSchedule schedule;
   std::optional<ThetaControl> control;  // theta=auto
@@ -38,12 +46,14 @@ class Fft final : public Method {
       : options_(options),
         elements_(setup.layout.elements),
         blocks_(setup.layout, options.block_length, options.transform),
-        spectrum_(blocks_.groups() * blocks_.group_floats()),
         group_(blocks_.group_floats()),
+        values_(blocks_.group_floats()),
         ranks_(static_cast<std::size_t>(setup.world)) {
     if (options_.feedback) residual_.resize(elements_);
-    for (auto& rank : ranks_) rank.bitmap.resize(spectrum_.size() / kFloatsPerWord);
-    own_.bitmap.resize(spectrum_.size() / kFloatsPerWord);
+    const std::size_t stride = sample_stride(blocks_.groups());
+    sample_.resize((blocks_.groups() + stride - 1) / stride * group_.size());
+    own_.bitmap.resize(blocks_.groups() * group_.size() / kFloatsPerWord);
+    for (auto& rank : ranks_) rank.bitmap.resize(own_.bitmap.size());
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
@@ -80,48 +90,62 @@ class Fft final : public Method {
  private:
   static constexpr std::size_t kFloatsPerWord = 2 * kernels::kUnitsPerWord;
 
-  [[nodiscard]] std::span<float> spectrum_of(std::size_t group) {
-    return std::span<float>(spectrum_).subspan(group * group_.size(), group_.size());
-  }
-
   // What is to be sent, the residual included, becomes a spectrum; the strongest units of all of it
-  // become codes.
+  // become codes. A sample of the groups comes first, so that one pass over the bucket will do.
   void encode(std::span<const float> gradient, double theta) {
-    for (std::size_t group = 0; group < blocks_.groups(); ++group) {
-      if (options_.feedback) {
-        blocks_.for_runs(group, [&](std::size_t offset, std::size_t, std::size_t length) {
-          kernels::add(std::span(residual_).subspan(offset, length),
-                       gradient.subspan(offset, length));
-        });
-      }
-      blocks_.to_spectrum(group, options_.feedback ? std::span<const float>(residual_) : gradient,
-                          spectrum_of(group));
+    const double units = static_cast<double>(blocks_.blocks() * blocks_.block_length()) / 2;
+    const auto k = static_cast<std::size_t>(std::ceil((1 - theta) * units));
+    const std::size_t stride = sample_stride(blocks_.groups());
+    for (std::size_t group = 0; group < blocks_.groups(); group += stride) {
+      take_in(group, gradient, sampled(group / stride));
     }
-    const auto units = static_cast<double>(blocks_.blocks() * blocks_.block_length() / 2);
-    const auto selected = selector_.select(
-        spectrum_, static_cast<std::size_t>(std::ceil((1 - theta) * units)), own_.bitmap);
-    collect(selected);
-    quantize();
+    selector_.start(selector_.guess(sample_, 1 - theta), own_.bitmap);
+    for (std::size_t group = 0; group < blocks_.groups(); ++group) {
+      const bool is_sampled = group % stride == 0;
+      if (!is_sampled) take_in(group, gradient, group_);
+      selector_.add(is_sampled ? sampled(group / stride) : std::span<const float>(group_));
+    }
+    if (!selector_.can_find(k)) {
+      selector_.start(selector_.everything(), own_.bitmap);
+      for (std::size_t group = 0; group < blocks_.groups(); ++group) {
+        to_spectrum(group, gradient, group_);
+        selector_.add(group_);
+      }
+    }
+    const auto selected = selector_.finish(k);
+    measure_energy(selected);
+    quantize(selected.values);
     write_fft_payload(own_, payload_);
   }
 
-  // The values of the kept units, one unit after another.
-  void collect(const kernels::UnitSelector::Result& selected) {
-    values_.resize(2 * selected.units);
-    float* next = values_.data();
-    kernels::for_units(own_.bitmap, [&](std::size_t unit) {
-      const std::size_t at = kernels::place_of_unit(unit);
-      next[0] = spectrum_[at];
-      next[1] = spectrum_[at + kernels::kBlockLanes];
-      next += 2;
-    });
-    double kept = 0;
-    for (const float value : values_) {
-      const double scaled = static_cast<double>(value) * selected.scale;
-      kept += scaled * scaled;
+  // Adds a group of the gradient to the residual; the spectrum of the sum.
+  void take_in(std::size_t group, std::span<const float> gradient, std::span<float> spectrum) {
+    if (options_.feedback) {
+      blocks_.for_runs(group, [&](std::size_t offset, std::size_t, std::size_t length) {
+        kernels::add(std::span(residual_).subspan(offset, length),
+                     gradient.subspan(offset, length));
+      });
     }
+    to_spectrum(group, gradient, spectrum);
+  }
+  void to_spectrum(std::size_t group, std::span<const float> gradient, std::span<float> spectrum) {
+    blocks_.to_spectrum(group, options_.feedback ? std::span<const float>(residual_) : gradient,
+                        spectrum);
+  }
+  [[nodiscard]] std::span<float> sampled(std::size_t index) {
+    return std::span<float>(sample_).subspan(index * group_.size(), group_.size());
+  }
+
+  void measure_energy(const kernels::UnitSelector::Result& selected) {
+    // Several sums, so that no addition waits for the one before.
+    std::array<double, 8> sums{};
+    for (std::size_t i = 0; i < selected.values.size(); ++i) {
+      const double scaled = static_cast<double>(selected.values[i]) * selected.scale;
+      sums[i % sums.size()] += scaled * scaled;
+    }
+    const double kept = std::accumulate(sums.begin(), sums.end(), 0.0);
     const bool finite = std::isfinite(selected.energy);
-    own_.overflow = !finite && kernels::first_nonfinite(values_) < values_.size();
+    own_.overflow = !finite && kernels::first_nonfinite(selected.values) < selected.values.size();
     own_.kept_energy = finite && selected.energy > 0
                            ? static_cast<float>(std::min(kept / selected.energy, 1.0))
                            : 1.0f;
@@ -129,20 +153,20 @@ class Fft final : public Method {
 
   // The range is measured anew for every payload. What lies beyond the largest coefficient is cut
   // there and waits in the residual.
-  void quantize() {
-    own_.codes.resize(values_.size());
-    kernels::ValueRange range = kernels::range_of(values_);
+  void quantize(std::span<const float> values) {
+    own_.codes.resize(values.size());
+    kernels::ValueRange range = kernels::range_of(values);
     range.least = std::max(range.least, -kLargestCoefficient);
     range.most = std::min(range.most, kLargestCoefficient);
     if (options_.mantissa) {
       own_.format = kernels::RangeFloat::covering(range, options_.bits, *options_.mantissa);
     } else {
-      sample_.clear();
-      const std::size_t stride = values_.size() / kFormatSample + 1;
-      for (std::size_t i = 0; i < values_.size(); i += stride) sample_.push_back(values_[i]);
-      own_.format = kernels::RangeFloat::fitting(range, options_.bits, sample_);
+      format_sample_.clear();
+      const std::size_t stride = values.size() / kFormatSample + 1;
+      for (std::size_t i = 0; i < values.size(); i += stride) format_sample_.push_back(values[i]);
+      own_.format = kernels::RangeFloat::fitting(range, options_.bits, format_sample_);
     }
-    kernels::quantize(own_.format, values_, own_.codes);
+    kernels::quantize(own_.format, values, own_.codes);
   }
 
   // Adds a group's units times `sign` to its spectrum. `next` is the first of the group's codes and
@@ -151,7 +175,6 @@ class Fft final : public Method {
     const std::size_t words = group_.size() / kFloatsPerWord;
     const auto bitmap = std::span(from.bitmap).subspan(group * words, words);
     const std::size_t count = 2 * kernels::count_units(bitmap);
-    values_.resize(std::max(values_.size(), count));
     kernels::dequantize(from.format, std::span(from.codes).subspan(next, count),
                         std::span(values_).first(count));
     next += count;
@@ -208,11 +231,11 @@ class Fft final : public Method {
   std::size_t elements_;
   FftBlocks blocks_;
   std::vector<float> residual_;
-  kernels::AlignedFloats spectrum_;
-  kernels::AlignedFloats group_;  // the spectrum of one group, on its way back
+  kernels::AlignedFloats group_;  // the spectrum of one group
+  std::vector<float> values_;     // of the kept units of one group
   kernels::UnitSelector selector_;
-  std::vector<float> values_;  // of kept units
-  std::vector<float> sample_;
+  kernels::AlignedFloats sample_;  // spectra of some groups, from which the threshold is guessed
+  std::vector<float> format_sample_;
   SparseSpectrum own_;
   std::vector<SparseSpectrum> ranks_;
   std::vector<std::byte> payload_;

@@ -116,8 +116,7 @@ std::string read_segment(SegmentHead head, BitReader& reader, std::span<std::uin
   if (low > kMostRice) return fmt::format("positions written in unknown way {}", low);
   std::size_t next = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t quotient = reader.take_unary(units);
-    next += quotient << low | reader.take(low);
+    next += reader.take_rice(low, units);
     if (next >= units) return fmt::format("position {} of {} units", next, units);
     words[next / kUnitsPerWord] |= std::uint64_t{1} << (next % kUnitsPerWord);
     ++next;

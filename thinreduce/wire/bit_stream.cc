@@ -31,17 +31,6 @@ void BitWriter::finish() {
   held_ = 0;
 }
 
-std::uint64_t BitReader::peek() const {
-  const std::uint64_t first = at_ / 8;
-  std::uint64_t word = 0;
-  if (first + sizeof(word) <= bytes_.size()) {
-    std::memcpy(&word, bytes_.data() + first, sizeof(word));
-  } else if (first < bytes_.size()) {
-    std::memcpy(&word, bytes_.data() + first, bytes_.size() - first);
-  }
-  return word >> (at_ % 8);
-}
-
 std::uint64_t BitReader::take_unary(std::uint64_t limit) {
   constexpr unsigned kSure = 57;
   std::uint64_t zeros = 0;

@@ -1,8 +1,10 @@
 // Numbers of a few bits one after another, the lowest bit of the first byte first.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -44,11 +46,31 @@ class BitReader {
   }
   // Zeros up to the next one, which is taken too; stops at a number above `limit`.
   [[nodiscard]] std::uint64_t take_unary(std::uint64_t limit);
+  // A Rice code: a unary quotient, at most `limit` or the result is above it, then `low` bits.
+  [[nodiscard]] std::uint64_t take_rice(unsigned low, std::uint64_t limit) {
+    const std::uint64_t word = peek();
+    const auto quotient = static_cast<unsigned>(std::countr_zero(word));
+    if (quotient + low < 56) {  // all of it is in the word
+      at_ += quotient + 1 + low;
+      return std::uint64_t{quotient} << low | ((word >> (quotient + 1)) & ((1u << low) - 1));
+    }
+    const std::uint64_t high = take_unary(limit);
+    return high << low | take(low);
+  }
   [[nodiscard]] std::uint64_t bits_read() const { return at_; }
 
  private:
   // At least 57 bits.
-  [[nodiscard]] std::uint64_t peek() const;
+  [[nodiscard]] std::uint64_t peek() const {
+    const std::uint64_t first = at_ / 8;
+    std::uint64_t word = 0;
+    if (first + sizeof(word) <= bytes_.size()) {
+      std::memcpy(&word, bytes_.data() + first, sizeof(word));
+    } else if (first < bytes_.size()) {
+      std::memcpy(&word, bytes_.data() + first, bytes_.size() - first);
+    }
+    return word >> (at_ % 8);
+  }
 
   std::span<const std::byte> bytes_;
   std::uint64_t at_ = 0;
