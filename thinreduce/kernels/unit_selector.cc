@@ -109,11 +109,12 @@ UnitSelector::Result UnitSelector::finish(std::size_t k) {
     if (wanted > 0) last = kth_largest(energies_, wanted);
     std::size_t kept = 0;  // units, so far
     std::size_t next = 0;  // the first collected unit that has not been moved
+    // A loop, because a few units at a time are too little for a call of memmove.
     const auto move_up_to = [&](std::size_t end) {
-      std::copy(values_.begin() + static_cast<std::ptrdiff_t>(2 * next),
-                values_.begin() + static_cast<std::ptrdiff_t>(2 * end),
-                values_.begin() + static_cast<std::ptrdiff_t>(2 * kept));
-      kept += end - next;
+      for (; next < end; ++next, ++kept) {
+        values_[2 * kept] = values_[2 * next];
+        values_[2 * kept + 1] = values_[2 * next + 1];
+      }
     };
     for (std::size_t i = 0; i < energies_.size(); ++i) {
       const std::uint32_t bits = magnitude(energies_[i]);
