@@ -7,7 +7,7 @@ build=(build-essential cmake ninja-build pkg-config
        libhwy-dev libeigen3-dev libfmt-dev libxxhash-dev libcli11-dev nlohmann-json3-dev
        libgloo-dev libopenmpi-dev openmpi-bin
        libtorch-dev libopenblas0-openmp libpng-dev
-       libgtest-dev libgmock-dev libbenchmark-dev
+       libgtest-dev libgmock-dev libbenchmark-dev libfftw3-dev
        ca-certificates)
 test=(chromium fonts-dejavu-core)
 lint=(clang-format clang-tidy)

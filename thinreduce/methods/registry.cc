@@ -10,6 +10,7 @@
 #include "thinreduce/error.h"
 #include "thinreduce/methods/bf16.h"
 #include "thinreduce/methods/dqsg.h"
+#include "thinreduce/methods/fft.h"
 #include "thinreduce/methods/fp32.h"
 #include "thinreduce/methods/gradiveq.h"
 #include "thinreduce/methods/ndqsg.h"
@@ -85,8 +86,7 @@ const char* to_string(Algebra algebra) {
 
 const std::vector<MethodInfo>& methods() {
   static const std::vector<MethodInfo> all{
-      fp32_info(), bf16_info(),  topk_info(), gradiveq_info(),
-      dqsg_info(), ndqsg_info(), qsgd_info(), terngrad_info(),
+      fp32_info(), bf16_info(), topk_info(), gradiveq_info(), dqsg_info(), ndqsg_info(), qsgd_info(), terngrad_info(), fft_info(),
   };
   return all;
 }

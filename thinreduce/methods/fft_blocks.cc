@@ -1,0 +1,60 @@
+#include "thinreduce/methods/fft_blocks.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace thinreduce {
+namespace {
+
+// docs/methods.md has the measurement.
+constexpr std::size_t kBestBlock = 256;
+
+}  // namespace
+
+FftBlocks::FftBlocks(const BucketLayout& layout, std::size_t block_length,
+                     kernels::Transform transform)
+    : tables_(block_length, transform), staging_(group_floats()), scratch_(group_floats()) {
+  if (layout.tensors.empty()) cut(0, layout.elements);
+  for (const Tensor& tensor : layout.tensors) {
+    if (!tensor.raw) cut(tensor.offset, tensor.elements());
+  }
+  groups_ = (blocks_.size() + kernels::kBlockLanes - 1) / kernels::kBlockLanes;
+}
+
+void FftBlocks::cut(std::size_t offset, std::size_t length) {
+  for (std::size_t at = 0; at < length; at += tables_.length) {
+    blocks_.push_back({offset + at, std::min(tables_.length, length - at)});
+  }
+}
+
+// Blocks ascend, so full ones are in a row when the last is where it must be.
+bool FftBlocks::is_one_run(std::size_t group) const {
+  const std::size_t first = group * kernels::kBlockLanes;
+  const std::size_t last = first + kernels::kBlockLanes - 1;
+  return last < blocks_.size() && blocks_[last].length == tables_.length &&
+         blocks_[last].offset - blocks_[first].offset == group_floats() - tables_.length;
+}
+
+void FftBlocks::to_spectrum(std::size_t group, std::span<const float> values,
+                            std::span<float> spectrum) {
+  std::span<const float> floats = staging_;
+  if (is_one_run(group)) {
+    floats = values.subspan(blocks_[group * kernels::kBlockLanes].offset, group_floats());
+  } else {
+    std::fill(staging_.begin(), staging_.end(), 0.0f);
+    for_runs(group, [&](std::size_t offset, std::size_t at, std::size_t length) {
+      std::copy_n(&values[offset], length, &staging_[at]);
+    });
+  }
+  kernels::forward(tables_, floats, spectrum, scratch_);
+}
+
+std::size_t best_block_length(const BucketLayout& layout) {
+  std::size_t longest = layout.tensors.empty() ? layout.elements : 0;
+  for (const Tensor& tensor : layout.tensors) {
+    if (!tensor.raw) longest = std::max(longest, tensor.elements());
+  }
+  return std::clamp(std::bit_ceil(longest), kernels::kLeastBlock, kBestBlock);
+}
+
+}  // namespace thinreduce
