@@ -51,8 +51,9 @@ nlohmann::ordered_json measure(const std::string& text, const BenchCodecOptions&
   std::vector<float> values(options.floats);
   synthetic_gradient({}, gradient);
   auto ranks = connect_threads(1);
-  Session session(std::move(ranks[0]),
-                  {.spec = text, .min_elements = 0, .check_replicas_every = 0});
+  Session session(
+      std::move(ranks[0]),
+      {.spec = text, .min_elements = 0, .check_replicas_every = 0, .momentum_inside_ok = true});
 
   Progress progress(spec.full_text(), static_cast<std::size_t>(options.steps) + 1, options.json);
   std::vector<double> encode;

@@ -60,6 +60,9 @@ struct MethodInfo {
   Algebra algebra = Algebra::sum;
   std::string summary;
   std::string paper;
+  // The mean that reduce() leaves has momentum inside already: an optimizer must not add its own.
+  // Where the method has an option `momentum`, 0 turns that off; Spec::momentum_inside() knows.
+  bool momentum_inside = false;
   std::vector<OptionInfo> options;
   std::function<std::unique_ptr<Method>(const Options&, const MethodSetup&)> make;
 };

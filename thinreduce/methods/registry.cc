@@ -10,6 +10,8 @@
 #include "thinreduce/error.h"
 #include "thinreduce/methods/bf16.h"
 #include "thinreduce/methods/fp32.h"
+#include "thinreduce/methods/powersgd.h"
+#include "thinreduce/methods/sketch.h"
 #include "thinreduce/methods/topk.h"
 
 namespace thinreduce {
@@ -80,7 +82,8 @@ const char* to_string(Algebra algebra) {
 }
 
 const std::vector<MethodInfo>& methods() {
-  static const std::vector<MethodInfo> all{fp32_info(), bf16_info(), topk_info()};
+  static const std::vector<MethodInfo> all{fp32_info(), bf16_info(), topk_info(), sketch_info(),
+                                           powersgd_info()};
   return all;
 }
 
@@ -123,6 +126,12 @@ std::string Spec::full_text() const {
     separator = ',';
   }
   return text;
+}
+
+bool Spec::momentum_inside() const {
+  if (!info->momentum_inside) return false;
+  const bool adjustable = options.values.contains("momentum");
+  return !adjustable || options.number("momentum") != 0;
 }
 
 std::unique_ptr<Method> Spec::make(const MethodSetup& setup) const {

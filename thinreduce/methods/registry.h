@@ -22,6 +22,8 @@ struct Spec {
   static Spec parse(std::string_view text);
   // With every option spelled out, in a fixed order: equal specs have equal text.
   [[nodiscard]] std::string full_text() const;
+  // Whether what the method hands back has momentum inside, with these options.
+  [[nodiscard]] bool momentum_inside() const;
   [[nodiscard]] std::unique_ptr<Method> make(const MethodSetup& setup) const;
 };
 
