@@ -3,6 +3,7 @@
 # Layers whose results could depend on the instruction set run once for every target, chosen by
 # THINREDUCE_SIMD; a target that this CPU does not have is reported as skipped.
 find_package(GTest REQUIRED)
+find_package(Eigen3 REQUIRED NO_MODULE)  # the reference of the low-rank methods
 
 add_library(thinreduce_test_main tests/test_main.cc)
 target_link_libraries(thinreduce_test_main PUBLIC thinreduce GTest::gtest GTest::gmock fmt::fmt)
@@ -36,6 +37,9 @@ foreach(layer kernels wire transport collective methods engine)
   add_dependencies(core_tests ${layer}_test)
   if(TARGET gloo)
     target_link_libraries(${layer}_test PRIVATE gloo)
+  endif()
+  if(layer STREQUAL methods)
+    target_link_libraries(${layer}_test PRIVATE Eigen3::Eigen)
   endif()
   if(layer MATCHES "^(kernels|methods)$")
     foreach(target ${simd_targets})

@@ -6,7 +6,7 @@ set -euo pipefail
 build=(build-essential cmake ninja-build pkg-config
        libhwy-dev libfmt-dev libxxhash-dev libcli11-dev nlohmann-json3-dev
        libgloo-dev libopenmpi-dev openmpi-bin
-       libgtest-dev libgmock-dev libbenchmark-dev)
+       libgtest-dev libgmock-dev libbenchmark-dev libeigen3-dev)
 lint=(clang-format clang-tidy)
 
 case "${1:-}" in

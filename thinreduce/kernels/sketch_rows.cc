@@ -206,8 +206,8 @@ void check(const SketchRows& sketch, std::size_t cells, std::uint64_t first_bloc
              sketch.columns <= std::numeric_limits<std::uint32_t>::max(),
          "a sketch's columns are a multiple of the block");
   ensure(cells == sketch.rows.size() * sketch.columns, "a sketch has rows * columns cells");
-  ensure(first_block + values / kSketchBlock <= std::numeric_limits<std::uint32_t>::max(),
-         "a sketch has fewer than 2^32 blocks");
+  ensure(first_block + values / kSketchBlock <= std::uint64_t{1} << 32,
+         "a sketch has at most 2^32 blocks");
 }
 
 }  // namespace

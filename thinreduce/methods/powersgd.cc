@@ -89,7 +89,10 @@ class PowerSgd final : public Method {
   void state(Archive& archive) override {
     archive.per_element("residual", residual_);
     archive.floats("q", q_);
-    ensure(q_.size() == next_q_.size(), "powersgd: a saved Q has the size of this bucket's");
+    if (q_.size() != next_q_.size()) {
+      throw Error(ErrorCode::bad_state, fmt::format("'q' has {} values, these shapes need {}",
+                                                    q_.size(), next_q_.size()));
+    }
   }
 
   [[nodiscard]] std::uint64_t fingerprint() const override {

@@ -40,7 +40,7 @@ float agree_on_scale(Exchange& exchange, std::span<const float> cells) {
   if (!std::isfinite(largest) || largest == 0) return 1;
   const int exponent =
       15 - std::ilogb(largest) - 1 - std::ilogb(static_cast<float>(exchange.size())) - 1;
-  return std::ldexp(1.0f, std::clamp(exponent, -100, 100));
+  return std::ldexp(1.0f, std::clamp(exponent, -126, 126));
 }
 
 // One unit is one cell; partial sums are rounded to a half at every hop.
