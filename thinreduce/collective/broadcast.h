@@ -12,7 +12,7 @@ namespace thinreduce {
 
 struct BroadcastOptions {
   // As RingOptions::segment_bytes.
-  std::size_t segment_bytes = 512 * 1024;
+  std::size_t segment_bytes = std::size_t{512} * 1024;
 };
 
 // `message` has the same length on all ranks.

@@ -13,7 +13,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Channels are slots 0 to 2 of the data mesh; Gloo's own collectives use slots from 2^56.
+// Channels, and the stamps of a throttled link, are slots below 32 of the data mesh; Gloo's own
+// collectives use slots from 2^56.
 constexpr std::uint64_t goodbye_slot = 255;
 constexpr std::uint64_t notice_slot = 0;
 

@@ -1,0 +1,72 @@
+#include "thinreduce/engine/agreement.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/ranks.h"
+#include "thinreduce/error.h"
+
+namespace thinreduce {
+namespace {
+
+Statement statement() {
+  return {.id = {.method = 3, .bucket = 1, .step = 5, .elements = 100, .spec_hash = 77},
+          .finite = true,
+          .first_bad = 100,
+          .fingerprint = 11,
+          .last_result = 22};
+}
+
+TEST(Statement, RoundTrips) {
+  Statement out = statement();
+  out.finite = false;
+  const Statement in = decode_statement(encode_statement(out, 4), 4);
+  EXPECT_EQ(in.id, out.id);
+  EXPECT_EQ(in.finite, out.finite);
+  EXPECT_EQ(in.first_bad, out.first_bad);
+  EXPECT_EQ(in.fingerprint, out.fingerprint);
+  EXPECT_EQ(in.last_result, out.last_result);
+}
+
+TEST(Statement, EveryFlippedBitIsRefused) {
+  const auto good = encode_statement(statement(), 0);
+  for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
+    auto bad = good;
+    bad[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
+    EXPECT_NE(thrown_text(ErrorCode::bad_frame, [&] { (void)decode_statement(bad, 0); }), "")
+        << "bit " << bit;
+  }
+}
+
+TEST(Agreement, NamesWhatDiffersTheRankAndBothValues) {
+  struct Difference {
+    void (*change)(Statement&);
+    const char* said;
+  };
+  const Difference differences[] = {
+      {[](Statement& s) { s.id.bucket = 9; }, "the bucket's number is 1 on rank 0 and 9 on rank 2"},
+      {[](Statement& s) { s.id.elements = 99; }, "elements is 100 on rank 0 and 99 on rank 2"},
+      {[](Statement& s) { s.id.step = 6; }, "the step is 5 on rank 0 and 6 on rank 2"},
+      {[](Statement& s) { s.id.spec_hash = 78; }, "77 on rank 0 and 78 on rank 2"},
+      {[](Statement& s) { s.id.method = 2; }, "the method is 3 on rank 0 and 2 on rank 2"},
+      {[](Statement& s) { s.fingerprint = 12; }, "shared state is 11 on rank 0 and 12 on rank 2"},
+      {[](Statement& s) { s.last_result = 23; }, "last mean is 22 on rank 0 and 23 on rank 2"},
+  };
+  EXPECT_NO_THROW(check_agreement(std::vector<Statement>(4, statement())));
+  for (const Difference& difference : differences) {
+    std::vector<Statement> ranks(4, statement());
+    difference.change(ranks[2]);
+    const auto text = thrown_text(ErrorCode::mismatch, [&] { check_agreement(ranks); });
+    EXPECT_NE(text.find(difference.said), std::string::npos) << text;
+  }
+}
+
+TEST(Agreement, NamesTheFirstRankWhoseGradientIsNotFinite) {
+  std::vector<Statement> ranks(4, statement());
+  ranks[3].finite = ranks[1].finite = false;
+  ranks[1].first_bad = 42;
+  const auto text = thrown_text(ErrorCode::bad_input, [&] { check_agreement(ranks); });
+  EXPECT_NE(text.find("rank 1 is NaN or Inf at index 42"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace thinreduce

@@ -1,0 +1,61 @@
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/ranks.h"
+#include "thinreduce/error.h"
+#include "thinreduce/methods/registry.h"
+
+namespace thinreduce {
+namespace {
+
+TEST(Spec, DefaultsAreSpelledOut) {
+  EXPECT_EQ(Spec::parse("fp32").full_text(), "fp32");
+  EXPECT_EQ(Spec::parse("topk").full_text(), "topk:density=0.01,feedback=on");
+}
+
+TEST(Spec, EqualSpecsHaveEqualText) {
+  const auto text = Spec::parse("topk:feedback=off,density=0.050").full_text();
+  EXPECT_EQ(text, Spec::parse("topk:density=5e-2,feedback=off").full_text());
+  EXPECT_EQ(Spec::parse(text).full_text(), text);
+}
+
+TEST(Spec, FullTextOfEveryMethodParsesToItself) {
+  for (const MethodInfo& info : methods()) {
+    const auto text = Spec::parse(info.name).full_text();
+    EXPECT_EQ(Spec::parse(text).full_text(), text);
+  }
+}
+
+TEST(Spec, RefusesWithWhatExists) {
+  const auto refused = [](const std::string& text) {
+    return thrown_text(ErrorCode::bad_spec, [&] { (void)Spec::parse(text); });
+  };
+  EXPECT_NE(refused("").find("fp32, bf16, topk"), std::string::npos);
+  EXPECT_NE(refused("TOPK").find("no method 'TOPK'"), std::string::npos);
+  EXPECT_NE(refused("topk:").find("option=value"), std::string::npos);
+  EXPECT_NE(refused("topk:density=0.1,").find("option=value"), std::string::npos);
+  EXPECT_NE(refused("topk:dens=0.1").find("density, feedback"), std::string::npos);
+  EXPECT_NE(refused("topk:density=0").find("from 1e-06 to 1"), std::string::npos);
+  for (const char* value : {"", "nan", "inf", "0x1", "0.1x", "1e999", "-0.1", " 0.1"}) {
+    EXPECT_NE(refused(std::string("topk:density=") + value).find("density is a number"),
+              std::string::npos);
+  }
+  EXPECT_NE(refused("topk:feedback=yes").find("on, off"), std::string::npos);
+  EXPECT_NE(refused("topk:density=0.1,density=0.2").find("twice"), std::string::npos);
+}
+
+TEST(Registry, NamesAndWireIdsAreUnique) {
+  std::set<std::string> names;
+  std::set<std::uint16_t> ids;
+  for (const MethodInfo& info : methods()) {
+    EXPECT_TRUE(names.insert(info.name).second) << info.name;
+    EXPECT_TRUE(ids.insert(info.wire_id).second) << info.name;
+    EXPECT_NE(info.wire_id, 0) << "0 is for agreements";
+    EXPECT_FALSE(info.summary.empty());
+    EXPECT_FALSE(info.paper.empty());
+  }
+}
+
+}  // namespace
+}  // namespace thinreduce
