@@ -60,8 +60,9 @@ struct MethodInfo {
   Algebra algebra = Algebra::sum;
   std::string summary;
   std::string paper;
-  // The mean that reduce() leaves has momentum inside already: an optimizer must not add its own.
-  // Where the method has an option `momentum`, 0 turns that off; Spec::momentum_inside() knows.
+  // The mean that reduce() leaves has momentum inside already, as much as the option `momentum`
+  // says, which such a method must have: an optimizer must not add its own, and the engine gives
+  // the same momentum to what travels uncompressed. Spec::momentum() is 0 when it is turned off.
   bool momentum_inside = false;
   std::vector<OptionInfo> options;
   std::function<std::unique_ptr<Method>(const Options&, const MethodSetup&)> make;

@@ -128,10 +128,8 @@ std::string Spec::full_text() const {
   return text;
 }
 
-bool Spec::momentum_inside() const {
-  if (!info->momentum_inside) return false;
-  const bool adjustable = options.values.contains("momentum");
-  return !adjustable || options.number("momentum") != 0;
+double Spec::momentum() const {
+  return info->momentum_inside ? options.number("momentum") : 0;
 }
 
 std::unique_ptr<Method> Spec::make(const MethodSetup& setup) const {
