@@ -7,9 +7,75 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinreduce/kernels/sketch_rows.cc"
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "thinreduce/kernels/dispatch.h"
+
+#ifndef THINREDUCE_KERNELS_SKETCH_ROWS_ONCE
+#define THINREDUCE_KERNELS_SKETCH_ROWS_ONCE
+namespace thinreduce::kernels {
+namespace {
+
+// The words of one block after another. The third difference of a cubic polynomial is constant, so
+// each word costs three additions instead of three multiplications.
+class WordStream {
+ public:
+  WordStream() = default;
+  WordStream(const SketchRow& row, std::uint64_t block) : word_(sketch_word(row, block)) {
+    const std::uint64_t second = sketch_word(row, block + 1);
+    const std::uint64_t third = sketch_word(row, block + 2);
+    const std::uint64_t fourth = sketch_word(row, block + 3);
+    first_ = subtract(second, word_);
+    second_ = subtract(subtract(third, second), first_);
+    third_ = subtract(subtract(subtract(fourth, third), subtract(third, second)), second_);
+  }
+  std::uint64_t next() {
+    const std::uint64_t word = word_;
+    word_ = add(word_, first_);
+    first_ = add(first_, second_);
+    second_ = add(second_, third_);
+    return word;
+  }
+
+ private:
+  static std::uint64_t reduced(std::uint64_t sum) {  // of a sum below twice the prime
+    return std::min(sum, sum - kSketchPrime);
+  }
+  static std::uint64_t add(std::uint64_t a, std::uint64_t b) { return reduced(a + b); }
+  static std::uint64_t subtract(std::uint64_t a, std::uint64_t b) {
+    return reduced(a + kSketchPrime - b);
+  }
+
+  std::uint64_t word_ = 0;
+  std::uint64_t first_ = 0;  // differences
+  std::uint64_t second_ = 0;
+  std::uint64_t third_ = 0;
+};
+
+class WordStreams {
+ public:
+  WordStreams(std::span<const SketchRow> rows, std::uint64_t first_block) {
+    for (std::size_t row = 0; row < rows.size(); ++row) streams_[row] = {rows[row], first_block};
+  }
+  // The next words of a row; asks for the cells they lead to.
+  void next(std::size_t row, std::span<std::uint64_t> words, const float* cells,
+            std::size_t columns) {
+    WordStream stream = streams_[row];
+    for (auto& word : words) {
+      word = stream.next();
+      hwy::Prefetch(cells + word_group(word, columns));
+    }
+    streams_[row] = stream;
+  }
+
+ private:
+  std::array<WordStream, kMaxSketchRows> streams_;
+};
+
+}  // namespace
+}  // namespace thinreduce::kernels
+#endif  // THINREDUCE_KERNELS_SKETCH_ROWS_ONCE
 
 HWY_BEFORE_NAMESPACE();
 namespace thinreduce::kernels::HWY_NAMESPACE {
@@ -32,8 +98,8 @@ void sketch_estimate(std::span<const float> cells, const SketchRows& sketch,
 using Floats = hn::CappedTag<float, kSketchBlock>;
 using Integers = hn::RebindToUnsigned<Floats>;
 
-// The words of one tile are computed before its cells are touched, so that the processor sees many
-// independent addresses ahead. A tile and its words stay in the L1 cache.
+// The words of one tile are computed before its cells are touched, and the cells asked for: a
+// sketch is larger than the L2 cache. A tile, its words and its cells stay in the L1 cache.
 constexpr std::size_t kTileBlocks = 64;
 
 // One vector's part of a block as its word wants it: vector `part` of the group exchanges lanes
@@ -66,13 +132,12 @@ void sketch_accumulate(std::span<const float> values, std::uint64_t first_block,
   const std::size_t lanes = hn::Lanes(d);
   const std::size_t whole = values.size() / kSketchBlock;
   std::uint64_t words[kTileBlocks];
+  WordStreams streams(sketch.rows, first_block);
   for (std::size_t tile = 0; tile < whole; tile += kTileBlocks) {
     const std::size_t blocks = std::min(kTileBlocks, whole - tile);
     for (std::size_t row = 0; row < sketch.rows.size(); ++row) {
       float* HWY_RESTRICT const row_cells = cells.data() + row * sketch.columns;
-      for (std::size_t b = 0; b < blocks; ++b) {
-        words[b] = sketch_word(sketch.rows[row], first_block + tile + b);
-      }
+      streams.next(row, std::span(words).first(blocks), row_cells, sketch.columns);
       for (std::size_t b = 0; b < blocks; ++b) {
         const float* HWY_RESTRICT const block = values.data() + (tile + b) * kSketchBlock;
         float* HWY_RESTRICT const group = row_cells + word_group(words[b], sketch.columns);
@@ -102,12 +167,12 @@ HWY_INLINE void estimate_rows(std::span<const float> cells, const SketchRows& sk
   const std::size_t lanes = hn::Lanes(d);
   const std::size_t whole = estimates.size() / kSketchBlock;
   std::uint64_t words[rows][kTileBlocks];
+  WordStreams streams(sketch.rows, first_block);
   for (std::size_t tile = 0; tile < whole; tile += kTileBlocks) {
     const std::size_t blocks = std::min(kTileBlocks, whole - tile);
     for (std::size_t row = 0; row < rows; ++row) {
-      for (std::size_t b = 0; b < blocks; ++b) {
-        words[row][b] = sketch_word(sketch.rows[row], first_block + tile + b);
-      }
+      streams.next(row, std::span(words[row]).first(blocks), cells.data() + row * sketch.columns,
+                   sketch.columns);
     }
     for (std::size_t b = 0; b < blocks; ++b) {
       // What row `row` says about vector `part` of the block.
@@ -169,9 +234,11 @@ namespace reference {
 void sketch_accumulate(std::span<const float> values, std::uint64_t first_block,
                        const SketchRows& sketch, std::span<float> cells) {
   for (std::size_t row = 0; row < sketch.rows.size(); ++row) {
+    std::uint64_t word = 0;
     for (std::size_t i = 0; i < values.size(); ++i) {
-      const auto [column, negative] =
-          sketch_place(sketch.rows[row], sketch.columns, first_block * kSketchBlock + i);
+      const std::size_t lane = i % kSketchBlock;
+      if (lane == 0) word = sketch_word(sketch.rows[row], first_block + i / kSketchBlock);
+      const auto [column, negative] = word_place(word, sketch.columns, lane);
       cells[row * sketch.columns + column] += negative ? -values[i] : values[i];
     }
   }
@@ -181,10 +248,12 @@ void sketch_estimate(std::span<const float> cells, const SketchRows& sketch,
                      std::uint64_t first_block, std::span<float> estimates) {
   const std::size_t rows = sketch.rows.size();
   std::array<float, kMaxSketchRows> found;
+  std::array<std::uint64_t, kMaxSketchRows> words{};
   for (std::size_t i = 0; i < estimates.size(); ++i) {
+    const std::size_t lane = i % kSketchBlock;
     for (std::size_t row = 0; row < rows; ++row) {
-      const auto [column, negative] =
-          sketch_place(sketch.rows[row], sketch.columns, first_block * kSketchBlock + i);
+      if (lane == 0) words[row] = sketch_word(sketch.rows[row], first_block + i / kSketchBlock);
+      const auto [column, negative] = word_place(words[row], sketch.columns, lane);
       const float cell = cells[row * sketch.columns + column];
       found[row] = negative ? -cell : cell;
     }

@@ -69,12 +69,14 @@ struct SketchPlace {
   std::size_t column = 0;
   bool negative = false;
 };
-[[nodiscard]] inline SketchPlace sketch_place(const SketchRow& row, std::size_t columns,
-                                              std::uint64_t element) {
-  const std::uint64_t word = sketch_word(row, element / kSketchBlock);
-  const auto lane = static_cast<std::uint32_t>(element % kSketchBlock);
+[[nodiscard]] inline SketchPlace word_place(std::uint64_t word, std::size_t columns,
+                                            std::size_t lane) {
   return {word_group(word, columns) + (lane ^ word_exchange(word)),
           (word_signs(word) >> lane & 1) != 0};
+}
+[[nodiscard]] inline SketchPlace sketch_place(const SketchRow& row, std::size_t columns,
+                                              std::uint64_t element) {
+  return word_place(sketch_word(row, element / kSketchBlock), columns, element % kSketchBlock);
 }
 
 // Adds `values`, which start at element 16 * first_block, to all rows.
