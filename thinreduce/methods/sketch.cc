@@ -174,11 +174,11 @@ MethodInfo sketch_info() {
   info.options = {
       or_auto(
           OptionInfo::integer("k", 0, 1, 4294967295, "values applied a step; auto: by density")),
-      OptionInfo::number("density", 0.00625, 1e-6, 1, "share of the values applied a step"),
+      OptionInfo::number("density", 0.0125, 1e-6, 1, "share of the values applied a step"),
       OptionInfo::choice("rows", "5", {"1", "3", "5"}, "rows of the sketch"),
       or_auto(OptionInfo::integer("columns", 0, 16, 268435456,
                                   "columns of the sketch; auto: as many bytes as candidates")),
-      OptionInfo::number("candidates", 4, 1, 1000,
+      OptionInfo::number("candidates", 2, 1, 1000,
                          "elements in the second round, as multiple of k"),
       OptionInfo::number("momentum", 0.9, 0, 0.9999,
                          "inside the method; 0: leave it to the optimizer"),
