@@ -13,8 +13,7 @@ target_compile_definitions(thinreduce_test_main
 set(simd_targets reference SSSE3 SSE4 AVX2 AVX3)
 set(test_environment "")
 if(THINREDUCE_SANITIZE MATCHES "address")
-  # Memory errors differ by vector width only at the ends: the narrowest and the widest will do.
-  set(simd_targets reference AVX3)
+  set(simd_targets reference AVX2)  # what such a build has
 elseif(THINREDUCE_SANITIZE MATCHES "thread")
   # Races do not depend on the instruction set at all.
   set(simd_targets AVX2)
