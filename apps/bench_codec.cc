@@ -51,8 +51,9 @@ nlohmann::ordered_json measure(const std::string& text, const BenchCodecOptions&
   std::vector<float> values(options.floats);
   synthetic_gradient({}, gradient);
   auto ranks = connect_threads(1);
-  Session session(std::move(ranks[0]),
-                  {.spec = text, .min_elements = 0, .check_replicas_every = 0});
+  Session session(
+      std::move(ranks[0]),
+      {.spec = text, .min_elements = 0, .check_replicas_every = 0, .momentum_inside_ok = true});
 
   const auto uncompressed = static_cast<int>(spec.info->cycle(spec.options).start);
   const int warmup = options.warmup >= 0 ? options.warmup : uncompressed + 1;

@@ -54,7 +54,10 @@ class RankBench {
   }
 
   [[nodiscard]] SessionOptions session_options(const std::string& spec) const {
-    return {.spec = spec, .timeout = options_.launch.timeout, .check_replicas_every = 0};
+    return {.spec = spec,
+            .timeout = options_.launch.timeout,
+            .check_replicas_every = 0,
+            .momentum_inside_ok = true};
   }
 
   // fp32 and the backend's own all-reduce take turns, so that a busy moment hits both.

@@ -3,6 +3,7 @@
 # Layers whose results could depend on the instruction set run once for every target, chosen by
 # THINREDUCE_SIMD; a target that this CPU does not have is reported as skipped.
 find_package(GTest REQUIRED)
+find_package(Eigen3 REQUIRED NO_MODULE)  # the reference of the low-rank methods
 
 add_library(thinreduce_test_main tests/test_main.cc)
 target_link_libraries(thinreduce_test_main PUBLIC thinreduce GTest::gtest GTest::gmock fmt::fmt)
@@ -41,6 +42,8 @@ foreach(layer kernels wire transport collective methods engine)
   endif()
   if(layer STREQUAL kernels)
     target_link_libraries(${layer}_test PRIVATE ${FFTW_LIBRARY})
+  elseif(layer STREQUAL methods)
+    target_link_libraries(${layer}_test PRIVATE Eigen3::Eigen)
   endif()
   if(layer MATCHES "^(kernels|methods)$")
     foreach(target ${simd_targets})

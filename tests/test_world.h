@@ -24,10 +24,13 @@ using PerRank = std::vector<std::vector<float>>;
 class TestWorld {
  public:
   TestWorld(int world, std::string_view spec_text, std::size_t elements)
+      : TestWorld(world, spec_text, BucketLayout{.id = 0, .elements = elements, .tensors = {}}) {}
+
+  TestWorld(int world, std::string_view spec_text, BucketLayout layout)
       : spec_(Spec::parse(spec_text)),
+        layout_(std::move(layout)),
         transports_(connect_threads(world)),
         thrown(transports_.size()) {
-    layout_.elements = elements;
     for (int rank = 0; rank < world; ++rank) {
       MethodSetup setup;
       setup.layout = layout_;
@@ -41,6 +44,7 @@ class TestWorld {
   PerRank step(PerRank values) {
     std::vector<std::jthread> ranks;
     statistics.assign(values.size(), {});
+    payload_bytes.assign(values.size(), 0);
     for (std::size_t rank = 0; rank < values.size(); ++rank) {
       ranks.emplace_back([&, rank] {
         FrameId id;
@@ -56,6 +60,7 @@ class TestWorld {
           exchange.transport().abandon(error.what());
         }
         statistics[rank] = exchange.statistics;
+        payload_bytes[rank] = exchange.payload_bytes;
       });
     }
     ranks.clear();
@@ -78,16 +83,19 @@ class TestWorld {
   [[nodiscard]] Method& method(std::size_t rank) { return *methods_[rank]; }
   [[nodiscard]] Transport& transport(std::size_t rank) { return *transports_[rank]; }
 
-  // What a method shows as `name` to an archive.
-  [[nodiscard]] std::vector<float> residual(std::size_t rank) {
+  // What a method shows to an archive as its residual, or under another name.
+  [[nodiscard]] std::vector<float> residual(std::size_t rank,
+                                            std::string_view wanted = "residual") {
     struct Reader final : Archive {
+      std::string_view wanted;
       std::vector<float> found;
       void per_element(std::string_view name, std::vector<float>& values) override {
-        if (name == "residual") found = values;
+        if (name == wanted) found = values;
       }
       void floats(std::string_view, std::vector<float>&) override {}
       void number(std::string_view, std::uint64_t&) override {}
     } reader;
+    reader.wanted = wanted;
     methods_[rank]->state(reader);
     return reader.found;
   }
@@ -102,6 +110,7 @@ class TestWorld {
  public:
   std::vector<std::exception_ptr> thrown;
   std::vector<std::map<std::string, double>> statistics;
+  std::vector<std::uint64_t> payload_bytes;
 };
 
 inline PerRank normal_gradients(int world, std::size_t elements, unsigned seed) {

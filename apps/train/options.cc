@@ -14,7 +14,13 @@
 namespace thinreduce::train {
 
 void check(const TrainOptions& options) {
-  (void)Spec::parse(options.method);
+  const Spec spec = Spec::parse(options.method);
+  if (spec.momentum_inside() && options.optimizer == "adam") {
+    throw Error(ErrorCode::bad_input,
+                fmt::format("{} has momentum inside and adam adds its own; use --optimizer sgd or "
+                            "{}:momentum=0",
+                            spec.info->name, spec.info->name));
+  }
   (void)Schedule{.kind = options.schedule}.at(0);
   const ModelInfo& model = find_model(options.model);
   if (model.data != options.data) {
@@ -44,7 +50,7 @@ void settle(TrainOptions& options, int ranks, std::size_t training_images) {
   if (options.learning_rate == 0) options.learning_rate = adam ? 1e-3 : model.learning_rate;
   if (options.weight_decay < 0) options.weight_decay = model.weight_decay;
   if (adam) options.momentum = 0;
-  if (spec.info->momentum_inside) options.momentum = 0;
+  if (spec.momentum_inside()) options.momentum = 0;
   if (options.augment == "auto") options.augment = options.data == "cifar10" ? "on" : "off";
   if (options.evaluate_every == 0) {
     options.evaluate_every = std::min<std::uint64_t>(per_epoch, (options.steps + 9) / 10);

@@ -41,7 +41,8 @@ SessionOptions session_options(const TrainOptions& options) {
           .min_elements = options.min_elements,
           .warmup_steps = options.warmup_steps,
           .check_replicas_every = 0,  // the parameters themselves are compared
-          .seed = options.seed};
+          .seed = options.seed,
+          .momentum_inside_ok = true};  // settle() has turned the optimizer's momentum off
 }
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {

@@ -338,7 +338,7 @@ class Trainer {
                options_.model, options_.data, replica_->parameters(), ranks, ranks == 1 ? "" : "s",
                options_.batch, options_.batch * static_cast<std::size_t>(ranks), options_.method,
                options_.launch.link.to_string(), out_.string());
-    if (Spec::parse(options_.method).info->momentum_inside) {
+    if (Spec::parse(options_.method).momentum_inside()) {
       fmt::print("the method keeps the momentum; the optimizer's is 0\n");
     }
     if (state_.step > 0) fmt::print("continues after step {}\n", state_.step);

@@ -8,6 +8,7 @@
 
 #include "thinreduce/collective/ring.h"
 #include "thinreduce/kernels/floats.h"
+#include "thinreduce/methods/archive.h"
 #include "thinreduce/methods/fp32.h"
 #include "thinreduce/wire/checksum.h"
 
@@ -91,17 +92,14 @@ Reducer::Slot Reducer::make_slot(const BucketLayout& layout) const {
                               .rank = transport_.rank(),
                               .world = transport_.size(),
                               .seed = options_.seed});
-    if (const auto saved = loaded_.find(layout.id); saved != loaded_.end()) {
-      if (saved->second.elements != layout.elements) {
-        throw Error(
-            ErrorCode::bad_state,
-            fmt::format("the saved state of bucket {} is for {} elements, {} were submitted",
-                        layout.id, saved->second.elements, layout.elements));
-      }
-      load_fields(*slot.method, saved->second, layout.id);
-    }
   }
   if (const auto saved = loaded_.find(layout.id); saved != loaded_.end()) {
+    if (saved->second.elements != layout.elements) {
+      throw Error(ErrorCode::bad_state,
+                  fmt::format("the saved state of bucket {} is for {} elements, {} were submitted",
+                              layout.id, saved->second.elements, layout.elements));
+    }
+    load_fields([&](Archive& archive) { show_state(slot, archive); }, saved->second, layout.id);
     slot.step = saved->second.step;
   }
   return slot;
@@ -180,6 +178,7 @@ void Reducer::reduce_slot(Slot& slot, const Job& job, Exchange& exchange) {
   if (!compresses(slot)) {
     exchange.payload_bytes += job.values.size_bytes();
     ring_sum(exchange, job.values, share);
+    add_momentum(slot, job.values);
     return;
   }
   const std::span<float> raw(slot.raw_values);
@@ -190,9 +189,41 @@ void Reducer::reduce_slot(Slot& slot, const Job& job, Exchange& exchange) {
   slot.method->reduce(Bucket{slot.layout, job.values, job.second_moment}, exchange);
   exchange.payload_bytes += raw.size_bytes();
   ring_sum(exchange, raw, share);
+  add_momentum(slot, raw);
   for_raw_tensors(slot.layout, job.values, raw, [](std::span<float> out, std::span<float> run) {
     std::copy(run.begin(), run.end(), out.begin());
   });
+}
+
+// velocity = momentum * velocity + mean, which is also the update: a caller whose optimizer has no
+// momentum gets the same from all elements of the bucket.
+void Reducer::add_momentum(Slot& slot, std::span<float> means) const {
+  const auto momentum = static_cast<float>(spec_.momentum());
+  if (momentum == 0) return;
+  if (slot.velocity.size() == slot.layout.elements && means.size() < slot.velocity.size()) {
+    // Warm-up is over: from here on the method keeps the rest.
+    std::vector<float> raw(means.size());
+    for_raw_tensors(slot.layout, slot.velocity, raw, [](std::span<float> in, std::span<float> run) {
+      std::copy(in.begin(), in.end(), run.begin());
+    });
+    slot.velocity = std::move(raw);
+  }
+  slot.velocity.resize(means.size());
+  for (std::size_t i = 0; i < means.size(); ++i) {
+    slot.velocity[i] = momentum * slot.velocity[i] + means[i];
+    means[i] = slot.velocity[i];
+  }
+}
+
+void Reducer::show_state(Slot& slot, Archive& archive) const {
+  if (slot.method) slot.method->state(archive);
+  if (spec_.momentum() == 0) return;
+  archive.floats("velocity", slot.velocity);
+  const auto size = slot.velocity.size();
+  if (size != 0 && size != slot.raw_values.size() && size != slot.layout.elements) {
+    throw Error(ErrorCode::bad_state, fmt::format("'velocity' has {} values, not {} or {}", size,
+                                                  slot.raw_values.size(), slot.layout.elements));
+  }
 }
 
 SessionState Reducer::save() {
@@ -202,7 +233,7 @@ SessionState Reducer::save() {
     BucketState& bucket = state.buckets[id];
     bucket.step = slot.step;
     bucket.elements = slot.layout.elements;
-    bucket.fields = slot.method ? save_fields(*slot.method) : std::vector<std::byte>{};
+    bucket.fields = save_fields([&](Archive& archive) { show_state(slot, archive); });
   }
   return state;
 }

@@ -59,6 +59,9 @@ class Reducer {
     std::uint64_t last_result = 0;   // hash of the last mean when it is to be compared
     std::unique_ptr<Method> method;  // null when everything is raw
     std::vector<float> raw_values;   // the raw tensors' values, side by side
+    // Where the method has momentum inside, what travels uncompressed gets its own here: one value
+    // for each of raw_values, or for each element of the bucket while nothing is compressed.
+    std::vector<float> velocity;
   };
 
   Slot make_slot(const BucketLayout& layout) const;
@@ -66,6 +69,9 @@ class Reducer {
     return slot.method && slot.step >= options_.warmup_steps;
   }
   void reduce_slot(Slot& slot, const Job& job, Exchange& exchange);
+  void add_momentum(Slot& slot, std::span<float> means) const;
+  // All that is kept of a bucket between steps.
+  void show_state(Slot& slot, Archive& archive) const;
 
   Transport& transport_;
   const Spec& spec_;

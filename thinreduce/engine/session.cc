@@ -27,6 +27,18 @@ std::string settings_text(const Spec& spec, const SessionOptions& options) {
                      options.check_replicas_every, options.seed);
 }
 
+Spec checked_spec(const SessionOptions& options) {
+  Spec spec = Spec::parse(options.spec);
+  if (spec.momentum_inside() && !options.momentum_inside_ok) {
+    throw Error(ErrorCode::bad_spec,
+                fmt::format("'{}' hands back an update with momentum inside: turn the optimizer's "
+                            "momentum off and set SessionOptions::momentum_inside_ok, or turn it "
+                            "off here with {}:momentum=0",
+                            options.spec, spec.info->name));
+  }
+  return spec;
+}
+
 // Every rank shows its settings to all others; throws the same Error on all when they differ.
 void compare_settings(Transport& transport, Seconds timeout, const std::string& settings) {
   constexpr std::uint32_t kNoBucket = 0xFFFFFFFF;
@@ -75,7 +87,7 @@ class Session::Worker {
   Worker(std::shared_ptr<Transport> transport, const SessionOptions& options)
       : transport_(std::move(transport)),
         options_(options),
-        spec_(Spec::parse(options.spec)),
+        spec_(checked_spec(options)),
         settings_(settings_text(spec_, options)),
         reducer_(*transport_, spec_, options_) {
     compare_settings(*transport_, options_.timeout, settings_);

@@ -39,6 +39,11 @@ struct SessionOptions {
   std::uint64_t check_replicas_every = 100;
   // For methods that draw random numbers; must be the same on all ranks.
   std::uint64_t seed = 0;
+  // Some methods (Spec::momentum_inside) hand back an update that has momentum inside already. An
+  // optimizer with momentum of its own would apply it twice, and the training would diverge or just
+  // be worse, without a word. So a session refuses such a spec unless the caller says here that it
+  // takes care: the optimizer's momentum is 0. Nothing to do for specs with momentum=0.
+  bool momentum_inside_ok = false;
 };
 
 // What reducing one bucket took, or the sum over the buckets of a step.
@@ -60,7 +65,8 @@ struct Report {
 class Session {
  public:
   // Waits for the other ranks' sessions. The transport may serve another session afterwards, but
-  // not two at a time. Throws Error{bad_spec} for a spec that does not exist.
+  // not two at a time. Throws Error{bad_spec} for a spec that does not exist, or that has momentum
+  // inside without momentum_inside_ok.
   Session(std::shared_ptr<Transport> transport, const SessionOptions& options);
   // Finishes what was submitted.
   ~Session();

@@ -12,6 +12,7 @@
 
 #include "tests/ranks.h"
 #include "thinreduce/error.h"
+#include "thinreduce/methods/registry.h"
 #include "thinreduce/transport/throttle.h"
 
 namespace thinreduce {
@@ -74,7 +75,9 @@ class Sessions : public testing::TestWithParam<std::tuple<std::string, int>> {
 };
 
 INSTANTIATE_TEST_SUITE_P(All, Sessions,
-                         testing::Combine(testing::Values("fp32", "bf16", "topk:density=0.1"),
+                         testing::Combine(testing::Values("fp32", "bf16", "topk:density=0.1",
+                                                          "sketch", "sketch:momentum=0",
+                                                          "powersgd"),
                                           testing::Values(1, 2, 3, 4)));
 
 TEST_P(Sessions, AllRanksHoldTheSameBitsAndRawTensorsAreExact) {
@@ -82,7 +85,8 @@ TEST_P(Sessions, AllRanksHoldTheSameBitsAndRawTensorsAreExact) {
   std::mutex mutex;
   std::vector<std::vector<float>> ends;
   run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
-    Session session(std::move(transport), {.spec = spec(), .check_replicas_every = 1});
+    Session session(std::move(transport),
+                    {.spec = spec(), .check_replicas_every = 1, .momentum_inside_ok = true});
     std::vector<float> values;
     for (std::uint64_t step = 0; step < 5; ++step) {
       values = gradient(layout.elements, session.rank(), step);
@@ -96,7 +100,13 @@ TEST_P(Sessions, AllRanksHoldTheSameBitsAndRawTensorsAreExact) {
     const std::lock_guard lock(mutex);
     ends.push_back(values);
   });
-  const auto mean = true_mean(layout.elements, world(), 4);
+  // What travels uncompressed gets the method's momentum, if it has any.
+  const double momentum = Spec::parse(spec()).momentum();
+  std::vector<double> mean(layout.elements);
+  for (std::uint64_t step = 0; step < 5; ++step) {
+    const auto fresh = true_mean(layout.elements, world(), step);
+    for (std::size_t i = 0; i < mean.size(); ++i) mean[i] = momentum * mean[i] + fresh[i];
+  }
   for (const auto& values : ends) {
     EXPECT_EQ(std::memcmp(values.data(), ends[0].data(), values.size() * sizeof(float)), 0);
   }
@@ -115,7 +125,7 @@ TEST_P(Sessions, ResumedStateContinuesToTheSameBits) {
   std::vector<std::vector<float>> resumed(static_cast<std::size_t>(world()));
   run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
     const auto rank = static_cast<std::size_t>(transport->rank());
-    Session session(std::move(transport), {.spec = spec()});
+    Session session(std::move(transport), {.spec = spec(), .momentum_inside_ok = true});
     for (std::uint64_t step = 0; step < 6; ++step) {
       if (step == 3) session.save(state_path(folder, session.rank()));
       straight[rank] = gradient(layout.elements, session.rank(), step);
@@ -124,7 +134,7 @@ TEST_P(Sessions, ResumedStateContinuesToTheSameBits) {
   });
   run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
     const auto rank = static_cast<std::size_t>(transport->rank());
-    Session session(std::move(transport), {.spec = spec()});
+    Session session(std::move(transport), {.spec = spec(), .momentum_inside_ok = true});
     session.load(state_path(folder, session.rank()));
     for (std::uint64_t step = 3; step < 6; ++step) {
       resumed[rank] = gradient(layout.elements, session.rank(), step);
@@ -137,7 +147,7 @@ TEST_P(Sessions, ResumedStateContinuesToTheSameBits) {
 TEST_P(Sessions, LoadingIntoARunningSessionRewindsIt) {
   const Folder folder;
   run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
-    Session session(std::move(transport), {.spec = spec()});
+    Session session(std::move(transport), {.spec = spec(), .momentum_inside_ok = true});
     auto first = gradient(5000, session.rank(), 0);
     session.reduce(1, first);
     session.save(state_path(folder, session.rank()));
@@ -398,6 +408,61 @@ TEST(Session, UnknownSpecsAreRefusedWithWhatExists) {
   EXPECT_NE(refused("topq").find("fp32, bf16, topk"), std::string::npos);
   EXPECT_NE(refused("topk:k=3").find("density"), std::string::npos);
   EXPECT_NE(refused("topk:density=2").find("not '2'"), std::string::npos);
+}
+
+// An update with momentum inside, given to an optimizer with momentum, would be a silent mistake.
+TEST(Session, MomentumInsideMustBeAcknowledged) {
+  const auto open = [](const SessionOptions& options) {
+    auto ranks = connect_threads(1);
+    Session session(std::move(ranks[0]), options);
+  };
+  const auto text =
+      thrown_text(ErrorCode::bad_spec, [&] { open({.spec = "sketch:momentum=0.8"}); });
+  EXPECT_NE(text.find("momentum_inside_ok"), std::string::npos) << text;
+  EXPECT_NE(text.find("sketch:momentum=0"), std::string::npos) << text;
+  EXPECT_NO_THROW(open({.spec = "sketch", .momentum_inside_ok = true}));
+  EXPECT_NO_THROW(open({.spec = "sketch:momentum=0"}));
+  EXPECT_NO_THROW(open({.spec = "powersgd"}));
+}
+
+// During warm-up, in buckets too small to compress and in raw tensors, the update has the same
+// momentum as that of the method; also across a save in the middle of the warm-up.
+TEST(Session, UncompressedUpdatesHaveTheMethodsMomentum) {
+  const Folder folder;
+  const BucketLayout layout = mixed_layout(0);
+  const SessionOptions options{
+      .spec = "sketch:momentum=0.5", .warmup_steps = 3, .momentum_inside_ok = true};
+  run_ranks(2, [&](std::unique_ptr<Transport> transport) {
+    auto session = std::make_unique<Session>(std::move(transport), options);
+    std::vector<double> big(layout.elements);
+    std::vector<double> small(100);
+    for (std::uint64_t step = 0; step < 6; ++step) {
+      if (step == 2 || step == 5) {
+        session->save(state_path(folder, session->rank()));
+        auto lost = gradient(layout.elements, session->rank(), 77);
+        session->submit(layout, lost).get();
+        session->load(state_path(folder, session->rank()));
+      }
+      auto values = gradient(layout.elements, session->rank(), step);
+      auto few = gradient(100, session->rank(), step);
+      session->submit(layout, values).get();
+      session->reduce(1, few);
+      const auto mean = true_mean(layout.elements, 2, step);
+      const auto small_mean = true_mean(100, 2, step);
+      for (std::size_t i = 0; i < big.size(); ++i) big[i] = 0.5 * big[i] + mean[i];
+      for (std::size_t i = 0; i < small.size(); ++i) {
+        small[i] = 0.5 * small[i] + small_mean[i];
+        ASSERT_NEAR(few[i], small[i], 1e-6) << "step " << step;
+      }
+      for (const Tensor& tensor : layout.tensors) {
+        const bool raw = tensor.name == "conv.bias" || tensor.name == "small.weight";
+        if (!raw && step >= 3) continue;
+        for (std::size_t i = tensor.offset; i < tensor.offset + tensor.elements(); ++i) {
+          ASSERT_NEAR(values[i], big[i], 1e-6) << tensor.name << " at step " << step;
+        }
+      }
+    }
+  });
 }
 
 double process_seconds() {

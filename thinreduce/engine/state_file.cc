@@ -205,16 +205,16 @@ SessionState read_state(const std::filesystem::path& file) {
   throw BrokenInvariant("refuse() throws");
 }
 
-std::vector<std::byte> save_fields(Method& method) {
+std::vector<std::byte> save_fields(const ShowState& show) {
   FieldWriter fields;
-  method.state(fields);
+  show(fields);
   return std::move(fields.writer.out);
 }
 
-void load_fields(Method& method, const BucketState& state, std::uint32_t bucket) {
+void load_fields(const ShowState& show, const BucketState& state, std::uint32_t bucket) {
   try {
     FieldReader fields(state, "the state");
-    method.state(fields);
+    show(fields);
     fields.finish();
   } catch (const Error& error) {
     throw Error(ErrorCode::bad_state,

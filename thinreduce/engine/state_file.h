@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -36,9 +37,12 @@ void write_state(const std::filesystem::path& file, const SessionState& state);
 // Throws Error{unavailable} when the file can't be read, Error{bad_state} when it is damaged.
 [[nodiscard]] SessionState read_state(const std::filesystem::path& file);
 
-// A method's state as bytes, and back. load_fields throws Error{bad_state} when the bytes are not
-// the state of such a method with so many elements.
-[[nodiscard]] std::vector<std::byte> save_fields(Method& method);
-void load_fields(Method& method, const BucketState& state, std::uint32_t bucket);
+// Shows all state of a bucket to an archive, as Method::state does.
+using ShowState = std::function<void(Archive&)>;
+
+// That state as bytes, and back. load_fields throws Error{bad_state} when the bytes are not the
+// state of such a bucket with so many elements.
+[[nodiscard]] std::vector<std::byte> save_fields(const ShowState& show);
+void load_fields(const ShowState& show, const BucketState& state, std::uint32_t bucket);
 
 }  // namespace thinreduce

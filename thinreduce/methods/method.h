@@ -67,10 +67,12 @@ struct MethodInfo {
   Algebra algebra = Algebra::sum;
   std::string summary;
   std::string paper;
+  // The mean that reduce() leaves has momentum inside already, as much as the option `momentum`
+  // says, which such a method must have: an optimizer must not add its own, and the engine gives
+  // the same momentum to what travels uncompressed. Spec::momentum() is 0 when it is turned off.
+  bool momentum_inside = false;
   std::vector<OptionInfo> options;
   std::function<std::unique_ptr<Method>(const Options&, const MethodSetup&)> make;
-  // The method keeps the momentum: an optimizer on top of it must not add its own.
-  bool momentum_inside = false;
   std::function<Cycle(const Options&)> cycle = [](const Options&) { return Cycle{}; };
 };
 

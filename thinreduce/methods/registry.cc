@@ -14,7 +14,9 @@
 #include "thinreduce/methods/fp32.h"
 #include "thinreduce/methods/gradiveq.h"
 #include "thinreduce/methods/ndqsg.h"
+#include "thinreduce/methods/powersgd.h"
 #include "thinreduce/methods/qsgd.h"
+#include "thinreduce/methods/sketch.h"
 #include "thinreduce/methods/topk.h"
 
 namespace thinreduce {
@@ -86,7 +88,8 @@ const char* to_string(Algebra algebra) {
 
 const std::vector<MethodInfo>& methods() {
   static const std::vector<MethodInfo> all{
-      fp32_info(), bf16_info(), topk_info(), gradiveq_info(), dqsg_info(), ndqsg_info(), qsgd_info(), terngrad_info(), fft_info(),
+      fp32_info(),   bf16_info(), gradiveq_info(), fft_info(),      dqsg_info(),     ndqsg_info(),
+      sketch_info(), topk_info(), qsgd_info(),     terngrad_info(), powersgd_info(),
   };
   return all;
 }
@@ -130,6 +133,10 @@ std::string Spec::full_text() const {
     separator = ',';
   }
   return text;
+}
+
+double Spec::momentum() const {
+  return info->momentum_inside ? options.number("momentum") : 0;
 }
 
 std::unique_ptr<Method> Spec::make(const MethodSetup& setup) const {

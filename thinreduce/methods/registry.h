@@ -22,6 +22,9 @@ struct Spec {
   static Spec parse(std::string_view text);
   // With every option spelled out, in a fixed order: equal specs have equal text.
   [[nodiscard]] std::string full_text() const;
+  // The momentum inside of what the method hands back, with these options; 0: none.
+  [[nodiscard]] double momentum() const;
+  [[nodiscard]] bool momentum_inside() const { return momentum() != 0; }
   [[nodiscard]] std::unique_ptr<Method> make(const MethodSetup& setup) const;
 };
 

@@ -1,0 +1,51 @@
+// IEEE 754 binary16 (1 sign, 5 exponent, 10 mantissa bits), rounded to nearest even, in integer
+// arithmetic: instruction sets without it would round otherwise. Too large becomes infinity.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <span>
+
+namespace thinreduce::kernels {
+
+[[nodiscard]] inline std::uint16_t to_half(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const auto sign = static_cast<std::uint32_t>(bits >> 16 & 0x8000);
+  const std::uint32_t magnitude = bits & 0x7fffffff;
+  std::uint32_t half = 0;
+  if (magnitude >= 0x47800000) {  // 2^16 and more, infinity, NaN
+    half = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;
+  } else if (magnitude < 0x38800000) {  // below 2^-14, halfs are multiples of 2^-24
+    // Added to 0.5, whose last bit is worth 2^-24, the value is rounded by the addition itself.
+    const float sum = std::bit_cast<float>(magnitude) + 0.5f;
+    half = std::bit_cast<std::uint32_t>(sum) - std::bit_cast<std::uint32_t>(0.5f);
+  } else {
+    const std::uint32_t odd = magnitude >> 13 & 1;
+    half = (magnitude - ((127 - 15) << 23) + 0xfff + odd) >> 13;
+  }
+  return static_cast<std::uint16_t>(sign | half);
+}
+
+[[nodiscard]] inline float from_half(std::uint16_t half) {
+  const std::uint32_t sign = (half & 0x8000u) << 16;
+  const std::uint32_t magnitude = half & 0x7fffu;
+  std::uint32_t bits = 0;
+  if (magnitude >= 0x7c00) {  // infinity, NaN
+    bits = magnitude << 13 | 0x7f800000;
+  } else if (magnitude < 0x0400) {  // multiples of 2^-24
+    bits = std::bit_cast<std::uint32_t>(static_cast<float>(magnitude) * 0x1p-24f);
+  } else {
+    bits = (magnitude << 13) + ((127 - 15) << 23);
+  }
+  return std::bit_cast<float>(sign | bits);
+}
+
+// to_half of each value times `scale`.
+void to_half(std::span<const float> values, float scale, std::span<std::uint16_t> halfs);
+// sums[i] = to_half(values[i] * scale + from_half(in[i]))
+void add_half(std::span<const float> values, float scale, std::span<const std::uint16_t> in,
+              std::span<std::uint16_t> sums);
+// values[i] = from_half(halfs[i]) * scale
+void from_half(std::span<const std::uint16_t> halfs, float scale, std::span<float> values);
+
+}  // namespace thinreduce::kernels

@@ -1,0 +1,197 @@
+#include "thinreduce/methods/sketch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "thinreduce/error.h"
+#include "thinreduce/kernels/floats.h"
+#include "thinreduce/kernels/momentum.h"
+#include "thinreduce/methods/archive.h"
+#include "thinreduce/methods/count_sketch.h"
+#include "thinreduce/methods/sketch_rounds.h"
+#include "thinreduce/wire/mix.h"
+
+namespace thinreduce {
+namespace {
+
+// Momentum and sketch take turns over runs that stay in the L2 cache.
+constexpr std::size_t kRun = 16384;
+static_assert(kRun % kernels::kSketchBlock == 0);
+
+struct SketchSetup {
+  SketchRoundsOptions rounds;
+  std::size_t rows = 5;
+  std::size_t columns = 0;
+  float momentum = 0;
+  std::uint64_t seed = 0;
+};
+
+class Sketch final : public Method {
+ public:
+  Sketch(const BucketLayout& layout, const SketchSetup& setup)
+      : elements_(layout.elements),
+        setup_(setup),
+        sketch_({.rows = setup.rows, .columns = setup.columns, .seed = setup.seed}),
+        rounds_(setup.rounds),
+        residual_(elements_),
+        velocity_(setup.momentum > 0 ? elements_ : 0) {
+    // With room for all of them, all are candidates and there is nothing to estimate.
+    std::size_t compressed = 0;
+    for_compressed(layout, [&](std::size_t /*first*/, std::size_t count) { compressed += count; });
+    if (setup.rounds.most_candidates >= compressed) {
+      for_compressed(layout, [&](std::size_t first, std::size_t count) {
+        for (std::size_t i = 0; i < count; ++i) {
+          everything_.push_back(static_cast<std::uint32_t>(first + i));
+        }
+      });
+    }
+  }
+
+  void reduce(const Bucket& bucket, Exchange& exchange) override {
+    ensure(bucket.values.size() == elements_ && residual_.size() == elements_,
+           "sketch: the bucket keeps its size");
+    if (elements_ == 0) return;
+    exchange.encode([&] { take_in(bucket.values, exchange.id().step); });
+    // From here on the gradient is in the residual, whatever happens; the bucket is free.
+    const auto candidates =
+        everything_.empty()
+            ? rounds_.find_candidates(exchange, sketch_, bucket.layout, bucket.values)
+            : std::span<const std::uint32_t>(everything_);
+    const ExactSums largest = rounds_.find_largest(exchange, candidates, residual_);
+    exchange.decode([&] { apply(largest, bucket.values, exchange.size()); });
+    exchange.statistics["sent"] =
+        static_cast<double>(largest.indices.size()) / static_cast<double>(elements_);
+  }
+
+  void state(Archive& archive) override {
+    archive.per_element("residual", residual_);
+    if (setup_.momentum > 0) archive.per_element("momentum", velocity_);
+  }
+
+  // Calls `run(first, count)` for every stretch of elements that this method has to reduce.
+  template <typename Run>
+  static void for_compressed(const BucketLayout& layout, Run&& run) {
+    if (layout.tensors.empty()) run(std::size_t{0}, layout.elements);
+    for (const Tensor& tensor : layout.tensors) {
+      if (!tensor.raw) run(tensor.offset, tensor.elements());
+    }
+  }
+
+ private:
+  // Momentum, error accumulation, and the sketch of the result. Every step hashes anew, so that
+  // two elements that met in one step do not meet in all.
+  void take_in(std::span<const float> gradient, std::uint64_t step) {
+    if (everything_.empty()) sketch_.reset(mix(setup_.seed + mix(step)));
+    for (std::size_t first = 0; first < elements_; first += kRun) {
+      const std::size_t count = std::min(kRun, elements_ - first);
+      const auto residual = std::span(residual_).subspan(first, count);
+      if (setup_.momentum > 0) {
+        kernels::take_in({std::span(velocity_).subspan(first, count), residual},
+                         gradient.subspan(first, count), setup_.momentum);
+      } else {
+        kernels::add(residual, gradient.subspan(first, count));
+      }
+      if (everything_.empty()) sketch_.accumulate(residual, first);
+    }
+  }
+
+  // The mean of what was chosen; there, residual and momentum start again from zero.
+  void apply(const ExactSums& largest, std::span<float> values, int world) {
+    const float share = 1.0f / static_cast<float>(world);
+    std::fill(values.begin(), values.end(), 0.0f);
+    for (std::size_t i = 0; i < largest.indices.size(); ++i) {
+      const std::size_t element = largest.indices[i];
+      values[element] = largest.sums[i] * share;
+      residual_[element] = 0;
+      if (setup_.momentum > 0) velocity_[element] = 0;
+    }
+  }
+
+  std::size_t elements_;
+  SketchSetup setup_;
+  CountSketch sketch_;
+  SketchRounds rounds_;
+  std::vector<float> residual_;
+  std::vector<float> velocity_;
+  std::vector<std::uint32_t> everything_;  // or nothing, when candidates have to be found
+};
+
+SketchSetup set_up(const Options& options, const MethodSetup& setup) {
+  std::size_t compressed = 0;
+  Sketch::for_compressed(setup.layout,
+                         [&](std::size_t, std::size_t count) { compressed += count; });
+  SketchSetup made;
+  std::size_t k = 0;
+  if (options.text("k") == "auto") {
+    k = static_cast<std::size_t>(
+        std::round(options.number("density") * static_cast<double>(compressed)));
+  } else {
+    k = static_cast<std::size_t>(options.integer("k"));
+  }
+  k = std::min(std::max<std::size_t>(k, 1), compressed);
+  made.rounds.k = k;
+  made.rounds.most_candidates = std::min(
+      compressed, std::max(k, static_cast<std::size_t>(std::ceil(options.number("candidates") *
+                                                                 static_cast<double>(k)))));
+  const bool halfs = options.text("cells") == "f16";
+  made.rounds.cells = halfs ? SketchCells::f16 : SketchCells::f32;
+  made.rounds.travel = options.text("travel") == "root" ? SketchTravel::root : SketchTravel::ring;
+  made.rows = static_cast<std::size_t>(options.integer("rows"));
+  if (options.text("columns") == "auto") {
+    // As many bytes in the sketch as in the exact values.
+    made.columns =
+        std::max<std::size_t>(1, made.rounds.most_candidates * (halfs ? 2 : 1) / made.rows);
+  } else {
+    made.columns = static_cast<std::size_t>(options.integer("columns"));
+  }
+  made.momentum = static_cast<float>(options.number("momentum"));
+  made.seed = mix(setup.seed + mix(setup.layout.id));
+  return made;
+}
+
+OptionInfo or_auto(OptionInfo option) {
+  option.default_value = "auto";
+  option.choices = {"auto"};
+  return option;
+}
+
+}  // namespace
+
+MethodInfo sketch_info() {
+  MethodInfo info;
+  info.name = "sketch";
+  info.wire_id = 10;
+  info.algebra = Algebra::sum;
+  info.summary =
+      "summed Count Sketches find the largest values of the sum, a second round sends them; "
+      "momentum is inside";
+  info.paper = "Ivkin et al. 2019, Communication-efficient Distributed SGD with Sketching";
+  info.momentum_inside = true;
+  info.options = {
+      or_auto(
+          OptionInfo::integer("k", 0, 1, 4294967295, "values applied a step; auto: by density")),
+      OptionInfo::number("density", 0.0125, 1e-6, 1, "share of the values applied a step"),
+      OptionInfo::choice("rows", "5", {"1", "3", "5"}, "rows of the sketch"),
+      or_auto(OptionInfo::integer("columns", 0, 16, 268435456,
+                                  "columns of the sketch; auto: as many bytes as candidates")),
+      OptionInfo::number("candidates", 2, 1, 1000,
+                         "elements in the second round, as multiple of k"),
+      OptionInfo::number("momentum", 0.9, 0, 0.9999,
+                         "inside the method; 0: leave it to the optimizer"),
+      OptionInfo::choice("cells", "f16", {"f32", "f16"}, "the sketch on the wire"),
+      OptionInfo::choice("travel", "ring", {"ring", "root"}, "sums by rings, or through rank 0"),
+  };
+  info.make = [](const Options& options, const MethodSetup& setup) {
+    if (setup.layout.elements > std::numeric_limits<std::uint32_t>::max()) {
+      throw Error(ErrorCode::bad_input, "sketch takes buckets of fewer than 2^32 elements");
+    }
+    return std::make_unique<Sketch>(setup.layout, set_up(options, setup));
+  };
+  return info;
+}
+
+}  // namespace thinreduce

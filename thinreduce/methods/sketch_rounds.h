@@ -1,0 +1,72 @@
+// The two rounds of Sketched-SGD: candidates from the sum of all sketches, then the exact sums at
+// the candidates and the best of those. By rings, where every rank does the same work on the same
+// sums, or through rank 0, as in the paper, which answers with what it found.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "thinreduce/collective/exchange.h"
+#include "thinreduce/kernels/top_selector.h"
+#include "thinreduce/methods/bucket.h"
+#include "thinreduce/methods/count_sketch.h"
+
+namespace thinreduce {
+
+enum class SketchCells { f32, f16 };
+enum class SketchTravel { ring, root };
+
+struct SketchRoundsOptions {
+  std::size_t most_candidates = 0;
+  std::size_t k = 0;
+  SketchCells cells = SketchCells::f16;
+  SketchTravel travel = SketchTravel::ring;
+};
+
+// Elements of the bucket and the sum over all ranks there, by ascending index. The same on all
+// ranks.
+struct ExactSums {
+  std::span<const std::uint32_t> indices;
+  std::span<const float> sums;
+};
+
+class SketchRounds {
+ public:
+  explicit SketchRounds(const SketchRoundsOptions& options) : options_(options) {}
+
+  // The elements whose estimates from the sum of all `sketch`es are largest; none of a raw tensor.
+  // `scratch` has room for an estimate of every element. Throws Error{bad_frame} when a sum is not
+  // finite. The result is valid until the next call.
+  [[nodiscard]] std::span<const std::uint32_t> find_candidates(Exchange& exchange,
+                                                               CountSketch& sketch,
+                                                               const BucketLayout& layout,
+                                                               std::span<float> scratch);
+
+  // The k candidates of largest sum, `own` being this rank's values of all elements.
+  [[nodiscard]] ExactSums find_largest(Exchange& exchange,
+                                       std::span<const std::uint32_t> candidates,
+                                       std::span<const float> own);
+
+ private:
+  void sum_cells_by_ring(Exchange& exchange, std::span<float> cells);
+  [[nodiscard]] std::vector<std::byte> pack_cells(std::span<const float> cells, float scale) const;
+  void select_candidates(const CountSketch& sum, const BucketLayout& layout,
+                         std::span<float> scratch);
+  void candidates_through_root(Exchange& exchange, CountSketch& sketch, const BucketLayout& layout,
+                               std::span<float> scratch);
+  void select_largest(Exchange& exchange, std::span<const std::uint32_t> candidates);
+  void largest_through_root(Exchange& exchange, std::span<const std::uint32_t> candidates);
+
+  SketchRoundsOptions options_;
+  kernels::TopSelector candidate_selector_;
+  kernels::TopSelector largest_selector_;
+  std::vector<std::uint16_t> halfs_;
+  std::vector<std::uint32_t> candidates_;
+  std::vector<float> exact_;
+  std::vector<std::uint32_t> indices_;
+  std::vector<float> sums_;
+};
+
+}  // namespace thinreduce
