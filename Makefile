@@ -1,6 +1,6 @@
 # Everything a newcomer needs: `make demo` and `make test`. `make help` lists the rest.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test bench lint install clean
+.PHONY: help setup test-setup build demo test bench lint install clean
 
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
@@ -22,8 +22,11 @@ build: setup build/release/build.ninja ## build the library and build/release/bi
 demo: build ## train LeNet on MNIST with every method over a thin link, and compare
 	@scripts/demo.sh
 
-test: build build/asan/build.ninja build/tsan/build.ninja ## all tests, sanitizers included
+# A browser first: CMake looks for it.
+test-setup: setup
 	@scripts/setup.sh test
+
+test: test-setup build build/asan/build.ninja build/tsan/build.ninja ## all tests, sanitizers included
 	@ctest --preset release
 	@cmake --build --preset asan -j $(JOBS) --target core_tests
 	@ctest --preset asan -L core
