@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <regex>
+#include <map>
 
 #include "apps/report/page.h"
 
@@ -56,12 +56,20 @@ std::string parameters(const RunConfig& config) {
 
 // "50mbit,5ms" -> "50 Mbit/s, 5 ms"; what is spelled otherwise stays as it is.
 std::string show_link(const std::string& text) {
-  static const std::regex pattern("([0-9.]+)([kmg])bit(,([0-9.]+)(us|ms|s))?");
-  std::smatch parts;
-  if (!std::regex_match(text, parts, pattern)) return text;
-  const std::string unit = parts[2] == "k" ? "kbit/s" : parts[2] == "m" ? "Mbit/s" : "Gbit/s";
-  std::string shown = fmt::format("{} {}", parts[1].str(), unit);
-  if (parts[3].matched) shown += fmt::format(", {} {}", parts[4].str(), parts[5].str());
+  static const std::map<std::string, std::string, std::less<>> units{
+      {"kbit", "kbit/s"}, {"mbit", "Mbit/s"}, {"gbit", "Gbit/s"},
+      {"us", "µs"},       {"ms", "ms"},       {"s", "s"}};
+  std::string shown;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string part = text.substr(begin, end - begin);
+    const std::size_t digits = std::min(part.find_first_not_of("0123456789."), part.size());
+    const auto unit = units.find(part.substr(digits));
+    if (digits == 0 || unit == units.end()) return text;
+    shown +=
+        fmt::format("{}{} {}", shown.empty() ? "" : ", ", part.substr(0, digits), unit->second);
+    begin = end + 1;
+  }
   return shown;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "apps/report/assets.h"
@@ -327,6 +328,22 @@ TEST(CodecResults, ReadOneOrMany) {
   EXPECT_THAT(complaint([&] { return read_codec_results(file); }), HasSubstr("can't be read"));
   EXPECT_THAT(complaint([&] { return read_codec_results(file.parent_path()); }),
               HasSubstr("can't be read"));
+}
+
+TEST(Title, SpellsTheLinkForPeople) {
+  RunRecord run;
+  run.config.model = "lenet";
+  for (const auto& [link, shown] :
+       std::map<std::string, std::string>{{"50mbit", " at 50 Mbit/s"},
+                                          {"1.5gbit,20ms", " at 1.5 Gbit/s, 20 ms"},
+                                          {"unlimited", ""},
+                                          {"", ""},
+                                          {"mbit", " at mbit"},
+                                          {"50mbit,", " at 50mbit,"},
+                                          {"odd", " at odd"}}) {
+    run.config.link = link;
+    EXPECT_EQ(title({run}), "thinreduce: lenet" + shown);
+  }
 }
 
 TEST(Page, HasAllItNeedsInside) {
