@@ -67,10 +67,12 @@ TEST(Matrix, SameBitsOnEveryTarget) {
       Guarded<float> values(std::span<const float>(padded(c, 3)), offset);
       Guarded<float> in(std::span<const float>(normal_floats(c.vectors * c.rows, 4)), offset);
       std::vector<float> expected(c.vectors * stride);
-      reference::multiply({values.span(), c.rows, stride}, in.span(), expected);
+      reference::multiply({values.span(), c.rows, stride}, in.span(), expected, {});
       on_every_target([&] {
         Guarded<float> out(c.vectors * stride, offset);
-        multiply({values.span(), c.rows, stride}, in.span(), out.span());
+        // What is fetched ahead changes nothing, however long it is.
+        const Ahead ahead{{in.span().data(), values.span().data()}, 2, in.span().size()};
+        multiply({values.span(), c.rows, stride}, in.span(), out.span(), ahead);
         EXPECT_TRUE(same_bits<float>(out.span(), expected));
         EXPECT_TRUE(out.intact());
       });

@@ -82,7 +82,7 @@ void GradiveqPayload::arrange(std::span<const GradiveqLayer> layers) {
       units_.push_back({Content::elements, l, place, count, count});
     }
   }
-  units_.push_back({Content::votes, 0, 0, layers.size(), layers.size()});
+  if (!layers.empty()) units_.push_back({Content::votes, 0, 0, layers.size(), layers.size()});
   for (auto* scratch : {&tile_, &values_copy_, &mean_copy_, &kept_copy_}) scratch->resize(floats);
   projected_.resize(projected);
   ends_.assign(units_.size() + 1, 0);
@@ -103,7 +103,7 @@ void GradiveqPayload::start(const Step& step) {
       ends_[unit_of(l, whole.slice) + 1] += basis.slice() - basis.rank();
     }
   }
-  if (step.votes.empty()) ends_.back() = 0;
+  if (step.votes.empty() && !units_.empty()) ends_.back() = 0;
   for (std::size_t u = 0; u < units_.size(); ++u) ends_[u + 1] += ends_[u];
   if (wire_.size() < ends_.back()) wire_.resize(ends_.back());
   std::fill(delivered_.begin(), delivered_.end(), std::uint8_t{0});
@@ -363,6 +363,7 @@ std::span<const float> GradiveqPayload::whole_sum(std::size_t layer, std::size_t
 }
 
 std::span<const float> GradiveqPayload::vote_sums() const {
+  if (units_.empty()) return {};
   const std::size_t begin = ends_[ends_.size() - 2];
   return std::span(wire_).subspan(begin, ends_.back() - begin);
 }
