@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "tests/test_data.h"
@@ -122,6 +123,19 @@ TEST(UnitSelector, MisleadingSamplesAndScales) {
     for (auto& value : sample) value *= 0.0001f;
     EXPECT_EQ(expect_top(spectrum, 4800, sample).passes, 2);
   }
+}
+
+// Which sign a NaN has is up to the CPU.
+TEST(Units, NanOfEitherSignIsMarked) {
+  on_every_target([] {
+    std::vector<float> spectrum(128);
+    spectrum[3] = std::numeric_limits<float>::quiet_NaN();
+    spectrum[5] = -std::numeric_limits<float>::quiet_NaN();
+    std::vector<std::uint64_t> low(1), high(1);
+    (void)mark(spectrum, {}, low, high);
+    EXPECT_EQ(low[0], 0b101000u);
+    EXPECT_EQ(high[0], 0u);
+  });
 }
 
 TEST(Units, MarkEqualsTheReferenceOnEveryTarget) {

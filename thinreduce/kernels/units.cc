@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "thinreduce/error.h"
+#include "thinreduce/kernels/select.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinreduce/kernels/units.cc"
@@ -42,7 +43,7 @@ double mark(std::span<const float> spectrum, const Thresholds& thresholds,
         const auto im = hn::Mul(hn::LoadU(floats, first + 16 + lane), scale);
         const auto energy = hn::Add(hn::Mul(re, re), hn::Mul(im, im));
         hn::Store(hn::Add(hn::Load(floats, &sums[lane]), energy), floats, &sums[lane]);
-        const auto bits = hn::BitCast(integers, energy);
+        const auto bits = hn::BitCast(integers, hn::Abs(energy));
         low |= bits_of(hn::Gt(bits, below_low)) << (row * 16 + lane);
         high |= bits_of(hn::Gt(bits, below_high)) << (row * 16 + lane);
       }
@@ -71,7 +72,7 @@ double mark(std::span<const float> spectrum, const Thresholds& thresholds,
     for (std::size_t bit = 0; bit < kUnitsPerWord; ++bit) {
       const float energy = unit_energy(spectrum, word * kUnitsPerWord + bit, thresholds.scale);
       sums[bit % 16] += energy;
-      const auto bits = std::bit_cast<std::uint32_t>(energy);
+      const std::uint32_t bits = magnitude(energy);
       low |= std::uint64_t{bits >= thresholds.low} << bit;
       high |= std::uint64_t{bits >= thresholds.high} << bit;
     }

@@ -28,7 +28,8 @@ inline constexpr std::size_t kUnitsPerWord = 64;
   return re * re + im * im;
 }
 
-// Two thresholds for unit_energy, as bits of floats; 1 <= low <= high.
+// Two thresholds for unit_energy, as bits of floats; 1 <= low <= high. A NaN, of either sign, is
+// above all numbers, so that a spectrum that overflowed can't hide it.
 struct Thresholds {
   float scale = 1;
   std::uint32_t low = 1;

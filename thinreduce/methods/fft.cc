@@ -27,7 +27,7 @@ constexpr std::size_t kFormatSample = 2048;
 // The threshold is guessed from one group in so many: from all in small buckets, else from 16 and
 // more.
 std::size_t sample_stride(std::size_t groups) {
-  return std::clamp<std::size_t>(groups / 16, 1, 64);
+  return std::clamp<std::size_t>(groups / 16, 1, 32);
 }
 
 struct FftOptions {

@@ -6,7 +6,7 @@
 namespace thinreduce {
 namespace {
 
-// docs/methods.md has the measurement.
+// docs/methods.md says what is known about it.
 constexpr std::size_t kBestBlock = 256;
 
 }  // namespace

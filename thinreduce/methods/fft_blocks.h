@@ -62,7 +62,7 @@ class FftBlocks {
   kernels::AlignedFloats scratch_;
 };
 
-// block=auto: the length that lost least where it was measured, less for small tensors.
+// block=auto: 256, less for small tensors.
 [[nodiscard]] std::size_t best_block_length(const BucketLayout& layout);
 
 }  // namespace thinreduce
