@@ -158,24 +158,19 @@ class Session::Worker {
       Job job = std::move(queue_.front());
       queue_.pop_front();
       lock.unlock();
-      // The caller may go on as soon as the future is ready, so the books are closed before.
-      std::optional<Report> report;
-      std::exception_ptr error;
       try {
-        report = work(job);
+        const Report report = work(job);
+        lock.lock();
+        since_ += report;
+        lock.unlock();
+        job.done.set_value(report);
       } catch (...) {
-        error = std::current_exception();
+        job.done.set_exception(std::current_exception());
       }
+      // Only now: who has waited for the session to be idle finds every future ready.
       lock.lock();
-      if (report) since_ += *report;
       busy_ = false;
       if (queue_.empty()) idle_.notify_all();
-      lock.unlock();
-      if (report) {
-        job.done.set_value(*report);
-      } else {
-        job.done.set_exception(error);
-      }
     }
   }
 
@@ -193,6 +188,8 @@ class Session::Worker {
         reducer_.announce(job);
       } catch (const Error& error) {
         fail(error);
+      } catch (const std::exception& error) {
+        fail(Error(ErrorCode::lost_peer, error.what()));
       }
       lock.lock();
     }

@@ -48,27 +48,6 @@ std::uint64_t clock_identity() {
   return checksum(boot_id);
 }
 
-// Time on one direction of a rank's link.
-class Lane {
- public:
-  explicit Lane(double bytes_per_second) : bytes_per_second_(bytes_per_second) {}
-
-  // A message that could start at `earliest` has passed at the returned time.
-  Clock::time_point pass(Clock::time_point earliest, std::size_t bytes) {
-    free_at_ = std::max(free_at_, earliest) + duration(bytes);
-    return free_at_;
-  }
-  [[nodiscard]] Clock::duration duration(std::size_t bytes) const {
-    if (bytes_per_second_ <= 0) return Clock::duration::zero();
-    return std::chrono::duration_cast<Clock::duration>(
-        Seconds(static_cast<double>(bytes) / bytes_per_second_));
-  }
-
- private:
-  double bytes_per_second_;
-  Clock::time_point free_at_;
-};
-
 Channel stamp_channel(Channel channel) {
   return static_cast<Channel>(static_cast<std::uint8_t>(channel) + 16);
 }
@@ -185,6 +164,17 @@ void check_clocks(Transport& transport, Seconds timeout) {
 }
 
 }  // namespace
+
+Clock::time_point Lane::pass(Clock::time_point earliest, std::size_t bytes) {
+  free_at_ = std::max(free_at_, earliest) + duration(bytes);
+  return free_at_;
+}
+
+Clock::duration Lane::duration(std::size_t bytes) const {
+  if (bytes_per_second_ <= 0) return Clock::duration::zero();
+  return std::chrono::duration_cast<Clock::duration>(
+      Seconds(static_cast<double>(bytes) / bytes_per_second_));
+}
 
 Link Link::parse(std::string_view text) {
   constexpr std::array<Unit, 4> kRates{

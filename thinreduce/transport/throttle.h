@@ -28,6 +28,20 @@ struct Link {
   [[nodiscard]] bool limits() const { return bytes_per_second > 0 || latency.count() > 0; }
 };
 
+// Time on one direction of a rank's link: messages pass one after another.
+class Lane {
+ public:
+  explicit Lane(double bytes_per_second) : bytes_per_second_(bytes_per_second) {}
+
+  // A message whose first byte could start at `earliest` has passed at the returned time.
+  Clock::time_point pass(Clock::time_point earliest, std::size_t bytes);
+  [[nodiscard]] Clock::duration duration(std::size_t bytes) const;
+
+ private:
+  double bytes_per_second_;
+  Clock::time_point free_at_;
+};
+
 // Takes part in a short exchange with all ranks to check that they share a clock.
 [[nodiscard]] std::unique_ptr<Transport> throttle(std::unique_ptr<Transport> inner, Link link,
                                                   Seconds timeout = Seconds{30});
