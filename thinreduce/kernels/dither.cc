@@ -26,8 +26,8 @@ constexpr float kDitherStart = 1.0f / 131072 - 0.5f;
 // Elements that share whole draws.
 constexpr std::size_t kPair = 32;
 constexpr std::size_t kHalf = 16;
-// Floats from memory that will be wanted next, by one who works on pieces of about this size: they
-// come in while this piece is computed.
+// Floats that will be read or written next, by one who works on pieces of about this size: they
+// come in from memory while this piece is computed.
 constexpr std::size_t kAhead = 2560;
 
 // Elements until the next whole pair of rows.
@@ -114,6 +114,8 @@ void dequantize(std::span<const std::uint32_t> codes, const DequantizeRun& run,
   auto* out = values.data();
   std::uint32_t draw = (run.first + static_cast<std::uint32_t>(head)) / 2;
   for (; i + kPair <= values.size(); i += kPair, draw += kHalf) {
+    hwy::Prefetch(out + i + kAhead);
+    hwy::Prefetch(out + i + kAhead + kHalf);
     for (std::size_t lane = 0; lane < kHalf; lane += lanes) {
       const std::size_t at = i + lane;
       const auto index = hn::Add(column, hn::Set(words, draw + static_cast<std::uint32_t>(lane)));

@@ -55,20 +55,23 @@ void EntropyCoder::make_groups(std::span<const std::uint8_t> symbols) {
   groups_.resize(groups_of(symbols.size()));
   const std::size_t whole = symbols.size() / group_;
   const std::uint8_t* in = symbols.data();
-  switch (group_) {
+  std::uint8_t* const out = groups_.data();
+  const std::size_t group = group_;
+  const auto alphabet = static_cast<std::uint8_t>(alphabet_);
+  switch (group) {
     case 1:
       std::copy(symbols.begin(), symbols.end(), groups_.begin());
       return;
     case 2:
       for (std::size_t i = 0; i < whole; ++i, in += 2) {
-        groups_[i] = static_cast<std::uint8_t>(in[0] + alphabet_ * in[1]);
+        out[i] = static_cast<std::uint8_t>(in[0] + alphabet * in[1]);
       }
       break;
     default:
-      for (std::size_t i = 0; i < whole; ++i, in += group_) {
+      for (std::size_t i = 0; i < whole; ++i, in += group) {
         std::uint32_t value = 0;
-        for (std::size_t j = group_; j-- > 0;) value = value * alphabet_ + in[j];
-        groups_[i] = static_cast<std::uint8_t>(value);
+        for (std::size_t j = group; j-- > 0;) value = value * alphabet + in[j];
+        out[i] = static_cast<std::uint8_t>(value);
       }
   }
   if (whole < groups_.size()) {
@@ -84,8 +87,9 @@ void EntropyCoder::make_groups(std::span<const std::uint8_t> symbols) {
 void EntropyCoder::count_groups() {
   std::array<std::array<std::uint32_t, 256>, 4> parts{};
   std::size_t i = 0;
+  const std::uint8_t* const groups = groups_.data();
   for (; i + 4 <= groups_.size(); i += 4) {
-    for (std::size_t j = 0; j < 4; ++j) ++parts[j][groups_[i + j]];
+    for (std::size_t j = 0; j < 4; ++j) ++parts[j][groups[i + j]];
   }
   for (; i < groups_.size(); ++i) ++parts[0][groups_[i]];
   for (std::uint32_t kind = 0; kind < kinds_; ++kind) {
@@ -154,12 +158,15 @@ std::span<const std::uint16_t> EntropyCoder::encode_groups(std::span<std::uint32
   words_.resize(std::max(words_.size(), groups_.size() + 1));
   std::uint16_t* const end = words_.data() + words_.size();
   std::uint16_t* to = end;
+  // Copies of the pointers: the compiler need not fear that what is stored changes them.
+  const EncodeStep* const steps = steps_.data();
+  const std::uint8_t* const groups = groups_.data();
   const auto put = [&](std::uint32_t& state, std::uint8_t group) {
-    const EncodeStep& step = steps_[group];
+    const EncodeStep step = steps[group];
     to[-1] = static_cast<std::uint16_t>(state);
-    const bool full = state >= step.most;
-    to -= full ? 1 : 0;
-    const std::uint32_t x = full ? state >> 16 : state;
+    const std::uint32_t full = state >= step.most ? 1 : 0;
+    to -= full;
+    const std::uint32_t x = state >> (16 * full);
     const auto quotient =
         static_cast<std::uint32_t>(static_cast<std::uint64_t>(x) * step.reciprocal >> 32) >>
         step.shift;
@@ -168,9 +175,9 @@ std::span<const std::uint16_t> EntropyCoder::encode_groups(std::span<std::uint32
   std::array<std::uint32_t, kWays> state;
   state.fill(kLeastState);
   std::size_t i = groups_.size();
-  for (; i % kWays != 0; --i) put(state[(i - 1) % kWays], groups_[i - 1]);
+  for (; i % kWays != 0; --i) put(state[(i - 1) % kWays], groups[i - 1]);
   for (; i > 0; i -= kWays) {
-    for (std::size_t way = kWays; way-- > 0;) put(state[way], groups_[i - kWays + way]);
+    for (std::size_t way = kWays; way-- > 0;) put(state[way], groups[i - kWays + way]);
   }
   std::copy(state.begin(), state.end(), states.begin());
   return {to, end};
@@ -256,6 +263,8 @@ void EntropyCoder::decode(std::span<const std::byte> bytes, std::string_view wha
   groups_.resize(groups_of(symbols.size()));
 
   const std::uint32_t* const slots = slots_.data();
+  std::uint8_t* const groups = groups_.data();
+  const std::size_t count = groups_.size();
   // Gives the group that the state stands at; the state may then have to take 16 bits.
   const auto step = [&](std::uint32_t& x) {
     const std::uint32_t slot = slots[x % kScale];
@@ -264,17 +273,18 @@ void EntropyCoder::decode(std::span<const std::byte> bytes, std::string_view wha
   };
   std::size_t i = 0;
   // As long as there are 16 bits for every state to take.
-  for (; i + kWays <= groups_.size() &&
+  for (; i + kWays <= count &&
          end - from >= static_cast<std::ptrdiff_t>(kWays * sizeof(std::uint16_t));
        i += kWays) {
     for (std::size_t way = 0; way < kWays; ++way) {
       std::uint32_t& x = state[way];
-      groups_[i + way] = step(x);
+      groups[i + way] = step(x);
       std::uint16_t word;
       std::memcpy(&word, from, sizeof(word));
-      const bool low = x < kLeastState;
-      from += low ? sizeof(word) : 0;
-      x = low ? x << 16 | word : x;
+      // Arithmetic, not a branch: which states are low cannot be foreseen.
+      const std::uint32_t low = x < kLeastState ? 1 : 0;
+      from += low * sizeof(word);
+      x = x << (16 * low) | (word & (0 - low));
     }
   }
   for (; i < groups_.size(); ++i) {
