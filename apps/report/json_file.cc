@@ -2,12 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <limits>
-#include <sstream>
 
+#include "apps/files.h"
 #include "thinreduce/error.h"
 
 namespace thinreduce::apps {
@@ -70,18 +67,6 @@ void JsonObject::require_format(int known) const {
     fail(fmt::format("format {} was written by a newer thinreduce; this one reads up to {}", format,
                      known));
   }
-}
-
-std::string read_text(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  std::ostringstream text;
-  // An empty file makes operator<< fail although nothing is wrong, so ask the input.
-  if (stream) text << stream.rdbuf();
-  if (!stream || std::filesystem::is_directory(file)) {
-    throw Error(ErrorCode::unavailable, fmt::format("{}: can't be read: {}", file.string(),
-                                                    std::strerror(errno == 0 ? EIO : errno)));
-  }
-  return text.str();
 }
 
 json read_json(const std::filesystem::path& file) {

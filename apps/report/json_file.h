@@ -29,7 +29,6 @@ class JsonObject {
   std::string where_;
 };
 
-[[nodiscard]] std::string read_text(const std::filesystem::path& file);
 [[nodiscard]] nlohmann::json read_json(const std::filesystem::path& file);
 [[nodiscard]] JsonObject read_object(const std::filesystem::path& file);
 
