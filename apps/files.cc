@@ -69,6 +69,8 @@ void write_file(const std::filesystem::path& file, std::string_view text) {
 }
 
 std::vector<std::byte> read_file(const std::filesystem::path& file) {
+  // A folder opens like a file, and claims to be of any size.
+  if (std::filesystem::is_directory(file)) fail(file, "read", EISDIR);
   std::ifstream in(file, std::ios::binary | std::ios::ate);
   if (!in) fail(file, "read", errno);
   const auto size = in.tellg();

@@ -47,7 +47,8 @@ void expect_good(const Finished& finished, const std::string& spec, int ranks) {
   EXPECT_GT(result["seconds"].get<double>(), 0);
   EXPECT_GT(result["fp32_seconds"].get<double>(), 0);
   EXPECT_GE(result["nmse"].get<double>(), 0);
-  EXPECT_LT(result["nmse"].get<double>(), 1);
+  // Two steps of a coarse unbiased quantizer may be off by as much as the gradient; not by more.
+  EXPECT_LT(result["nmse"].get<double>(), 2);
   EXPECT_EQ(result["reference_seconds"].is_null(), result["transport"] == "threads");
   for (const char* stage : {"encode", "wire", "decode", "wait"}) {
     EXPECT_GE(result["stages"][stage].get<double>(), 0) << stage;

@@ -325,9 +325,9 @@ TEST(CodecResults, ReadOneOrMany) {
   EXPECT_THAT(reading(R"([{"method": "a", "ratio": 0, "nmse": 0}])"),
               HasSubstr("above 0 and is 0"));
   fs::remove(file);
-  EXPECT_THAT(complaint([&] { return read_codec_results(file); }), HasSubstr("can't be read"));
+  EXPECT_THAT(complaint([&] { return read_codec_results(file); }), HasSubstr("can't read"));
   EXPECT_THAT(complaint([&] { return read_codec_results(file.parent_path()); }),
-              HasSubstr("can't be read"));
+              HasSubstr("can't read"));
 }
 
 TEST(Title, SpellsTheLinkForPeople) {

@@ -161,6 +161,10 @@ void write_state(const std::filesystem::path& file, const SessionState& state) {
 }
 
 SessionState read_state(const std::filesystem::path& file) {
+  if (std::filesystem::is_directory(file)) {
+    errno = EISDIR;  // it would open, and claim to be of any size
+    fail_io(file, "read");
+  }
   std::ifstream in(file, std::ios::binary | std::ios::ate);
   if (!in) fail_io(file, "read");
   const auto size = static_cast<std::size_t>(in.tellg());
