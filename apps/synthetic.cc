@@ -3,16 +3,10 @@
 #include <cmath>
 #include <cstddef>
 
+#include "thinreduce/wire/mix.h"
+
 namespace thinreduce::apps {
 namespace {
-
-// Finalizer of SplitMix64: turns a counter into 64 well-mixed bits.
-std::uint64_t mix(std::uint64_t x) {
-  x += 0x9E3779B97F4A7C15ULL;
-  x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9ULL;
-  x = (x ^ (x >> 27U)) * 0x94D049BB133111EBULL;
-  return x ^ (x >> 31U);
-}
 
 // The sum of four uniform numbers is close enough to a normal one; mean 0, variance 1.
 float bell(std::uint64_t bits) {

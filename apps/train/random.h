@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "thinreduce/wire/mix.h"
+
 namespace thinreduce::train {
 
 // What a number is for, so that no two uses draw the same ones.
@@ -13,14 +15,6 @@ struct RandomKey {
   Draw draw = Draw::order;
   std::uint64_t epoch = 0;
 };
-
-// Finalizer of SplitMix64: turns a counter into 64 well-mixed bits.
-inline std::uint64_t mix(std::uint64_t x) {
-  x += 0x9E3779B97F4A7C15ULL;
-  x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9ULL;
-  x = (x ^ (x >> 27U)) * 0x94D049BB133111EBULL;
-  return x ^ (x >> 31U);
-}
 
 inline std::uint64_t random_bits(const RandomKey& key, std::uint64_t index) {
   return mix(mix(mix(mix(key.seed) ^ static_cast<std::uint64_t>(key.draw)) ^ key.epoch) ^ index);

@@ -74,11 +74,12 @@ class Sessions : public testing::TestWithParam<std::tuple<std::string, int>> {
   [[nodiscard]] int world() const { return std::get<1>(GetParam()); }
 };
 
-INSTANTIATE_TEST_SUITE_P(All, Sessions,
-                         testing::Combine(testing::Values("fp32", "bf16", "topk:density=0.1",
-                                                          "sketch", "sketch:momentum=0",
-                                                          "powersgd"),
-                                          testing::Values(1, 2, 3, 4)));
+INSTANTIATE_TEST_SUITE_P(
+    All, Sessions,
+    testing::Combine(testing::Values("fp32", "bf16", "gradiveq:warmup=2", "fft", "dqsg",
+                                     "dqsg:travel=gather", "ndqsg", "sketch", "sketch:momentum=0",
+                                     "topk:density=0.1", "qsgd", "terngrad", "powersgd"),
+                     testing::Values(1, 2, 3, 4)));
 
 TEST_P(Sessions, AllRanksHoldTheSameBitsAndRawTensorsAreExact) {
   const BucketLayout layout = mixed_layout(5);

@@ -4,20 +4,9 @@
 #include <cmath>
 
 #include "thinreduce/collective/chunks.h"
+#include "thinreduce/wire/mix.h"
 
 namespace thinreduce {
-namespace {
-
-// Finalizer of SplitMix64: turns a counter into 64 well-mixed bits.
-std::uint64_t mix(std::uint64_t x) {
-  x += 0x9E3779B97F4A7C15ULL;
-  x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9ULL;
-  x = (x ^ (x >> 27U)) * 0x94D049BB133111EBULL;
-  return x ^ (x >> 31U);
-}
-
-}  // namespace
-
 void draw_slices(const SampleKey& key, std::size_t slices, std::size_t count,
                  std::vector<std::size_t>& drawn) {
   count = std::min(count, slices);

@@ -70,7 +70,7 @@ std::uint64_t SideInformation::fingerprint() const {
   std::uint64_t hash = 0;
   for (const std::uint64_t part : std::array{samples_, failures_, plain_steps_, next_pause_,
                                              std::bit_cast<std::uint64_t>(distance_)}) {
-    hash = mix_bits(hash ^ part);
+    hash = mix(hash ^ part);
   }
   return hash;
 }

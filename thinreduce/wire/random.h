@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "thinreduce/kernels/random.h"
+#include "thinreduce/wire/mix.h"
 
 namespace thinreduce {
 
@@ -20,19 +21,11 @@ struct RandomStream {
   std::uint32_t purpose = 0;  // tells apart the streams of a method that needs several
 };
 
-// SplitMix64's finalizer: a bijection of 64 bits that mixes well.
-[[nodiscard]] constexpr std::uint64_t mix_bits(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
 [[nodiscard]] constexpr RandomKey random_key(const RandomStream& stream) {
-  std::uint64_t x = mix_bits(stream.seed);
-  x = mix_bits(x ^ stream.step);
-  x = mix_bits(x ^ (static_cast<std::uint64_t>(stream.bucket) << 32 | stream.rank));
-  x = mix_bits(x ^ stream.purpose);
+  std::uint64_t x = mix(stream.seed);
+  x = mix(x ^ stream.step);
+  x = mix(x ^ (static_cast<std::uint64_t>(stream.bucket) << 32 | stream.rank));
+  x = mix(x ^ stream.purpose);
   return {static_cast<std::uint32_t>(x), static_cast<std::uint32_t>(x >> 32)};
 }
 
