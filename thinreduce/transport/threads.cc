@@ -136,6 +136,7 @@ class ThreadTransport final : public Transport {
     half->memory = const_cast<std::byte*>(message.data());
     half->size = message.size();
     std::unique_lock lock(hub_->mutex);
+    if (hub_->failure) throw Error(*hub_->failure);
     Stream& stream = hub_->streams[{rank_, peer, channel}];
     if (auto receive = take_waiting(stream.receives)) {
       meet(lock, *half, *receive);
@@ -152,6 +153,7 @@ class ThreadTransport final : public Transport {
     half->memory = message.data();
     half->size = message.size();
     std::unique_lock lock(hub_->mutex);
+    if (hub_->failure) throw Error(*hub_->failure);
     Stream& stream = hub_->streams[{peer, rank_, channel}];
     if (auto send = take_waiting(stream.sends)) {
       meet(lock, *send, *half);
