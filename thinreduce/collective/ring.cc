@@ -15,7 +15,7 @@ namespace {
 
 // How many receives are posted ahead of the segment that is being worked on: one on the wire, one
 // behind it, and slack for a rank that was scheduled away.
-constexpr std::size_t kReceivesAhead = 4;
+constexpr std::size_t kReceivesAhead = 3;
 
 class Ring {
  public:
