@@ -149,7 +149,7 @@ TEST(DitheredError, HasMeanZeroAndATwelfthOfTheSquaredStep) {
 }
 
 // Dithered errors know nothing about the values. Stochastic rounding is unbiased too, but the size
-// of its error depends on where between two points a value lies, and in every bin that shows.
+// of its error depends on where between two points a value lies, and that shows.
 TEST(DitheredError, IsIndependentOfTheValueInEveryBinAndQsgdsIsNot) {
   for (const std::uint32_t most : {1u, 3u}) {
     const auto dithered = dependence(dithered_errors(most));
