@@ -10,6 +10,7 @@
 #include "tests/ranks.h"
 #include "thinreduce/collective/broadcast.h"
 #include "thinreduce/collective/gather.h"
+#include "thinreduce/collective/gather_pieces.h"
 #include "thinreduce/collective/ring.h"
 #include "thinreduce/collective/root.h"
 #include "thinreduce/error.h"
@@ -250,6 +251,52 @@ TEST_P(Collective, GatherDeliversUnequalPayloadsInRankOrder) {
         transport->total_traffic().bytes_sent,
         static_cast<std::uint64_t>(world() - 1) * (kFrameHeaderBytes + bytes(transport->rank())));
   });
+}
+
+// The bytes of a piece tell its rank and its number; some ranks send nothing in some pieces. The
+// second gather uses the memory of the first.
+TEST_P(Collective, PiecesComeInOrderFromAllRanks) {
+  const auto payload = [&](int rank, std::size_t piece) {
+    const std::size_t bytes =
+        (static_cast<std::size_t>(rank) + piece) % 3 == 2 ? 0 : size() / 4 + 10 * piece;
+    return std::vector<std::byte>(bytes, static_cast<std::byte>(16 * rank + piece + 1));
+  };
+  for (const std::size_t pieces : {0u, 1u, 2u, 3u, 9u}) {
+    run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
+      PieceMemory memory;
+      std::uint64_t expected_bytes = 0;
+      for (int round = 0; round < 2; ++round) {
+        Exchange exchange(*transport, 30s, kId);
+        std::size_t written = 0;
+        std::size_t taken = 0;
+        PieceWork work;
+        work.pieces = pieces;
+        work.limit = size() + 100;
+        work.write = [&](std::size_t piece, std::vector<std::byte>& bytes) {
+          EXPECT_EQ(piece, written++);
+          bytes = payload(transport->rank(), piece);
+        };
+        work.take = [&](std::size_t piece, std::span<const std::span<const std::byte>> all) {
+          EXPECT_EQ(piece, taken++);
+          ASSERT_EQ(all.size(), static_cast<std::size_t>(world()));
+          for (int rank = 0; rank < world(); ++rank) {
+            const auto got = all[static_cast<std::size_t>(rank)];
+            const auto expected = payload(rank, piece);
+            EXPECT_TRUE(std::equal(got.begin(), got.end(), expected.begin(), expected.end()));
+          }
+        };
+        gather_pieces(exchange, work, memory);
+        EXPECT_EQ(taken, pieces);
+        std::uint64_t bytes = 0;
+        for (std::size_t piece = 0; piece < pieces; ++piece) {
+          bytes += kFrameHeaderBytes + payload(transport->rank(), piece).size();
+        }
+        EXPECT_EQ(exchange.payload_bytes, bytes);
+        expected_bytes += static_cast<std::uint64_t>(world() - 1) * bytes;
+        EXPECT_EQ(transport->total_traffic().bytes_sent, expected_bytes);
+      }
+    });
+  }
 }
 
 TEST_P(Collective, BroadcastFromEveryRoot) {

@@ -17,9 +17,11 @@ void FramedSend::wait(Exchange& exchange) {
   if (payload_) exchange.wait(*payload_);
 }
 
-FramedReceive::FramedReceive(Exchange& exchange, int peer, std::size_t limit)
+FramedReceive::FramedReceive(Exchange& exchange, int peer, std::size_t limit,
+                             std::vector<std::byte> memory)
     : peer_(peer),
       limit_(limit),
+      payload_(std::move(memory)),
       pending_header_(exchange.transport().receive(peer, Channel::header, bytes_)) {}
 
 void FramedReceive::wait_header(Exchange& exchange) {

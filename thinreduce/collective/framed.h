@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "thinreduce/collective/exchange.h"
@@ -25,8 +26,10 @@ class FramedSend {
 
 class FramedReceive {
  public:
-  // A payload of more than `limit` bytes is refused.
-  FramedReceive(Exchange& exchange, int peer, std::size_t limit);
+  // A payload of more than `limit` bytes is refused. `memory` is used for the payload, so that who
+  // receives often allocates once.
+  FramedReceive(Exchange& exchange, int peer, std::size_t limit,
+                std::vector<std::byte> memory = {});
   FramedReceive(const FramedReceive&) = delete;
   FramedReceive& operator=(const FramedReceive&) = delete;
   // Checks the header and starts to receive the payload.
@@ -34,6 +37,8 @@ class FramedReceive {
   // Checks the payload against its header.
   void wait_payload(Exchange& exchange);
   [[nodiscard]] std::span<const std::byte> payload() const { return payload_; }
+  // Gives the memory back; after wait_payload().
+  [[nodiscard]] std::vector<std::byte> release() { return std::move(payload_); }
 
  private:
   int peer_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "thinreduce/kernels/floats.h"
+
 namespace thinreduce {
 namespace {
 
@@ -36,17 +38,32 @@ bool FftBlocks::is_one_run(std::size_t group) const {
 }
 
 void FftBlocks::to_spectrum(std::size_t group, std::span<const float> values,
-                            std::span<float> spectrum) {
+                            std::span<const float> more, std::span<float> spectrum) {
   std::span<const float> floats = staging_;
-  if (is_one_run(group)) {
+  if (more.empty() && is_one_run(group)) {
     floats = values.subspan(blocks_[group * kernels::kBlockLanes].offset, group_floats());
   } else {
-    std::fill(staging_.begin(), staging_.end(), 0.0f);
+    if (!is_one_run(group)) std::fill(staging_.begin(), staging_.end(), 0.0f);
     for_runs(group, [&](std::size_t offset, std::size_t at, std::size_t length) {
-      std::copy_n(&values[offset], length, &staging_[at]);
+      const auto run = std::span<float>(staging_).subspan(at, length);
+      std::copy_n(&values[offset], length, run.begin());
+      if (!more.empty()) kernels::add(run, more.subspan(offset, length));
     });
   }
   kernels::forward(tables_, floats, spectrum, scratch_);
+}
+
+void FftBlocks::write_scaled(std::size_t group, std::span<const float> spectrum, float scale,
+                             std::span<float> values) {
+  if (is_one_run(group)) {
+    const auto run = values.subspan(blocks_[group * kernels::kBlockLanes].offset, group_floats());
+    kernels::inverse(tables_, spectrum, run, scratch_);
+    return kernels::scale(run, scale);
+  }
+  from_spectrum(group, spectrum, [&](std::size_t offset, std::span<float> run) {
+    kernels::scale(run, scale);
+    std::copy(run.begin(), run.end(), values.begin() + static_cast<std::ptrdiff_t>(offset));
+  });
 }
 
 std::size_t best_block_length(const BucketLayout& layout) {

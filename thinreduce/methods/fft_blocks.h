@@ -25,8 +25,9 @@ class FftBlocks {
   // Floats of a group, and of its spectrum.
   [[nodiscard]] std::size_t group_floats() const { return tables_.length * kernels::kBlockLanes; }
 
-  // The spectrum of a group of the bucket's `values`.
-  void to_spectrum(std::size_t group, std::span<const float> values, std::span<float> spectrum);
+  // The spectrum of a group of the bucket's `values` plus `more`, which is as long or empty.
+  void to_spectrum(std::size_t group, std::span<const float> values, std::span<const float> more,
+                   std::span<float> spectrum);
   // Calls `take(offset, floats)` for each run of the bucket that the group covers.
   template <typename Take>
   void from_spectrum(std::size_t group, std::span<const float> spectrum, Take&& take) {
@@ -35,6 +36,9 @@ class FftBlocks {
       take(offset, std::span<float>(staging_).subspan(at, length));
     });
   }
+  // The same, written over the bucket's `values`, each times `scale`.
+  void write_scaled(std::size_t group, std::span<const float> spectrum, float scale,
+                    std::span<float> values);
   // Calls `visit(offset, at, length)`: elements [offset, offset + length) of the bucket are floats
   // [at, at + length) of the group.
   template <typename Visit>

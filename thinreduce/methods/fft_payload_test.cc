@@ -16,33 +16,51 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-SparseSpectrum random_spectrum(std::size_t words, double density, int bits, unsigned seed) {
+// What is written, with memory of its own.
+struct Spectrum {
+  SpectrumHead head;
+  std::vector<std::uint64_t> bitmap;
+  std::vector<std::uint16_t> codes;
+};
+
+Spectrum random_spectrum(std::size_t words, double density, int bits, unsigned seed) {
   std::mt19937 random(seed);
   std::bernoulli_distribution kept(density);
-  SparseSpectrum spectrum;
+  Spectrum spectrum;
   spectrum.bitmap.resize(words);
   for (auto& word : spectrum.bitmap) {
     for (unsigned bit = 0; bit < 64; ++bit) word |= std::uint64_t{kept(random)} << bit;
   }
-  spectrum.format = kernels::RangeFloat::covering({-3, 2}, bits, bits / 2);
+  spectrum.head.format = kernels::RangeFloat::covering({-3, 2}, bits, bits / 2);
   spectrum.codes.resize(2 * kernels::count_units(spectrum.bitmap));
   for (auto& code : spectrum.codes) {
-    code = static_cast<std::uint16_t>(random() % (spectrum.format.last_code() + 1));
+    code = static_cast<std::uint16_t>(random() % (spectrum.head.format.last_code() + 1));
   }
-  spectrum.kept_energy = 0.625f;
+  spectrum.head.kept_energy = 0.625f;
   return spectrum;
 }
 
-Bytes written(const SparseSpectrum& spectrum) {
+Bytes written(const Spectrum& spectrum) {
   Bytes payload;
-  write_fft_payload(spectrum, payload);
+  write_fft_payload(spectrum.head, {spectrum.bitmap, spectrum.codes}, payload);
   return payload;
 }
 
-SparseSpectrum read(const Bytes& payload, std::size_t words, int bits) {
-  SparseSpectrum spectrum;
-  spectrum.bitmap.resize(words, 0x1234);
-  read_fft_payload(payload, 3, bits, spectrum);
+// Reads over what another payload has left.
+Spectrum read(const Bytes& payload, std::size_t words, int bits) {
+  SparseSpectrum lists;
+  lists.counts.resize(1000, 7);
+  lists.positions.resize(100, 9);
+  read_fft_payload(payload, {words, bits}, 3, lists);
+  Spectrum spectrum{lists.head, std::vector<std::uint64_t>(words), lists.codes};
+  std::size_t next = 0;
+  for (std::size_t segment = 0; segment < lists.counts.size(); ++segment) {
+    for (unsigned i = 0; i < lists.counts[segment]; ++i) {
+      const std::size_t unit = segment * kSegmentUnits + lists.positions.at(next++);
+      spectrum.bitmap.at(unit / 64) |= std::uint64_t{1} << (unit % 64);
+    }
+  }
+  EXPECT_EQ(next, lists.positions.size());
   return spectrum;
 }
 
@@ -57,13 +75,13 @@ std::string refusal(const Bytes& payload, std::size_t words, int bits) {
   return "accepted";
 }
 
-// The bytes that docs/methods.md promises.
+// The bytes that docs/methods/fft.md promises.
 TEST(FftPayload, Layout) {
-  SparseSpectrum spectrum;
+  Spectrum spectrum;
   spectrum.bitmap = {std::uint64_t{1} << 5 | std::uint64_t{1} << 40, 0};
-  spectrum.format = kernels::RangeFloat::covering({-1, 1}, 8, 3);
+  spectrum.head.format = kernels::RangeFloat::covering({-1, 1}, 8, 3);
   spectrum.codes = {1, 127, 128, 254};
-  spectrum.kept_energy = 0.5f;
+  spectrum.head.kept_energy = 0.5f;
   const Bytes payload = written(spectrum);
   // Gaps 5 and 34 with 4 low bits, lowest bit first: 1 1010, 001 0100.
   const std::vector<int> expected = {2,    0,   0,
@@ -93,14 +111,14 @@ TEST(FftPayload, ComesBack) {
       for (const int bits : {4, 10, 15, 16}) {
         const auto spectrum = random_spectrum(words, density, bits, 1);
         const Bytes payload = written(spectrum);
-        EXPECT_LE(payload.size(), fft_payload_limit(words, bits));
+        EXPECT_LE(payload.size(), fft_payload_limit({words, bits}));
         const auto back = read(payload, words, bits);
         EXPECT_EQ(back.bitmap, spectrum.bitmap);
         EXPECT_EQ(back.codes, spectrum.codes);
         EXPECT_EQ(back.codes.size(), 2 * kernels::count_units(back.bitmap));
         if (spectrum.codes.empty()) continue;
-        EXPECT_EQ(back.format, spectrum.format);
-        EXPECT_EQ(back.kept_energy, spectrum.kept_energy);
+        EXPECT_EQ(back.head.format, spectrum.head.format);
+        EXPECT_EQ(back.head.kept_energy, spectrum.head.kept_energy);
       }
     }
   }
@@ -165,8 +183,8 @@ TEST(FftPayload, RefusesWhatIsWrong) {
   EXPECT_NE(refusal(good, 39, 10), "accepted");
   EXPECT_NE(refusal(good, 0, 10), "accepted");
 
-  SparseSpectrum overflow = spectrum;
-  overflow.overflow = true;
+  Spectrum overflow = spectrum;
+  overflow.head.overflow = true;
   EXPECT_THAT(refusal(written(overflow), 40, 10), testing::HasSubstr("overflow"));
 }
 
@@ -192,7 +210,7 @@ TEST(FftPayload, HostileBytes) {
       ++accepted;
       ASSERT_EQ(spectrum.codes.size(), 2 * kernels::count_units(spectrum.bitmap));
       std::vector<float> values(spectrum.codes.size());
-      kernels::dequantize(spectrum.format, spectrum.codes, values);
+      kernels::dequantize(spectrum.head.format, spectrum.codes, values);
       for (const float value : values) ASSERT_LE(std::abs(value), kLargestCoefficient);
     } catch (const Error& error) {
       ++refused;

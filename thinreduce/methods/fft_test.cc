@@ -319,7 +319,7 @@ TEST(FftBlocks, FollowTheTensors) {
   Floats values = normal_gradients(1, layout.elements, 1)[0], back(layout.elements);
   Floats spectrum(blocks.group_floats());
   for (std::size_t group = 0; group < blocks.groups(); ++group) {
-    blocks.to_spectrum(group, values, spectrum);
+    blocks.to_spectrum(group, values, {}, spectrum);
     blocks.from_spectrum(group, spectrum, [&](std::size_t offset, std::span<const float> run) {
       std::copy(run.begin(), run.end(), back.begin() + static_cast<long>(offset));
       for (std::size_t i = 0; i < run.size(); ++i) ++covered[offset + i];

@@ -32,7 +32,6 @@ void BitWriter::finish() {
 }
 
 std::uint64_t BitReader::take_unary(std::uint64_t limit) {
-  constexpr unsigned kSure = 57;
   std::uint64_t zeros = 0;
   while (zeros <= limit) {
     const std::uint64_t word = peek();
@@ -68,28 +67,41 @@ void pack_codes(std::span<const std::uint16_t> codes, unsigned bits,
   std::memcpy(out, &held, (used + 7) / 8);
 }
 
-std::uint16_t unpack_codes(std::span<const std::byte> bytes, unsigned bits,
-                           std::span<std::uint16_t> codes) {
-  ensure(bytes.size() == packed_bytes(codes.size(), bits), "unpack_codes: as many bytes as needed");
+namespace {
+
+// Codes from words of 8 bytes, kAtOnce from each, as long as there are whole words. Returns how
+// many.
+template <std::size_t kAtOnce>
+std::size_t unpack_words(std::span<const std::byte> bytes, unsigned bits,
+                         std::span<std::uint16_t> codes, std::uint32_t& largest) {
   const std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
-  // Four codes at a time from a word of 8 bytes: at most 7 + 3 * 16 + 16 bits would be 71, so three
-  // of 16 bits fit, and four of up to 14.
-  const std::size_t at_once = bits <= 14 ? 4 : 3;
-  std::uint32_t largest = 0;
   std::size_t i = 0;
-  for (; i + at_once <= codes.size(); i += at_once) {
+  for (; i + kAtOnce <= codes.size(); i += kAtOnce) {
     const std::size_t at = i * bits;
     std::uint64_t word = 0;
     if (at / 8 + sizeof(word) > bytes.size()) break;
     std::memcpy(&word, bytes.data() + at / 8, sizeof(word));
     word >>= at % 8;
-    for (std::size_t j = 0; j < at_once; ++j) {
-      const auto code = static_cast<std::uint16_t>(word & mask);
-      codes[i + j] = code;
-      largest = std::max<std::uint32_t>(largest, code);
+    for (std::size_t j = 0; j < kAtOnce; ++j) {
+      const auto code = static_cast<std::uint32_t>(word & mask);
+      codes[i + j] = static_cast<std::uint16_t>(code);
+      largest = std::max(largest, code);
       word >>= bits;
     }
   }
+  return i;
+}
+
+}  // namespace
+
+std::uint16_t unpack_codes(std::span<const std::byte> bytes, unsigned bits,
+                           std::span<std::uint16_t> codes) {
+  ensure(bytes.size() == packed_bytes(codes.size(), bits), "unpack_codes: as many bytes as needed");
+  const std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
+  // At most 7 + 3 * 16 + 16 bits would be 71, so three of 16 bits fit, and four of up to 14.
+  std::uint32_t largest = 0;
+  std::size_t i = bits <= 14 ? unpack_words<4>(bytes, bits, codes, largest)
+                             : unpack_words<3>(bytes, bits, codes, largest);
   for (; i < codes.size(); ++i) {
     const std::size_t at = i * bits;
     std::uint64_t word = 0;

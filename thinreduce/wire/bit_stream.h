@@ -22,6 +22,16 @@ class BitWriter {
   }
   // `quotient` zeros and a one.
   void put_unary(std::uint64_t quotient);
+  // A Rice code: the unary quotient of `value` by 2^low, then its `low` low bits; low <= 16.
+  void put_rice(std::uint64_t value, unsigned low) {
+    const std::uint64_t quotient = value >> low;
+    const std::uint64_t rest = value & ((std::uint64_t{1} << low) - 1);
+    if (quotient + 1 + low <= 32) {
+      return put((rest << 1 | 1) << quotient, static_cast<unsigned>(quotient) + 1 + low);
+    }
+    put_unary(quotient);
+    put(rest, low);
+  }
   // Fills up the last byte with zeros.
   void finish();
 
@@ -59,8 +69,9 @@ class BitReader {
   }
   [[nodiscard]] std::uint64_t bits_read() const { return at_; }
 
- private:
-  // At least 57 bits.
+  // For loops that take several numbers from one word: the next kSure bits, and zeros or more of
+  // what follows; skip() says how many were taken.
+  static constexpr unsigned kSure = 57;
   [[nodiscard]] std::uint64_t peek() const {
     const std::uint64_t first = at_ / 8;
     std::uint64_t word = 0;
@@ -71,7 +82,9 @@ class BitReader {
     }
     return word >> (at_ % 8);
   }
+  void skip(unsigned count) { at_ += count; }
 
+ private:
   std::span<const std::byte> bytes_;
   std::uint64_t at_ = 0;
 };
