@@ -8,8 +8,9 @@
 namespace thinreduce {
 namespace {
 
-// How many pieces are sent before the first is taken: one on the wire and one behind it.
-constexpr std::size_t kAhead = 2;
+// How many pieces are sent before the first is taken. Ranks that share a machine take turns of
+// several milliseconds on its cores: so much must be on its way meanwhile.
+constexpr std::size_t kAhead = 8;
 
 class PieceGather {
  public:
@@ -29,7 +30,7 @@ class PieceGather {
   void run() {
     for (std::size_t turn = 0; turn < work_.pieces + kAhead; ++turn) {
       if (turn < work_.pieces) send(turn);
-      if (turn >= 1 && turn <= work_.pieces) wait_headers(turn - 1);
+      if (turn + 1 >= kAhead && turn + 1 - kAhead < work_.pieces) wait_headers(turn + 1 - kAhead);
       if (turn >= kAhead) take(turn - kAhead);
     }
     for (auto& sent : sends_) sent.wait(exchange_);

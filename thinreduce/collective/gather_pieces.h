@@ -2,7 +2,7 @@
 // encoding and decoding go on while other pieces are on the wire.
 //
 // A piece is a frame of its own; all ranks have the same number of pieces and send them in order.
-// While piece p is taken, the pieces up to p + 2 are on their way. Steps: 1. Bytes sent by rank r:
+// While piece p is taken, the pieces up to p + 8 are on their way. Steps: 1. Bytes sent by rank r:
 // (N-1) * (64 * pieces + payload(r)).
 #pragma once
 
