@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "thinreduce/error.h"
+#include "thinreduce/kernels/bit_loops.h"
 #include "thinreduce/kernels/select.h"
 
 namespace thinreduce::kernels {
@@ -32,18 +33,19 @@ Thresholds UnitSelector::guess(std::span<const float> sample, double share) {
   float largest = 0;
   for (const float value : sample) largest = std::max(largest, std::abs(value));
   thresholds.scale = power_of_two_below(largest);
-  energies_.resize(sample.size() / 2);
-  for (std::size_t unit = 0; unit < energies_.size(); ++unit) {
-    energies_[unit] = unit_energy(sample, unit, thresholds.scale);
+  energies_.resize(std::max(energies_.size(), sample.size() / 2));
+  const auto energies = std::span(energies_).first(sample.size() / 2);
+  for (std::size_t unit = 0; unit < energies.size(); ++unit) {
+    energies[unit] = unit_energy(sample, unit, thresholds.scale);
   }
-  const double expected = share * static_cast<double>(energies_.size());
+  const double expected = share * static_cast<double>(energies.size());
   const auto rank_low = static_cast<std::size_t>(expected * (1 + kMargin));
   const auto rank_high = static_cast<std::size_t>(expected * (1 - kMargin));
-  if (rank_low >= 1 && rank_low < energies_.size()) {
-    thresholds.low = std::max(kth_largest(energies_, rank_low).magnitude, 1u);
+  if (rank_low >= 1 && rank_low < energies.size()) {
+    thresholds.low = std::max(kth_largest(energies, rank_low).magnitude, 1u);
   }
   if (rank_high >= 1) {
-    thresholds.high = std::max(kth_largest(energies_, rank_high).magnitude + 1, thresholds.low);
+    thresholds.high = std::max(kth_largest(energies, rank_high).magnitude + 1, thresholds.low);
   }
   return thresholds;
 }
@@ -55,13 +57,13 @@ void UnitSelector::start(const Thresholds& thresholds, std::span<std::uint64_t> 
   bitmap_ = bitmap;
   words_ = collected_ = 0;
   energy_ = 0;
-  units_.clear();
-  ordinals_.clear();
-  energies_.clear();
+  betweens_ = 0;
 }
 
+// Without branches that depend on what is selected: they would be guessed wrong too often.
 void UnitSelector::add(std::span<const float> part) {
   std::array<std::uint64_t, kRun> above{};
+  std::array<std::uint16_t, kRun * kUnitsPerWord + kListSlack> list;
   const std::size_t all = part.size() / 128;
   ensure(part.size() % 128 == 0 && words_ + all <= bitmap_.size(),
          "select: no more than announced");
@@ -71,62 +73,62 @@ void UnitSelector::add(std::span<const float> part) {
     const auto marked = bitmap_.subspan(words_, length);
     const auto high = std::span(above).first(length);
     energy_ += mark(spectrum, thresholds_, marked, high);
-    if (values_.size() < 2 * collected_ + spectrum.size()) {
-      values_.resize(std::max(2 * values_.size(), 2 * collected_ + spectrum.size()));
+    make_room(spectrum.size() / 2);
+    const std::size_t count = list_bits(marked, list);
+    const auto first_unit = static_cast<std::uint32_t>(words_ * kUnitsPerWord);
+    float* values = &values_[2 * collected_];
+    for (std::size_t i = 0; i < count; ++i) {
+      const unsigned unit = list[i];
+      const std::size_t at = place_of_unit(unit);
+      values[2 * i] = spectrum[at];
+      values[2 * i + 1] = spectrum[at + 16];
+      between_[betweens_] = {first_unit + unit, static_cast<std::uint32_t>(collected_ + i)};
+      energies_[betweens_] = unit_energy(spectrum, unit, thresholds_.scale);
+      betweens_ += (~high[unit / kUnitsPerWord] >> (unit % kUnitsPerWord)) & 1;
     }
-    for (std::size_t word = 0; word < length; ++word) {
-      for (std::uint64_t left = marked[word] & ~high[word]; left != 0; left &= left - 1) {
-        const auto bit = static_cast<std::size_t>(std::countr_zero(left));
-        const std::uint64_t before = marked[word] & ((left & -left) - 1);
-        units_.push_back(static_cast<std::uint32_t>((words_ + word) * kUnitsPerWord + bit));
-        ordinals_.push_back(static_cast<std::uint32_t>(
-            collected_ + static_cast<std::size_t>(std::popcount(before))));
-        energies_.push_back(unit_energy(spectrum, word * kUnitsPerWord + bit, thresholds_.scale));
-      }
-      float* next = &values_[2 * collected_];
-      for (std::uint64_t left = marked[word]; left != 0; left &= left - 1) {
-        const std::size_t at =
-            place_of_unit(word * kUnitsPerWord + static_cast<std::size_t>(std::countr_zero(left)));
-        next[0] = spectrum[at];
-        next[1] = spectrum[at + 16];
-        next += 2;
-      }
-      collected_ += static_cast<std::size_t>(std::popcount(marked[word]));
-    }
+    collected_ += count;
     words_ += length;
   }
 }
 
+// For so many more units, and one that is written but does not count.
+void UnitSelector::make_room(std::size_t units) {
+  if (values_.size() < 2 * (collected_ + units)) {
+    values_.resize(std::max(2 * values_.size(), 2 * (collected_ + units)));
+  }
+  if (between_.size() < betweens_ + units + 1) {
+    between_.resize(std::max(2 * between_.size(), betweens_ + units + 1));
+  }
+  energies_.resize(std::max(energies_.size(), between_.size()));
+}
+
 bool UnitSelector::can_find(std::size_t k) const {
-  const std::size_t above = collected_ - energies_.size();
+  const std::size_t above = collected_ - betweens_;
   return above <= k && (collected_ >= k || thresholds_.low == 1);
 }
 
 UnitSelector::Result UnitSelector::finish(std::size_t k) {
   ensure(words_ == bitmap_.size() && can_find(k), "select: a whole spectrum, and k units in it");
   if (collected_ > k) {
-    const std::size_t wanted = k - (collected_ - energies_.size());  // of those between
+    const std::size_t wanted = k - (collected_ - betweens_);  // of those between
     KthLargest last{std::numeric_limits<std::uint32_t>::max(), 0};
-    if (wanted > 0) last = kth_largest(energies_, wanted);
-    std::size_t kept = 0;  // units, so far
-    std::size_t next = 0;  // the first collected unit that has not been moved
-    // A loop, because a few units at a time are too little for a call of memmove.
-    const auto move_up_to = [&](std::size_t end) {
-      for (; next < end; ++next, ++kept) {
-        values_[2 * kept] = values_[2 * next];
-        values_[2 * kept + 1] = values_[2 * next + 1];
-      }
-    };
-    for (std::size_t i = 0; i < energies_.size(); ++i) {
+    if (wanted > 0) last = kth_largest(std::span(energies_).first(betweens_), wanted);
+    stays_.assign(collected_, 1);
+    for (std::size_t i = 0; i < betweens_; ++i) {
       const std::uint32_t bits = magnitude(energies_[i]);
       const bool tie = bits == last.magnitude && last.ties > 0;
       last.ties -= static_cast<std::size_t>(tie);
-      if (bits > last.magnitude || tie) continue;
-      bitmap_[units_[i] / kUnitsPerWord] &= ~(std::uint64_t{1} << (units_[i] % kUnitsPerWord));
-      move_up_to(ordinals_[i]);
-      next = ordinals_[i] + 1;
+      const bool stays = bits > last.magnitude || tie;
+      const auto [unit, ordinal] = between_[i];
+      bitmap_[unit / kUnitsPerWord] &= ~(std::uint64_t{!stays} << (unit % kUnitsPerWord));
+      stays_[ordinal] = static_cast<std::uint8_t>(stays);
     }
-    move_up_to(collected_);
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < collected_; ++i) {
+      values_[2 * kept] = values_[2 * i];
+      values_[2 * kept + 1] = values_[2 * i + 1];
+      kept += stays_[i];
+    }
     collected_ = kept;
   }
   return {std::span(values_).first(2 * collected_), energy_, thresholds_.scale};

@@ -46,16 +46,23 @@ class UnitSelector {
   [[nodiscard]] Result finish(std::size_t k);
 
  private:
+  void make_room(std::size_t units);
+
   Thresholds thresholds_;
   std::span<std::uint64_t> bitmap_;
   std::size_t words_ = 0;      // that were added
   std::size_t collected_ = 0;  // units
   double energy_ = 0;          // of all units
-  std::vector<float> values_;  // of those that were collected
-  // Of those between the thresholds: which of all units, which of the collected ones, the energy.
-  std::vector<std::uint32_t> units_;
-  std::vector<std::uint32_t> ordinals_;
+  std::vector<float> values_;  // of those that were collected; longer than that, as all below
+  // Those between the thresholds: which of all units, which of the collected ones, the energy.
+  struct Between {
+    std::uint32_t unit;
+    std::uint32_t ordinal;
+  };
+  std::size_t betweens_ = 0;
+  std::vector<Between> between_;
   std::vector<float> energies_;
+  std::vector<std::uint8_t> stays_;  // of those that were collected
 };
 
 }  // namespace thinreduce::kernels

@@ -56,26 +56,6 @@ void for_units(std::span<const std::uint64_t> words, Visit&& visit) {
   }
 }
 
-// Writes the units of all bits that are set, in ascending order, and returns how many. There must
-// be room for 64 more than that. In steps of 8, because a branch for each bit would be guessed
-// wrong once a word.
-inline std::size_t list_units(std::span<const std::uint64_t> words, std::uint16_t* units) {
-  std::uint16_t* next = units;
-  for (std::size_t word = 0; word < words.size(); ++word) {
-    std::uint64_t left = words[word];
-    std::uint16_t* at = next;
-    next += std::popcount(left);
-    do {
-      for (std::size_t i = 0; i < 8; ++i, left &= left - 1) {
-        at[i] = static_cast<std::uint16_t>(word * kUnitsPerWord +
-                                           static_cast<std::size_t>(std::countr_zero(left)));
-      }
-      at += 8;
-    } while (left != 0);
-  }
-  return static_cast<std::size_t>(next - units);
-}
-
 [[nodiscard]] inline std::size_t count_units(std::span<const std::uint64_t> words) {
   std::size_t count = 0;
   for (const std::uint64_t word : words) count += static_cast<std::size_t>(std::popcount(word));

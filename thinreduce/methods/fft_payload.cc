@@ -9,6 +9,7 @@
 #include <string>
 
 #include "thinreduce/error.h"
+#include "thinreduce/kernels/bit_loops.h"
 #include "thinreduce/kernels/units.h"
 #include "thinreduce/wire/bit_stream.h"
 #include "thinreduce/wire/bytes.h"
@@ -32,7 +33,7 @@ std::size_t segments_of(std::size_t words) {
 
 // The number of units skipped before each kept one.
 struct Gaps {
-  std::array<std::uint16_t, kSegmentUnits + kUnitsPerWord> skipped;
+  std::array<std::uint16_t, kSegmentUnits + kernels::kListSlack> skipped;
   std::size_t count = 0;
 
   [[nodiscard]] std::span<const std::uint16_t> all() const {
@@ -46,7 +47,7 @@ struct Gaps {
 };
 
 void find_gaps(std::span<const std::uint64_t> words, Gaps& gaps) {
-  gaps.count = kernels::list_units(words, gaps.skipped.data());
+  gaps.count = kernels::list_bits(words, gaps.skipped);
   unsigned next = 0;
   for (std::size_t i = 0; i < gaps.count; ++i) {
     const unsigned unit = gaps.skipped[i];
@@ -90,38 +91,9 @@ SegmentHead write_segment(std::span<const std::uint64_t> words, Gaps& gaps, BitW
   return head(low);
 }
 
-// Several codes from each word of the stream while they fit. Returns false when a position is
-// outside the segment.
-bool read_rice(BitReader& reader, unsigned low, std::size_t units,
-               std::span<std::uint16_t> positions) {
-  const std::uint64_t mask = (std::uint64_t{1} << low) - 1;
-  std::size_t next = 0;
-  std::size_t i = 0;
-  while (i < positions.size()) {
-    std::uint64_t word = reader.peek();
-    unsigned left = BitReader::kSure;
-    for (; i < positions.size(); ++i) {
-      const auto quotient = static_cast<unsigned>(std::countr_zero(word));
-      const unsigned length = quotient + 1 + low;
-      if (length > left) break;
-      next += std::size_t{quotient} << low | ((word >> (quotient + 1)) & mask);
-      word >>= length;
-      left -= length;
-      positions[i] = static_cast<std::uint16_t>(next++);
-    }
-    reader.skip(BitReader::kSure - left);
-    if (left == BitReader::kSure) {  // a code that is longer than a word
-      next += reader.take_rice(low, units);
-      positions[i++] = static_cast<std::uint16_t>(next++);
-    }
-    if (next > units) return false;
-  }
-  return true;
-}
-
 // Lists the positions of a segment of `units` units. Returns what is wrong with it; nothing if it
 // is right.
-std::string read_segment(SegmentHead head, BitReader& reader, std::size_t units,
+std::string read_segment(SegmentHead head, std::size_t units, BitReader& reader,
                          std::span<std::uint16_t> positions) {
   const unsigned low = head >> kCountBits;
   if (low == kAsBitmap) {
@@ -141,9 +113,10 @@ std::string read_segment(SegmentHead head, BitReader& reader, std::size_t units,
     return {};
   }
   if (low > kMostRice) return fmt::format("positions written in unknown way {}", low);
-  if (!read_rice(reader, low, units, positions)) {
-    return fmt::format("a position outside its {} units", units);
-  }
+  const std::uint64_t end =
+      kernels::rice_positions({reader.bytes(), reader.bits_read(), low, units}, positions);
+  if (end == kernels::kBadPosition) return fmt::format("a position outside its {} units", units);
+  reader.seek(end);
   return {};
 }
 
@@ -250,7 +223,7 @@ void read_fft_payload(std::span<const std::byte> payload, const PayloadShape& sh
     const std::size_t units = std::min(kSegmentUnits, all_units - segment * kSegmentUnits);
     if (count > units) refuse(fmt::format("segment {}: {} of {} units", segment, count, units));
     if (count > kept - found) refuse(fmt::format("positions of more than {} units", kept));
-    const auto wrong = read_segment(head, bits, units, positions.subspan(found, count));
+    const auto wrong = read_segment(head, units, bits, positions.subspan(found, count));
     if (!wrong.empty()) refuse(fmt::format("segment {}: {}", segment, wrong));
     spectrum.counts[segment] = static_cast<std::uint16_t>(count);
     found += count;

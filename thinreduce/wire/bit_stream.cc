@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstring>
 
-#include "thinreduce/error.h"
+#include "thinreduce/kernels/bit_loops.h"
 
 namespace thinreduce {
 
@@ -50,66 +50,12 @@ void pack_codes(std::span<const std::uint16_t> codes, unsigned bits,
                 std::vector<std::byte>& bytes) {
   const std::size_t start = bytes.size();
   bytes.resize(start + packed_bytes(codes.size(), bits));
-  std::byte* out = bytes.data() + start;
-  std::uint64_t held = 0;
-  unsigned used = 0;
-  for (const std::uint16_t code : codes) {
-    held |= std::uint64_t{code} << used;
-    used += bits;
-    if (used >= 32) {
-      const auto low = static_cast<std::uint32_t>(held);
-      std::memcpy(out, &low, sizeof(low));
-      out += sizeof(low);
-      held >>= 32;
-      used -= 32;
-    }
-  }
-  std::memcpy(out, &held, (used + 7) / 8);
+  kernels::pack_bits(codes, bits, std::span(bytes).subspan(start));
 }
-
-namespace {
-
-// Codes from words of 8 bytes, kAtOnce from each, as long as there are whole words. Returns how
-// many.
-template <std::size_t kAtOnce>
-std::size_t unpack_words(std::span<const std::byte> bytes, unsigned bits,
-                         std::span<std::uint16_t> codes, std::uint32_t& largest) {
-  const std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
-  std::size_t i = 0;
-  for (; i + kAtOnce <= codes.size(); i += kAtOnce) {
-    const std::size_t at = i * bits;
-    std::uint64_t word = 0;
-    if (at / 8 + sizeof(word) > bytes.size()) break;
-    std::memcpy(&word, bytes.data() + at / 8, sizeof(word));
-    word >>= at % 8;
-    for (std::size_t j = 0; j < kAtOnce; ++j) {
-      const auto code = static_cast<std::uint32_t>(word & mask);
-      codes[i + j] = static_cast<std::uint16_t>(code);
-      largest = std::max(largest, code);
-      word >>= bits;
-    }
-  }
-  return i;
-}
-
-}  // namespace
 
 std::uint16_t unpack_codes(std::span<const std::byte> bytes, unsigned bits,
                            std::span<std::uint16_t> codes) {
-  ensure(bytes.size() == packed_bytes(codes.size(), bits), "unpack_codes: as many bytes as needed");
-  const std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
-  // At most 7 + 3 * 16 + 16 bits would be 71, so three of 16 bits fit, and four of up to 14.
-  std::uint32_t largest = 0;
-  std::size_t i = bits <= 14 ? unpack_words<4>(bytes, bits, codes, largest)
-                             : unpack_words<3>(bytes, bits, codes, largest);
-  for (; i < codes.size(); ++i) {
-    const std::size_t at = i * bits;
-    std::uint64_t word = 0;
-    std::memcpy(&word, bytes.data() + at / 8, std::min(sizeof(word), bytes.size() - at / 8));
-    codes[i] = static_cast<std::uint16_t>((word >> (at % 8)) & mask);
-    largest = std::max<std::uint32_t>(largest, codes[i]);
-  }
-  return static_cast<std::uint16_t>(largest);
+  return kernels::unpack_bits(bytes, bits, codes);
 }
 
 }  // namespace thinreduce

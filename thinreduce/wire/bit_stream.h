@@ -68,10 +68,13 @@ class BitReader {
     return high << low | take(low);
   }
   [[nodiscard]] std::uint64_t bits_read() const { return at_; }
+  [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
+  // Goes on at that bit.
+  void seek(std::uint64_t bit) { at_ = bit; }
 
-  // For loops that take several numbers from one word: the next kSure bits, and zeros or more of
-  // what follows; skip() says how many were taken.
+ private:
   static constexpr unsigned kSure = 57;
+  // At least kSure bits.
   [[nodiscard]] std::uint64_t peek() const {
     const std::uint64_t first = at_ / 8;
     std::uint64_t word = 0;
@@ -82,9 +85,7 @@ class BitReader {
     }
     return word >> (at_ % 8);
   }
-  void skip(unsigned count) { at_ += count; }
 
- private:
   std::span<const std::byte> bytes_;
   std::uint64_t at_ = 0;
 };

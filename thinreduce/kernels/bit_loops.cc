@@ -1,0 +1,253 @@
+#include "thinreduce/kernels/bit_loops.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "thinreduce/error.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "thinreduce/kernels/bit_loops.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "thinreduce/kernels/dispatch.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace thinreduce::kernels::HWY_NAMESPACE {
+
+// Every word in steps of 8, because a branch for each bit would be guessed wrong once a word.
+std::size_t list_bits(std::span<const std::uint64_t> words, std::span<std::uint16_t> places) {
+  std::uint16_t* next = places.data();
+  for (std::size_t word = 0; word < words.size(); ++word) {
+    std::uint64_t left = words[word];
+    std::uint16_t* at = next;
+    next += std::popcount(left);
+    do {
+      for (std::size_t i = 0; i < 8; ++i, left &= left - 1) {
+        at[i] =
+            static_cast<std::uint16_t>(word * 64 + static_cast<unsigned>(std::countr_zero(left)));
+      }
+      at += 8;
+    } while (left != 0);
+  }
+  return static_cast<std::size_t>(next - places.data());
+}
+
+// Several codes from each word of 8 bytes, which stays in a register. The end of the stream and
+// codes that are longer than a word go the plain way.
+std::uint64_t rice_positions(const RiceCodes& codes, std::span<std::uint16_t> positions) {
+  constexpr unsigned kSure = 57;
+  const unsigned low = codes.low;
+  const std::uint64_t mask = (std::uint64_t{1} << low) - 1;
+  std::uint64_t at = codes.at;
+  std::uint64_t next = 0;
+  for (std::size_t i = 0; i < positions.size();) {
+    unsigned left = kSure;
+    if (at / 8 + sizeof(std::uint64_t) <= codes.bytes.size()) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, codes.bytes.data() + at / 8, sizeof(word));
+      word >>= at % 8;
+      for (; i < positions.size(); ++i) {
+        const auto quotient = static_cast<unsigned>(std::countr_zero(word));
+        const unsigned length = quotient + 1 + low;
+        if (length > left) break;
+        next += std::uint64_t{quotient} << low | ((word >> (quotient + 1)) & mask);
+        word >>= length;
+        left -= length;
+        positions[i] = static_cast<std::uint16_t>(next++);
+      }
+    }
+    at += kSure - left;
+    if (left == kSure) {
+      next += reference::rice_gap(codes, at);
+      positions[i++] = static_cast<std::uint16_t>(next++);
+    }
+    if (next > codes.limit) return kBadPosition;
+  }
+  return at;
+}
+
+#if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX2
+
+// Four codes at a time between 16 bits each and their place in a word: up to 14 bits, since the
+// first of them may start at bit 7 of a byte.
+constexpr unsigned kMostBits = 14;
+
+std::uint64_t four_codes(unsigned bits) {
+  return ((std::uint64_t{1} << bits) - 1) * 0x0001000100010001;
+}
+
+void pack_bits(std::span<const std::uint16_t> codes, unsigned bits, std::span<std::byte> bytes) {
+  std::size_t i = 0;
+  if (bits <= kMostBits) {
+    const std::uint64_t mask = four_codes(bits);
+    // Eight codes end with a byte.
+    for (; i + 8 <= codes.size() && (i + 8) * bits / 8 + sizeof(mask) <= bytes.size(); i += 8) {
+      std::uint64_t first = 0;
+      std::uint64_t second = 0;
+      std::memcpy(&first, &codes[i], sizeof(first));
+      std::memcpy(&second, &codes[i + 4], sizeof(second));
+      first = _pext_u64(first, mask);
+      second = _pext_u64(second, mask);
+      std::byte* to = &bytes[i * bits / 8];
+      const unsigned whole = bits / 2;  // bytes of the first four, which may end with half a byte
+      const unsigned held = 4 * bits - 8 * whole;
+      second = second << held | (held == 0 ? 0 : first >> (8 * whole));
+      std::memcpy(to, &first, sizeof(first));
+      std::memcpy(to + whole, &second, sizeof(second));
+    }
+  }
+  reference::pack_bits(codes.subspan(i), bits, bytes.subspan(i * bits / 8));
+}
+
+std::uint16_t unpack_bits(std::span<const std::byte> bytes, unsigned bits,
+                          std::span<std::uint16_t> codes) {
+  std::size_t i = 0;
+  std::uint16_t largest = 0;
+  if (bits <= kMostBits) {
+    const std::uint64_t mask = four_codes(bits);
+    for (; i + 8 <= codes.size() && (i + 4) * bits / 8 + sizeof(mask) <= bytes.size(); i += 8) {
+      std::uint64_t first = 0;
+      std::uint64_t second = 0;
+      std::memcpy(&first, &bytes[i * bits / 8], sizeof(first));
+      std::memcpy(&second, &bytes[(i + 4) * bits / 8], sizeof(second));
+      first = _pdep_u64(first, mask);
+      second = _pdep_u64(second >> (4 * bits % 8), mask);
+      std::memcpy(&codes[i], &first, sizeof(first));
+      std::memcpy(&codes[i + 4], &second, sizeof(second));
+    }
+    for (std::size_t j = 0; j < i; ++j) largest = std::max(largest, codes[j]);
+  }
+  return std::max(largest,
+                  reference::unpack_bits(bytes.subspan(i * bits / 8), bits, codes.subspan(i)));
+}
+
+#else
+
+void pack_bits(std::span<const std::uint16_t> codes, unsigned bits, std::span<std::byte> bytes) {
+  reference::pack_bits(codes, bits, bytes);
+}
+std::uint16_t unpack_bits(std::span<const std::byte> bytes, unsigned bits,
+                          std::span<std::uint16_t> codes) {
+  return reference::unpack_bits(bytes, bits, codes);
+}
+
+#endif
+
+}  // namespace thinreduce::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace thinreduce::kernels {
+namespace {
+
+std::size_t packed_size(std::size_t codes, unsigned bits) {
+  return (codes * bits + 7) / 8;
+}
+
+}  // namespace
+
+namespace reference {
+
+std::size_t list_bits(std::span<const std::uint64_t> words, std::span<std::uint16_t> places) {
+  std::size_t count = 0;
+  for (std::size_t word = 0; word < words.size(); ++word) {
+    for (std::uint64_t left = words[word]; left != 0; left &= left - 1) {
+      places[count++] =
+          static_cast<std::uint16_t>(word * 64 + static_cast<unsigned>(std::countr_zero(left)));
+    }
+  }
+  return count;
+}
+
+std::uint64_t rice_gap(const RiceCodes& codes, std::uint64_t& at) {
+  const auto bit = [&] {
+    const std::uint64_t byte = at / 8;
+    const bool one = byte < codes.bytes.size() &&
+                     (std::to_integer<unsigned>(codes.bytes[byte]) >> (at % 8) & 1) != 0;
+    ++at;
+    return one;
+  };
+  std::uint64_t gap = 0;
+  while (!bit()) {
+    gap += std::uint64_t{1} << codes.low;
+    if (gap > codes.limit) return gap;
+  }
+  for (unsigned i = 0; i < codes.low; ++i) gap |= std::uint64_t{bit()} << i;
+  return gap;
+}
+
+std::uint64_t rice_positions(const RiceCodes& codes, std::span<std::uint16_t> positions) {
+  std::uint64_t at = codes.at;
+  std::uint64_t next = 0;
+  for (auto& position : positions) {
+    next += rice_gap(codes, at);
+    if (next >= codes.limit) return kBadPosition;
+    position = static_cast<std::uint16_t>(next++);
+  }
+  return at;
+}
+
+void pack_bits(std::span<const std::uint16_t> codes, unsigned bits, std::span<std::byte> bytes) {
+  std::byte* out = bytes.data();
+  std::uint64_t held = 0;
+  unsigned used = 0;
+  for (const std::uint16_t code : codes) {
+    held |= std::uint64_t{code} << used;
+    used += bits;
+    if (used >= 32) {
+      const auto low = static_cast<std::uint32_t>(held);
+      std::memcpy(out, &low, sizeof(low));
+      out += sizeof(low);
+      held >>= 32;
+      used -= 32;
+    }
+  }
+  if (used > 0) std::memcpy(out, &held, (used + 7) / 8);
+}
+
+std::uint16_t unpack_bits(std::span<const std::byte> bytes, unsigned bits,
+                          std::span<std::uint16_t> codes) {
+  const std::uint32_t mask = (std::uint32_t{1} << bits) - 1;
+  std::uint16_t largest = 0;
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    const std::size_t at = i * bits;
+    std::uint32_t word = 0;  // 7 + 16 bits are enough
+    std::memcpy(&word, &bytes[at / 8], std::min(sizeof(word), bytes.size() - at / 8));
+    codes[i] = static_cast<std::uint16_t>((word >> (at % 8)) & mask);
+    largest = std::max(largest, codes[i]);
+  }
+  return largest;
+}
+
+}  // namespace reference
+
+THINREDUCE_KERNEL(list_bits);
+THINREDUCE_KERNEL(rice_positions);
+THINREDUCE_KERNEL(pack_bits);
+THINREDUCE_KERNEL(unpack_bits);
+
+std::size_t list_bits(std::span<const std::uint64_t> words, std::span<std::uint16_t> places) {
+  ensure(words.size() <= 1024 && places.size() >= words.size() * 64 + kListSlack,
+         "list_bits: places of 16 bits, and room for them");
+  return THINREDUCE_CALL(list_bits)(words, places);
+}
+
+std::uint64_t rice_positions(const RiceCodes& codes, std::span<std::uint16_t> positions) {
+  ensure(codes.low <= 16 && codes.limit <= 65536, "rice_positions: positions of 16 bits");
+  return THINREDUCE_CALL(rice_positions)(codes, positions);
+}
+
+void pack_bits(std::span<const std::uint16_t> codes, unsigned bits, std::span<std::byte> bytes) {
+  ensure(bytes.size() == packed_size(codes.size(), bits), "pack_bits: as many bytes as needed");
+  THINREDUCE_CALL(pack_bits)(codes, bits, bytes);
+}
+
+std::uint16_t unpack_bits(std::span<const std::byte> bytes, unsigned bits,
+                          std::span<std::uint16_t> codes) {
+  ensure(bytes.size() == packed_size(codes.size(), bits), "unpack_codes: as many bytes as needed");
+  return THINREDUCE_CALL(unpack_bits)(bytes, bits, codes);
+}
+
+}  // namespace thinreduce::kernels
+#endif  // HWY_ONCE
