@@ -7,9 +7,11 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <thread>
 
 #include "tests/test_data.h"
 #include "tests/test_world.h"
+#include "thinreduce/collective/gather_pieces.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/kernels/range_float.h"
@@ -197,6 +199,72 @@ TEST(Fft, FailedExchangeKeepsTheGradient) {
   (void)ranks.step(gradients);
   ASSERT_NE(ranks.thrown[0], nullptr);
   EXPECT_EQ(ranks.residual(0), gradients[0]);
+}
+
+// Three pieces, the last of them short. A tensor ends in the middle of the second.
+constexpr std::size_t kThreePieces = (std::size_t{2} << 19) + 5003;
+BucketLayout three_pieces() {
+  BucketLayout layout;
+  for (const std::size_t size : {std::size_t{700'001}, kThreePieces - 700'001}) {
+    layout.tensors.push_back({"t", {static_cast<std::int64_t>(size)}, layout.elements, false});
+    layout.elements += size;
+  }
+  return layout;
+}
+
+TEST(Fft, PiecesTogetherAreTheBucket) {
+  for (const char* spec : {"fft:theta=0.95", "fft:theta=0.95,block=64,transform=dct"}) {
+    TestWorld ranks(2, spec, three_pieces());
+    const auto gradients = normal_gradients(2, kThreePieces, 6);
+    const auto mean = ranks.mean(gradients);
+    const auto sum = exact_sum(gradients);
+    const auto first = ranks.residual(0), second = ranks.residual(1);
+    for (std::size_t i = 0; i < kThreePieces; ++i) {
+      ASSERT_NEAR(2.0 * mean[i] + first[i] + second[i], sum[i], 2e-5) << i;
+    }
+    // One frame a piece.
+    EXPECT_EQ(ranks.transport(0).total_traffic().messages_sent, 6u);
+  }
+}
+
+// The other rank sends two pieces and then something that is none: what was delivered by then goes
+// back to the residual too.
+TEST(Fft, AWrongPieceKeepsTheGradient) {
+  TestWorld ranks(2, "fft:theta=0.95", three_pieces());
+  const auto gradients = normal_gradients(1, kThreePieces, 7);
+  FrameId id;
+  id.elements = kThreePieces;
+  std::jthread peer([&] {
+    Exchange exchange(ranks.transport(1), Seconds(20), id);
+    PieceMemory memory;
+    PieceWork work;
+    work.pieces = 3;
+    work.limit = std::size_t{1} << 20;
+    work.write = [](std::size_t piece, std::vector<std::byte>& payload) {
+      payload.assign(piece == 2 ? 100 : 0, std::byte{1});
+    };
+    work.take = [](std::size_t, std::span<const std::span<const std::byte>>) {};
+    try {
+      gather_pieces(exchange, work, memory);
+    } catch (const Error&) {
+      // Rank 0 gives up, as it must.
+    }
+  });
+  auto values = gradients[0];
+  Exchange exchange(ranks.transport(0), Seconds(20), id);
+  try {
+    ranks.method(0).reduce(Bucket{three_pieces(), values, {}}, exchange);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::bad_frame);
+    EXPECT_THAT(error.what(), testing::HasSubstr("FFT payload of rank 1"));
+  }
+  ranks.transport(0).abandon("a wrong piece");
+  EXPECT_NE(values, gradients[0]);  // pieces were delivered
+  const auto held = ranks.residual(0);
+  for (std::size_t i = 0; i < kThreePieces; ++i) {
+    ASSERT_NEAR(held[i], gradients[0][i], i < std::size_t{2} << 19 ? 5e-6 : 0) << i;
+  }
 }
 
 // Residual and gradient overflow: all ranks get the same error, and none a mean.
