@@ -6,7 +6,6 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <optional>
 #include <utility>
 
 #include "thinreduce/collective/gather_pieces.h"
@@ -15,8 +14,8 @@
 #include "thinreduce/kernels/unit_selector.h"
 #include "thinreduce/methods/archive.h"
 #include "thinreduce/methods/fft_blocks.h"
+#include "thinreduce/methods/fft_options.h"
 #include "thinreduce/methods/fft_payload.h"
-#include "thinreduce/methods/theta.h"
 #include "thinreduce/wire/checksum.h"
 
 namespace thinreduce {
@@ -35,16 +34,6 @@ constexpr std::size_t kSegmentFloats = 2 * kSegmentUnits;
 std::size_t sample_stride(std::size_t groups) {
   return std::clamp<std::size_t>(groups / 16, 1, 32);
 }
-
-struct FftOptions {
-  ThetaSchedule schedule;
-  std::optional<ThetaControl> control;  // theta=auto
-  int bits = 10;
-  std::optional<int> mantissa;  // nothing: the best for each payload
-  std::size_t block_length = 256;
-  kernels::Transform transform = kernels::Transform::fft;
-  bool feedback = true;
-};
 
 class Fft final : public Method {
  public:
@@ -341,32 +330,6 @@ class Fft final : public Method {
   std::size_t delivered_ = 0;  // groups whose mean is in the bucket
 };
 
-FftOptions read_options(const Options& given, const BucketLayout& layout) {
-  FftOptions options;
-  options.bits = static_cast<int>(given.integer("bits"));
-  if (given.text("mantissa") != "auto") {
-    options.mantissa = static_cast<int>(given.integer("mantissa"));
-    if (*options.mantissa >= options.bits) {
-      throw Error(ErrorCode::bad_spec, "fft: mantissa must be smaller than bits");
-    }
-  }
-  options.block_length = given.text("block") == "auto"
-                             ? best_block_length(layout)
-                             : static_cast<std::size_t>(given.integer("block"));
-  options.transform =
-      given.text("transform") == "dct" ? kernels::Transform::dct : kernels::Transform::fft;
-  options.feedback = given.on("feedback");
-  options.schedule.kind = ThetaSchedule::kind_named(given.text("schedule"));
-  options.schedule.end = given.number("theta_end");
-  options.schedule.steps = static_cast<std::uint64_t>(given.integer("steps"));
-  if (given.text("theta") == "auto") {
-    options.control.emplace(options.schedule.start, given.number("energy"));
-  } else {
-    options.schedule.start = given.number("theta");
-  }
-  return options;
-}
-
 }  // namespace
 
 MethodInfo fft_info() {
@@ -378,38 +341,12 @@ MethodInfo fft_info() {
   info.paper =
       "Wang et al. 2020, FFT-based Gradient Sparsification for the Distributed Training of Deep "
       "Neural Networks, arXiv 1811.08596";
-  auto theta = OptionInfo::number("theta", 0.85, 0, 0.9999,
-                                  "share of the spectrum that is dropped; auto: 0.85, and less "
-                                  "while what is kept has too little energy");
-  theta.choices = {"auto"};
-  auto mantissa = OptionInfo::integer(
-      "mantissa", 5, 0, 15, "mantissa bits of a coefficient; auto: the best in each step");
-  mantissa.choices = {"auto"};
-  mantissa.default_value = "auto";
-  info.options = {
-      theta,
-      OptionInfo::choice("schedule", "constant", {"constant", "linear", "cosine", "step"},
-                         "how theta goes to theta_end"),
-      OptionInfo::number("theta_end", 0, 0, 0.9999, "theta after so many steps"),
-      OptionInfo::integer("steps", 10000, 1, 1'000'000'000, "steps of the schedule"),
-      OptionInfo::number("energy", 0.3, 0, 1,
-                         "theta=auto: the least share of energy that must be kept"),
-      OptionInfo::integer("bits", 10, kernels::kLeastRangeBits, kernels::kMostRangeBits,
-                          "bits of a coefficient"),
-      mantissa,
-      OptionInfo::choice(
-          "block", "auto",
-          {"auto", "64", "128", "256", "512", "1024", "2048", "4096", "8192", "16384"},
-          "floats that are transformed together"),
-      OptionInfo::choice("transform", "fft", {"fft", "dct"}, "Fourier or cosine transform"),
-      OptionInfo::on_off("feedback", true,
-                         "keep what is not sent and add it to the next gradient; off: forget it"),
-  };
+  info.options = fft_option_infos();
   info.make = [](const Options& options, const MethodSetup& setup) {
     if (setup.layout.elements > std::numeric_limits<std::uint32_t>::max()) {
       throw Error(ErrorCode::bad_input, "fft takes buckets of fewer than 2^32 elements");
     }
-    return std::make_unique<Fft>(setup, read_options(options, setup.layout));
+    return std::make_unique<Fft>(setup, read_fft_options(options));
   };
   return info;
 }

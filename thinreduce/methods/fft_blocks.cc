@@ -1,18 +1,10 @@
 #include "thinreduce/methods/fft_blocks.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "thinreduce/kernels/floats.h"
 
 namespace thinreduce {
-namespace {
-
-// docs/methods.md says what is known about it.
-constexpr std::size_t kBestBlock = 256;
-
-}  // namespace
-
 FftBlocks::FftBlocks(const BucketLayout& layout, std::size_t block_length,
                      kernels::Transform transform)
     : tables_(block_length, transform), staging_(group_floats()), scratch_(group_floats()) {
@@ -64,14 +56,6 @@ void FftBlocks::write_scaled(std::size_t group, std::span<const float> spectrum,
     kernels::scale(run, scale);
     std::copy(run.begin(), run.end(), values.begin() + static_cast<std::ptrdiff_t>(offset));
   });
-}
-
-std::size_t best_block_length(const BucketLayout& layout) {
-  std::size_t longest = layout.tensors.empty() ? layout.elements : 0;
-  for (const Tensor& tensor : layout.tensors) {
-    if (!tensor.raw) longest = std::max(longest, tensor.elements());
-  }
-  return std::clamp(std::bit_ceil(longest), kernels::kLeastBlock, kBestBlock);
 }
 
 }  // namespace thinreduce

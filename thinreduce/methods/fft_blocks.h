@@ -66,7 +66,4 @@ class FftBlocks {
   kernels::AlignedFloats scratch_;
 };
 
-// block=auto: 256, less for small tensors.
-[[nodiscard]] std::size_t best_block_length(const BucketLayout& layout);
-
 }  // namespace thinreduce

@@ -401,18 +401,6 @@ TEST(FftBlocks, FollowTheTensors) {
   }
 }
 
-TEST(FftBlocks, LengthFitsTheTensors) {
-  const auto best = [](std::size_t elements) {
-    BucketLayout layout;
-    layout.elements = elements;
-    return best_block_length(layout);
-  };
-  EXPECT_EQ(best(0), 64u);
-  EXPECT_EQ(best(64), 64u);
-  EXPECT_EQ(best(65), 128u);
-  EXPECT_EQ(best(1000000), 256u);
-}
-
 TEST(Fft, OptionsAreChecked) {
   for (const char* spec :
        {"fft:theta=1", "fft:theta=-0.1", "fft:theta=often", "fft:bits=3", "fft:bits=17",
