@@ -33,6 +33,8 @@ class GradiVeQ final : public Method {
         elements_(setup.layout.elements),
         layers_(cut_layers(settings, setup.layout)),
         bases_(settings, setup, layers_),
+        projections_({settings.quantizer, settings.feedback}, setup),
+        payload_(settings.quantizer ? &projections_ : nullptr),
         mean_(elements_),
         kept_(settings.feedback ? elements_ : 0),
         whole_(layers_.size()),
@@ -128,7 +130,11 @@ class GradiVeQ final : public Method {
     });
     exchange.payload_bytes += payload_.bytes();
     try {
-      settings_.ring(exchange, payload_);
+      if (settings_.quantizer) {
+        quantized_exchange(exchange);
+      } else {
+        settings_.ring(exchange, payload_);
+      }
     } catch (...) {
       payload_.put_back();
       for (auto& layer : layers_) layer.fresh = true;
@@ -144,6 +150,15 @@ class GradiVeQ final : public Method {
     } else {
       renew(due(exchange), exchange);
     }
+  }
+
+  // All projections must be there before the first leaves, because their sizes decide the steps.
+  void quantized_exchange(Exchange& exchange) {
+    exchange.encode([&] { payload_.encode({0, payload_.units()}); });
+    projections_.exchange(whole_, step_, exchange, payload_.moments());
+    exchange.payload_bytes += payload_.moments().size_bytes();
+    ring_sum(exchange, payload_.rest(), 1.0f);
+    exchange.decode([&] { payload_.deliver(); });
   }
 
   void choose_whole_slices() {
@@ -299,6 +314,7 @@ class GradiVeQ final : public Method {
   std::size_t elements_;
   std::vector<GradiveqLayer> layers_;
   GradiveqBases bases_;
+  GradiveqProjections projections_;  // used with a quantizer only
   GradiveqPayload payload_;
 
   std::uint64_t step_ = 0;
@@ -329,6 +345,7 @@ void GradiVeQ::state(Archive& archive) {
   compressing_ = compressing != 0;
   bases_.state(archive);
   payload_.arrange(layers_);
+  if (settings_.quantizer) projections_.state(archive);
 }
 
 std::uint64_t GradiVeQ::fingerprint() const {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "thinreduce/collective/ring.h"
+#include "thinreduce/methods/gradiveq_quantizer.h"
 #include "thinreduce/methods/method.h"
 
 namespace thinreduce {
@@ -36,7 +37,9 @@ struct GradiveqSettings {
   double flush = 0.004;
   double trigger = 0.5;  // 0: never
   bool feedback = true;
-  // The ring; tests replace it.
+  // Quantizes the projections; none: they travel as floats.
+  MakeProjectionQuantizer quantizer;
+  // The ring of floats; tests replace it.
   std::function<void(Exchange&, RingPayload&)> ring = [](Exchange& exchange, RingPayload& payload) {
     ring_sum(exchange, payload);
   };

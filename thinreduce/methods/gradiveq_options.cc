@@ -93,6 +93,13 @@ MethodInfo gradiveq_info() {
   info.make = [](const Options& options, const MethodSetup& setup) {
     return make_gradiveq(gradiveq_settings(options), setup);
   };
+  info.composes_with = {"qsgd", "dqsg"};
+  info.make_composed = [](const Options& options, const InnerMethod& inner,
+                          const MethodSetup& setup) {
+    auto settings = gradiveq_settings(options);
+    settings.quantizer = projection_quantizer(inner, settings.feedback);
+    return make_gradiveq(settings, setup);
+  };
   info.cycle = [](const Options& options) {
     const auto schedule = gradiveq_settings(options).schedule;
     if (schedule.phases) {
