@@ -93,7 +93,8 @@ class GradiVeQ final : public Method {
   [[nodiscard]] std::uint64_t full_steps() const {
     const auto& schedule = settings_.schedule;
     if (!schedule.phases) return std::max<std::uint64_t>(1, schedule.warmup);
-    return schedule.collect + (cycle_ == 0 ? schedule.warmup : 0);
+    return schedule.collect +
+           (cycle_ == 0 ? schedule.warmup : schedule.returning(settings_.feedback));
   }
 
   // Which step of collecting samples this uncompressed step is, from 1; 0: none.

@@ -27,6 +27,9 @@ struct GradiveqSettings {
     std::uint64_t warmup = 10;
     std::uint64_t collect = 100;
     std::uint64_t interval = 100;
+    // Phases: uncompressed steps, before samples are collected, for what was held back. It must not
+    // enter the mean, which would add it again in every compressed step.
+    [[nodiscard]] std::uint64_t returning(bool feedback) const { return feedback ? 1 : 0; }
   };
 
   std::size_t slice = 0;  // 0: from the layer's shape

@@ -101,9 +101,11 @@ MethodInfo gradiveq_info() {
     return make_gradiveq(settings, setup);
   };
   info.cycle = [](const Options& options) {
-    const auto schedule = gradiveq_settings(options).schedule;
+    const auto settings = gradiveq_settings(options);
+    const auto& schedule = settings.schedule;
     if (schedule.phases) {
-      return Cycle{schedule.warmup + schedule.collect, schedule.collect + schedule.interval};
+      return Cycle{schedule.warmup + schedule.collect,
+                   schedule.returning(settings.feedback) + schedule.collect + schedule.interval};
     }
     return Cycle{std::max<std::uint64_t>(1, schedule.warmup), schedule.interval};
   };

@@ -160,7 +160,7 @@ TEST(Gradiveq, WhiteNoiseIsConserved) {
     GradiveqWorld ranks(3, settings, shapeless(kElements));
     std::vector<double> given(kElements);
     std::vector<double> applied(kElements);
-    for (unsigned step = 0; step < 40; ++step) {
+    for (unsigned step = 0; step < 80; ++step) {
       const auto gradients = normal_gradients(3, kElements, step);
       const auto sum = exact_sum(gradients);
       const auto mean = ranks.mean(gradients);
@@ -178,11 +178,14 @@ TEST(Gradiveq, WhiteNoiseIsConserved) {
           held += std::abs(static_cast<double>(residual[i]));
         }
       }
-      // Roundings of sums of up to 40 normal numbers.
-      for (std::size_t i = 0; i < kElements; ++i) ASSERT_NEAR(total[i], given[i], 2e-4) << step;
+      // Roundings of sums of up to 80 normal numbers.
+      for (std::size_t i = 0; i < kElements; ++i) ASSERT_NEAR(total[i], given[i], 3e-4) << step;
       if (ranks.statistics[0].contains("loss")) {
         EXPECT_GT(held, 1);
       }
+      // Running, a slice waits for 33 steps at most; in phases for 7, but the mean of 3 steps is
+      // taken off in all of these. Either way less than 6 on average.
+      EXPECT_LT(held / (3 * kElements), 6) << step;
     }
   }
 }
