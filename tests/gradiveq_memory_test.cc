@@ -112,11 +112,11 @@ GradiveqSettings counted_settings() {
 }
 
 const std::vector<std::vector<std::int64_t>> kLayers = {
-    {128, 64, 3, 3}, {128}, {512, 392}, {64, 32, 5, 5}, {10, 512}};
+    {128, 64, 3, 3}, {128}, {256, 196}, {64, 32, 5, 5}, {10, 512}};
 
 TEST(GradiveqMemory, AStepAllocatesNothingOnceUnderWay) {
-  for (const char* order : {"auto", "paper", "row"}) {
-    for (const int world : {1, 2, 3}) {
+  for (const char* order : {"auto", "paper"}) {
+    for (const int world : {1, 3}) {
       SCOPED_TRACE(testing::Message() << world << " ranks, layout " << order);
       const auto layout = layout_of(kLayers);
       const auto transports = connect_threads(world);
@@ -128,6 +128,7 @@ TEST(GradiveqMemory, AStepAllocatesNothingOnceUnderWay) {
             make_gradiveq(settings, {.layout = layout, .rank = rank, .world = world, .seed = 5}));
       }
       std::size_t quiet_steps = 0;
+      std::size_t at_first = 0;
       for (unsigned step = 0; step < 45; ++step) {
         auto values = normal_gradients(world, layout.elements, step);
         std::vector<std::size_t> counts(values.size());
@@ -145,12 +146,14 @@ TEST(GradiveqMemory, AStepAllocatesNothingOnceUnderWay) {
           });
         }
         ranks.clear();
+        at_first += counts[0];
         // By then all buffers have had their longest step. New bases need room for eigenvectors.
         if (step < 30 || renewed[0] > 0) continue;
         ++quiet_steps;
         for (const auto count : counts) EXPECT_EQ(count, 0U) << "step " << step;
       }
       EXPECT_GT(quiet_steps, 5U);
+      EXPECT_GT(at_first, 0U) << "nothing was counted";
     }
   }
 }
@@ -185,7 +188,6 @@ TEST(GradiveqMemory, TwoFloatsAnElementAndTheBases) {
     // Columns are padded to 16, a step's messages to its longest, and units have a description.
     EXPECT_LE(taken, 4 * (2 * elements + elements / 8 * 1.3 + 1.2 * bases) + 256 * 1024)
         << "bases " << 4 * bases;
-    RecordProperty("taken", std::to_string(taken));
   }
 }
 
