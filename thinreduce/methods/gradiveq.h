@@ -19,12 +19,12 @@ struct GradiveqSettings {
   struct RankRule {
     std::size_t rank = 0;
     double energy = 0;  // the least share of the samples' energy that is kept
-    double ratio = 8;   // floats of a slice for each float of its projection
+    double ratio = 8;   // floats for each that is sent, slices that travel whole included
   };
   // When gradients travel uncompressed and when bases are renewed, in steps.
   struct Schedule {
     bool phases = false;  // else running
-    std::uint64_t warmup = 10;
+    std::uint64_t warmup = 4;
     std::uint64_t collect = 100;
     std::uint64_t interval = 100;
     // Phases: uncompressed steps, before samples are collected, for what was held back. It must not

@@ -67,7 +67,7 @@ MethodInfo gradiveq_info() {
   info.options = {
       word_or(OptionInfo::integer("slice", 256, 2, 4096, "floats of a slice; auto: from the shape"),
               "auto"),
-      OptionInfo::number("ratio", 8, 1, 4096, "floats of a slice for each that is sent"),
+      OptionInfo::number("ratio", 8, 1, 4096, "floats for each that is sent, whole slices included"),
       word_or(OptionInfo::integer("rank", 32, 1, 4096, "floats sent for a slice, instead of ratio"),
               "auto"),
       word_or(OptionInfo::number("energy", 0.99, 0.01, 1,
@@ -77,7 +77,7 @@ MethodInfo gradiveq_info() {
                          "which elements of a tensor are neighbours; auto: what loses least"),
       OptionInfo::choice("sampling", "running", {"running", "phases"},
                          "some slices whole at every step, or all in phases of their own"),
-      OptionInfo::integer("warmup", 10, 0, kManySteps, "uncompressed steps at the start"),
+      OptionInfo::integer("warmup", 4, 0, kManySteps, "uncompressed steps at the start"),
       OptionInfo::integer("collect", 100, 1, kManySteps, "phases: uncompressed steps of a cycle"),
       word_or(OptionInfo::integer("interval", 100, 1, kManySteps,
                                   "steps between bases; auto: 100, with phases 400"),
