@@ -31,6 +31,7 @@ int list_methods(bool json) {
                                     {"algebra", to_string(info.algebra)},
                                     {"summary", info.summary},
                                     {"paper", info.paper},
+                                    {"composes_with", info.composes_with},
                                     {"options", nlohmann::ordered_json::array()}};
       for (const OptionInfo& option : info.options) {
         method["options"].push_back({{"name", option.name},
@@ -46,6 +47,10 @@ int list_methods(bool json) {
   for (const MethodInfo& info : methods()) {
     fmt::print("{}  ({}) {}\n    from: {}\n", info.name, to_string(info.algebra), info.summary,
                info.paper);
+    if (!info.composes_with.empty()) {
+      fmt::print("    composes with: {}, as in {}+{}\n", fmt::join(info.composes_with, ", "),
+                 info.name, info.composes_with.front());
+    }
     for (const OptionInfo& option : info.options) {
       fmt::print("    {}={}  [{}] {}\n", option.name, option.default_value, allowed(option),
                  option.help);
@@ -53,6 +58,8 @@ int list_methods(bool json) {
   }
   fmt::print(
       "\nA spec is a name and options: topk:density=0.01,feedback=on\n"
+      "Of two that compose, the second quantizes what the first sends: "
+      "gradiveq:rank=32+qsgd:bits=4\n"
       "Kernels run on {}; THINREDUCE_SIMD chooses among {}.\n",
       kernels::active_target(), fmt::join(kernels::available_targets(), ", "));
   return 0;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <exception>
 #include <map>
@@ -44,6 +46,10 @@ class MemoryArchive final : public Archive {
       if (key == name) return values;
     }
     throw BrokenInvariant("the archive has such a field");
+  }
+  [[nodiscard]] bool has(std::string_view name) const {
+    return std::any_of(vectors.begin(), vectors.end(),
+                       [&](const auto& vector) { return vector.first == name; });
   }
   [[nodiscard]] std::uint64_t find_number(std::string_view name) const {
     for (const auto& [key, value] : numbers) {
@@ -140,5 +146,77 @@ class GradiveqWorld {
   std::vector<std::unique_ptr<Transport>> transports_;
   std::uint64_t step_ = 0;
 };
+
+inline GradiveqSettings quick(std::uint64_t warmup, std::uint64_t interval) {
+  GradiveqSettings settings;
+  settings.schedule.warmup = warmup;
+  settings.schedule.interval = interval;
+  settings.schedule.collect = 3;
+  return settings;
+}
+
+inline BucketLayout shapeless(std::size_t elements) {
+  return {.id = 0, .elements = elements, .tensors = {}};
+}
+
+// Slices of `slice` floats in a space of `rank` dimensions, the same space for all seeds.
+inline PerRank low_rank_gradients(int world, std::size_t slices, std::size_t slice,
+                                  std::size_t rank, unsigned seed) {
+  const auto directions = normal_gradients(static_cast<int>(rank), slice, 99);
+  const auto amounts = normal_gradients(world, slices * rank, seed);
+  PerRank gradients(static_cast<std::size_t>(world), std::vector<float>(slices * slice));
+  for (std::size_t r = 0; r < gradients.size(); ++r) {
+    for (std::size_t s = 0; s < slices; ++s) {
+      for (std::size_t j = 0; j < rank; ++j) {
+        for (std::size_t k = 0; k < slice; ++k) {
+          gradients[r][s * slice + k] += amounts[r][s * rank + j] * directions[j][k];
+        }
+      }
+    }
+  }
+  return gradients;
+}
+
+inline double error_of(const std::vector<float>& mean, const PerRank& gradients) {
+  const auto sum = exact_sum(gradients);
+  double error = 0;
+  double energy = 0;
+  for (std::size_t i = 0; i < sum.size(); ++i) {
+    const double truth = sum[i] / static_cast<double>(gradients.size());
+    error += std::pow(static_cast<double>(mean[i]) - truth, 2);
+    energy += truth * truth;
+  }
+  return energy > 0 ? error / energy : error;
+}
+
+// What a rank holds back, of a bucket that is one run: the part of `kept` that was not sent, and
+// the projections that are owed.
+inline std::vector<float> residual_of(const MemoryArchive& archive, std::size_t slice) {
+  std::vector<float> kept = archive.find("kept");
+  const auto rank = archive.find_number("rank");
+  if (archive.find_number("fresh") != 0 || rank == 0) return kept;
+  const auto& basis = archive.find("basis");
+  const std::vector<float> none;
+  const auto& owed = archive.has("owed") ? archive.find("owed") : none;
+  const std::size_t slices = kept.size() / slice;
+  for (std::size_t s = 0; s + slice <= kept.size(); s += slice) {
+    std::vector<double> projection(rank);
+    for (std::size_t k = 0; k < slice; ++k) {
+      for (std::size_t j = 0; j < rank; ++j) {
+        projection[j] +=
+            static_cast<double>(basis[k * rank + j]) * static_cast<double>(kept[s + k]);
+      }
+    }
+    for (std::size_t k = 0; k < slice; ++k) {
+      double sent = 0;
+      for (std::size_t j = 0; j < rank; ++j) {
+        const double owes = owed.empty() ? 0 : static_cast<double>(owed[j * slices + s / slice]);
+        sent += static_cast<double>(basis[k * rank + j]) * (projection[j] - owes);
+      }
+      kept[s + k] -= static_cast<float>(sent);
+    }
+  }
+  return kept;
+}
 
 }  // namespace thinreduce

@@ -65,16 +65,7 @@ std::vector<std::string> labels(const std::vector<RunRecord>& runs,
 
 std::string short_spec(const std::string& spec) {
   try {
-    const Spec parsed = Spec::parse(spec);
-    std::string text = parsed.info->name;
-    char separator = ':';
-    for (const OptionInfo& option : parsed.info->options) {
-      const std::string& value = parsed.options.text(option.name);
-      if (value == option.default_value) continue;
-      text += fmt::format("{}{}={}", separator, option.name, value);
-      separator = ',';
-    }
-    return text;
+    return Spec::parse(spec).short_text();
   } catch (const Error&) {
     return spec;  // of another version of the program
   }

@@ -72,7 +72,7 @@ class Trainer {
 
   Outcome run() {
     announce();
-    progress_.emplace(Spec::parse(options_.method).info->name, options_.steps,
+    progress_.emplace(Spec::parse(options_.method).name(), options_.steps,
                       options_.json || !leads_);
     progress_->skip(state_.step);
     bool stop = false;
@@ -314,7 +314,7 @@ class Trainer {
     Json json{{"format", 1},
               {"version", THINREDUCE_VERSION},
               {"method", options_.method},
-              {"method_name", Spec::parse(options_.method).info->name}};
+              {"method_name", Spec::parse(options_.method).name()}};
     const Json settings = to_json(options_);
     for (const auto& [key, value] : settings.items()) json[key] = value;
     json["parameters"] = replica_->parameters();
@@ -355,7 +355,7 @@ class Trainer {
         {"format", 1},
         {"status", interrupted ? "interrupted" : "finished"},
         {"method", options_.method},
-        {"method_name", Spec::parse(options_.method).info->name},
+        {"method_name", Spec::parse(options_.method).name()},
         {"data", options_.data},
         {"model", options_.model},
         {"ranks", transport_->size()},

@@ -77,9 +77,10 @@ class Sessions : public testing::TestWithParam<std::tuple<std::string, int>> {
 
 INSTANTIATE_TEST_SUITE_P(
     All, Sessions,
-    testing::Combine(testing::Values("fp32", "bf16", "gradiveq:warmup=2", "fft", "dqsg",
-                                     "dqsg:travel=gather", "ndqsg", "sketch", "sketch:momentum=0",
-                                     "topk:density=0.1", "qsgd", "terngrad", "powersgd"),
+    testing::Combine(testing::Values("fp32", "bf16", "gradiveq:warmup=2", "gradiveq:warmup=2+qsgd",
+                                     "gradiveq:warmup=2+dqsg", "fft", "dqsg", "dqsg:travel=gather",
+                                     "ndqsg", "sketch", "sketch:momentum=0", "topk:density=0.1",
+                                     "qsgd", "terngrad", "powersgd"),
                      testing::Values(1, 2, 3, 4)));
 
 TEST_P(Sessions, AllRanksHoldTheSameBitsAndRawTensorsAreExact) {

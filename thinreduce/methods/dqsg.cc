@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "thinreduce/collective/ring.h"
 #include "thinreduce/error.h"
@@ -72,18 +71,7 @@ class DqsgSum final : public Method {
   void agree_on_steps(std::span<const float> source, Exchange& exchange) {
     if (measures_while_encoding(exchange)) return;
     exchange.encode([&] { options_.grid.measure(source, 0, options_.clip, largest_); });
-    own_largest_ = largest_;
-    ring_max(exchange, largest_);
-    for (std::size_t block = 0; block < largest_.size(); ++block) {
-      if (!std::isfinite(largest_[block]) || !(largest_[block] >= own_largest_[block])) {
-        throw Error(
-            ErrorCode::bad_frame,
-            fmt::format("rank {}, bucket {}, step {}: the ranks' largest magnitude of block "
-                        "{} is {}, this rank's is {}",
-                        exchange.rank(), exchange.id().bucket, exchange.id().step, block,
-                        largest_[block], own_largest_[block]));
-      }
-    }
+    agree_on_largest(exchange, largest_, own_largest_);
   }
 
   void make_keys(const Exchange& exchange) {

@@ -33,6 +33,8 @@ class GradiVeQ final : public Method {
         elements_(setup.layout.elements),
         layers_(cut_layers(settings, setup.layout)),
         bases_(settings, setup, layers_),
+        projections_({settings.quantizer, settings.feedback}, setup),
+        payload_(settings.quantizer ? &projections_ : nullptr),
         mean_(elements_),
         kept_(settings.feedback ? elements_ : 0),
         whole_(layers_.size()),
@@ -91,7 +93,8 @@ class GradiVeQ final : public Method {
   [[nodiscard]] std::uint64_t full_steps() const {
     const auto& schedule = settings_.schedule;
     if (!schedule.phases) return std::max<std::uint64_t>(1, schedule.warmup);
-    return schedule.collect + (cycle_ == 0 ? schedule.warmup : 0);
+    return schedule.collect +
+           (cycle_ == 0 ? schedule.warmup : schedule.returning(settings_.feedback));
   }
 
   // Which step of collecting samples this uncompressed step is, from 1; 0: none.
@@ -128,7 +131,11 @@ class GradiVeQ final : public Method {
     });
     exchange.payload_bytes += payload_.bytes();
     try {
-      settings_.ring(exchange, payload_);
+      if (settings_.quantizer) {
+        quantized_exchange(exchange);
+      } else {
+        settings_.ring(exchange, payload_);
+      }
     } catch (...) {
       payload_.put_back();
       for (auto& layer : layers_) layer.fresh = true;
@@ -144,6 +151,15 @@ class GradiVeQ final : public Method {
     } else {
       renew(due(exchange), exchange);
     }
+  }
+
+  // All projections must be there before the first leaves, because their sizes decide the steps.
+  void quantized_exchange(Exchange& exchange) {
+    exchange.encode([&] { payload_.encode({0, payload_.units()}); });
+    projections_.exchange(whole_, step_, exchange, payload_.moments());
+    exchange.payload_bytes += payload_.moments().size_bytes();
+    ring_sum(exchange, payload_.rest(), 1.0f);
+    exchange.decode([&] { payload_.deliver(); });
   }
 
   void choose_whole_slices() {
@@ -299,6 +315,7 @@ class GradiVeQ final : public Method {
   std::size_t elements_;
   std::vector<GradiveqLayer> layers_;
   GradiveqBases bases_;
+  GradiveqProjections projections_;  // used with a quantizer only
   GradiveqPayload payload_;
 
   std::uint64_t step_ = 0;
@@ -329,6 +346,7 @@ void GradiVeQ::state(Archive& archive) {
   compressing_ = compressing != 0;
   bases_.state(archive);
   payload_.arrange(layers_);
+  if (settings_.quantizer) projections_.state(archive);
 }
 
 std::uint64_t GradiVeQ::fingerprint() const {

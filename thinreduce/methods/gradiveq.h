@@ -9,6 +9,7 @@
 #include <string>
 
 #include "thinreduce/collective/ring.h"
+#include "thinreduce/methods/gradiveq_quantizer.h"
 #include "thinreduce/methods/method.h"
 
 namespace thinreduce {
@@ -18,14 +19,17 @@ struct GradiveqSettings {
   struct RankRule {
     std::size_t rank = 0;
     double energy = 0;  // the least share of the samples' energy that is kept
-    double ratio = 8;   // floats of a slice for each float of its projection
+    double ratio = 8;   // floats for each that is sent, slices that travel whole included
   };
   // When gradients travel uncompressed and when bases are renewed, in steps.
   struct Schedule {
     bool phases = false;  // else running
-    std::uint64_t warmup = 10;
+    std::uint64_t warmup = 4;
     std::uint64_t collect = 100;
     std::uint64_t interval = 100;
+    // Phases: uncompressed steps, before samples are collected, for what was held back. It must not
+    // enter the mean, which would add it again in every compressed step.
+    [[nodiscard]] std::uint64_t returning(bool feedback) const { return feedback ? 1 : 0; }
   };
 
   std::size_t slice = 0;  // 0: from the layer's shape
@@ -36,7 +40,9 @@ struct GradiveqSettings {
   double flush = 0.004;
   double trigger = 0.5;  // 0: never
   bool feedback = true;
-  // The ring; tests replace it.
+  // Quantizes the projections; none: they travel as floats.
+  MakeProjectionQuantizer quantizer;
+  // The ring of floats; tests replace it.
   std::function<void(Exchange&, RingPayload&)> ring = [](Exchange& exchange, RingPayload& payload) {
     ring_sum(exchange, payload);
   };

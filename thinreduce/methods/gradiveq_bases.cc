@@ -186,7 +186,10 @@ SliceLoss GradiveqBases::measure(const GradiveqLayer& layer, std::size_t slice,
 std::size_t GradiveqBases::rank_of(const Slicing& slicing, const Spectrum& spectrum) const {
   const auto k = static_cast<double>(slicing.slice());
   const auto& rule = settings_.rule;
-  double rank = std::round(k / rule.ratio);
+  // Slices that travel whole are part of what is sent.
+  const double whole =
+      settings_.schedule.phases ? 0 : settings_.sample + (settings_.feedback ? settings_.flush : 0);
+  double rank = std::round(k * (1 / rule.ratio - whole) / (1 - whole));
   if (rule.energy > 0) rank = static_cast<double>(spectrum.rank_for(rule.energy));
   if (rule.rank > 0) rank = static_cast<double>(rule.rank);
   return static_cast<std::size_t>(std::clamp(rank, 1.0, k));

@@ -67,7 +67,7 @@ MethodInfo gradiveq_info() {
   info.options = {
       word_or(OptionInfo::integer("slice", 256, 2, 4096, "floats of a slice; auto: from the shape"),
               "auto"),
-      OptionInfo::number("ratio", 8, 1, 4096, "floats of a slice for each that is sent"),
+      OptionInfo::number("ratio", 8, 1, 4096, "floats for each that is sent, whole slices included"),
       word_or(OptionInfo::integer("rank", 32, 1, 4096, "floats sent for a slice, instead of ratio"),
               "auto"),
       word_or(OptionInfo::number("energy", 0.99, 0.01, 1,
@@ -77,7 +77,7 @@ MethodInfo gradiveq_info() {
                          "which elements of a tensor are neighbours; auto: what loses least"),
       OptionInfo::choice("sampling", "running", {"running", "phases"},
                          "some slices whole at every step, or all in phases of their own"),
-      OptionInfo::integer("warmup", 10, 0, kManySteps, "uncompressed steps at the start"),
+      OptionInfo::integer("warmup", 4, 0, kManySteps, "uncompressed steps at the start"),
       OptionInfo::integer("collect", 100, 1, kManySteps, "phases: uncompressed steps of a cycle"),
       word_or(OptionInfo::integer("interval", 100, 1, kManySteps,
                                   "steps between bases; auto: 100, with phases 400"),
@@ -93,10 +93,19 @@ MethodInfo gradiveq_info() {
   info.make = [](const Options& options, const MethodSetup& setup) {
     return make_gradiveq(gradiveq_settings(options), setup);
   };
+  info.composes_with = {"qsgd", "dqsg"};
+  info.make_composed = [](const Options& options, const InnerMethod& inner,
+                          const MethodSetup& setup) {
+    auto settings = gradiveq_settings(options);
+    settings.quantizer = projection_quantizer(inner, settings.feedback);
+    return make_gradiveq(settings, setup);
+  };
   info.cycle = [](const Options& options) {
-    const auto schedule = gradiveq_settings(options).schedule;
+    const auto settings = gradiveq_settings(options);
+    const auto& schedule = settings.schedule;
     if (schedule.phases) {
-      return Cycle{schedule.warmup + schedule.collect, schedule.collect + schedule.interval};
+      return Cycle{schedule.warmup + schedule.collect,
+                   schedule.returning(settings.feedback) + schedule.collect + schedule.interval};
     }
     return Cycle{std::max<std::uint64_t>(1, schedule.warmup), schedule.interval};
   };

@@ -61,6 +61,7 @@ void GradiveqPayload::arrange(std::span<const GradiveqLayer> layers) {
   slices_per_unit_.assign(layers.size(), 1);
   std::size_t floats = kUnitFloats;
   std::size_t projected = 0;
+  std::size_t apart = 0;
   for (std::size_t l = 0; l < layers.size(); ++l) {
     const GradiveqLayer& layer = layers[l];
     const Slicing& slicing = layer.slicing();
@@ -71,11 +72,12 @@ void GradiveqPayload::arrange(std::span<const GradiveqLayer> layers) {
       const std::size_t most = slices_per_unit_[l] = slices_per_unit(rank);
       for (std::size_t slice = 0; slice < slicing.slices(); slice += most) {
         const std::size_t count = std::min(most, slicing.slices() - slice);
-        units_.push_back({Content::slices, l, slice, count, count * rank});
+        units_.push_back({Content::slices, l, slice, count, count * wire_rank(layer)});
       }
       place = slicing.sliced();
       floats = std::max(floats, most * layer.basis.rebuilt_stride());
       projected = std::max(projected, most * layer.basis.projected_stride());
+      if (apart_ != nullptr) apart = std::max(apart, most * rank);
     }
     for (; place < slicing.elements(); place += kUnitFloats) {
       const std::size_t count = std::min(kUnitFloats, slicing.elements() - place);
@@ -85,6 +87,8 @@ void GradiveqPayload::arrange(std::span<const GradiveqLayer> layers) {
   if (!layers.empty()) units_.push_back({Content::votes, 0, 0, layers.size(), layers.size()});
   for (auto* scratch : {&tile_, &values_copy_, &mean_copy_, &kept_copy_}) scratch->resize(floats);
   projected_.resize(projected);
+  apart_tile_.resize(apart);
+  if (apart_ != nullptr) apart_->arrange(layers);
   ends_.assign(units_.size() + 1, 0);
   delivered_.assign(units_.size(), 0);
 }
@@ -98,14 +102,13 @@ void GradiveqPayload::start(const Step& step) {
   share_ = 1.0f / static_cast<float>(step.world);
   for (std::size_t u = 0; u < units_.size(); ++u) ends_[u + 1] = units_[u].floats;
   for (std::size_t l = 0; l < step.whole.size(); ++l) {
-    const Basis& basis = layers_[l].basis;
-    for (const WholeSlice& whole : step.whole[l]) {
-      ends_[unit_of(l, whole.slice) + 1] += basis.slice() - basis.rank();
-    }
+    const std::size_t more = layers_[l].basis.slice() - wire_rank(layers_[l]);
+    for (const WholeSlice& whole : step.whole[l]) ends_[unit_of(l, whole.slice) + 1] += more;
   }
   if (step.votes.empty() && !units_.empty()) ends_.back() = 0;
   for (std::size_t u = 0; u < units_.size(); ++u) ends_[u + 1] += ends_[u];
-  if (wire_.size() < ends_.back()) wire_.resize(ends_.back());
+  const std::size_t floats = ends_.back() + (apart_ == nullptr ? 0 : apart_->moments());
+  if (wire_.size() < floats) wire_.resize(floats);
   std::fill(delivered_.begin(), delivered_.end(), std::uint8_t{0});
 }
 
@@ -145,13 +148,13 @@ void GradiveqPayload::for_parts(const Unit& unit, std::span<float> wire, Visit v
   while (slice < end) {
     const std::size_t stop = next == whole.end() ? end : std::min(end, next->slice);
     if (stop > slice) {
-      const std::size_t floats = (stop - slice) * basis.rank();
-      visit(slice, nullptr, wire.first(floats));
+      const std::size_t floats = (stop - slice) * wire_rank(layers_[unit.layer]);
+      visit(Run{unit.layer, slice, stop - slice}, nullptr, wire.first(floats));
       wire = wire.subspan(floats);
       slice = stop;
     }
     if (slice < end) {
-      visit(slice, &*next++, wire.first(basis.slice()));
+      visit(Run{unit.layer, slice, 1}, &*next++, wire.first(basis.slice()));
       wire = wire.subspan(basis.slice());
       ++slice;
     }
@@ -159,55 +162,86 @@ void GradiveqPayload::for_parts(const Unit& unit, std::span<float> wire, Visit v
 }
 
 void GradiveqPayload::encode(UnitRange range) {
-  for (std::size_t u = range.begin; u < range.end; ++u) {
-    const Unit& unit = units_[u];
-    const GradiveqLayer& layer = layers_[unit.layer];
-    if (unit.content == Content::votes) {
-      std::copy(step_.votes.begin(), step_.votes.end(), wire_floats(u).begin());
-    } else if (unit.content == Content::elements) {
-      encode_elements(layer, unit.begin, wire_floats(u));
-    } else {
-      for_parts(unit, wire_floats(u),
-                [&](std::size_t slice, const WholeSlice* whole, std::span<float> wire) {
-                  if (whole != nullptr) {
-                    encode_whole(layer, *whole, wire);
-                  } else {
-                    encode_projected(layer, slice, wire);
-                  }
-                });
-    }
+  for (std::size_t u = range.begin; u < range.end; ++u) encode_unit(units_[u], wire_floats(u));
+}
+
+void GradiveqPayload::encode_unit(const Unit& unit, std::span<float> wire) {
+  const GradiveqLayer& layer = layers_[unit.layer];
+  if (unit.content == Content::votes) {
+    std::copy(step_.votes.begin(), step_.votes.end(), wire.begin());
+    return;
   }
+  if (unit.content == Content::elements) {
+    encode_elements(layer, unit.begin, wire);
+    return;
+  }
+  for_parts(unit, wire, [&](const Run& run, const WholeSlice* whole, std::span<float> part) {
+    if (whole != nullptr) {
+      encode_whole(run, whole->kind, part);
+      if (apart_ != nullptr) apart_->skip(run);
+    } else if (apart_ != nullptr) {
+      const auto tile = std::span(apart_tile_).first(run.count * layer.basis.rank());
+      encode_projected(layer, run, tile);
+      apart_->send(run, tile);
+    } else {
+      encode_projected(layer, run, part);
+    }
+  });
 }
 
 void GradiveqPayload::decode(UnitRange range) {
   for (std::size_t u = range.begin; u < range.end; ++u) {
-    const Unit& unit = units_[u];
-    const GradiveqLayer& layer = layers_[unit.layer];
     // Before any part of the unit is delivered: a unit is delivered whole or not at all.
-    check_sum(unit, wire_floats(u));
-    if (unit.content == Content::elements) {
-      decode_whole(layer, unit.begin, wire_floats(u), true);
-    } else if (unit.content == Content::slices) {
-      for_parts(unit, wire_floats(u),
-                [&](std::size_t slice, const WholeSlice* whole, std::span<float> wire) {
-                  if (whole != nullptr) {
-                    decode_whole(layer, slice * layer.basis.slice(), wire,
-                                 whole->kind == WholeSlice::Kind::flush);
-                  } else {
-                    decode_projected(layer, slice, wire);
-                  }
-                });
-    }
+    check_sum(units_[u], wire_floats(u));
+    decode_unit(units_[u], wire_floats(u));
     delivered_[u] = 1;
   }
 }
 
-void GradiveqPayload::encode_projected(const GradiveqLayer& layer, std::size_t slice,
-                                       std::span<float> wire) {
+void GradiveqPayload::decode_unit(const Unit& unit, std::span<float> wire) {
+  const GradiveqLayer& layer = layers_[unit.layer];
+  if (unit.content == Content::elements) decode_whole(layer, unit.begin, wire, true);
+  if (unit.content != Content::slices) return;
+  for_parts(unit, wire, [&](const Run& run, const WholeSlice* whole, std::span<float> part) {
+    if (whole != nullptr) {
+      const bool flushed = whole->kind == WholeSlice::Kind::flush;
+      decode_whole(layer, run.slice * layer.basis.slice(), part, flushed);
+      if (apart_ != nullptr && flushed && !step_.fields.kept.empty()) apart_->forget_owed(run);
+    } else if (apart_ != nullptr) {
+      const auto tile = std::span(apart_tile_).first(run.count * layer.basis.rank());
+      apart_->sum(run, tile);
+      decode_projected(layer, run, tile);
+    } else {
+      decode_projected(layer, run, part);
+    }
+  });
+}
+
+std::span<float> GradiveqPayload::rest() {
+  return std::span(wire_).first(ends_.back() + apart_->moments());
+}
+
+std::span<float> GradiveqPayload::moments() {
+  return rest().subspan(ends_.back());
+}
+
+void GradiveqPayload::deliver() {
+  for (std::size_t u = 0; u < units_.size(); ++u) check_sum(units_[u], wire_floats(u));
+  if (!apart_->finite() || kernels::first_nonfinite(moments()) != moments().size()) {
+    throw Error(ErrorCode::bad_input,
+                fmt::format("gradiveq: the sum over the {} ranks of their projections is not "
+                            "finite; gradients are too large, or a peer sent nonsense",
+                            step_.world));
+  }
+  apart_->finish(moments());
+  decode({0, units_.size()});
+}
+
+void GradiveqPayload::encode_projected(const GradiveqLayer& layer, const Run& run,
+                                       std::span<float> projections) {
   const Basis& basis = layer.basis;
   const Slicing& slicing = layer.slicing();
-  const std::size_t count = wire.size() / basis.rank();
-  const UnitRange places{slice * basis.slice(), (slice + count) * basis.slice()};
+  const UnitRange places{run.slice * basis.slice(), (run.slice + run.count) * basis.slice()};
   const auto tile = std::span(tile_).first(places.size());
   kernels::center(fetch(slicing, std::span<const float>(step_.fields.values), places, values_copy_),
                   fetch(slicing, step_.fields.mean, places, mean_copy_), layer.mean_share * share_,
@@ -219,27 +253,26 @@ void GradiveqPayload::encode_projected(const GradiveqLayer& layer, std::size_t s
   const auto ahead = ahead_of(slicing, places, {step_.fields.values, step_.fields.mean});
   const std::size_t stride = basis.projected_stride();
   if (stride == basis.rank()) {
-    basis.project(tile, wire, ahead);
+    basis.project(tile, projections, ahead);
     return;
   }
-  const auto projected = std::span(projected_).first(count * stride);
+  const auto projected = std::span(projected_).first(run.count * stride);
   basis.project(tile, projected, ahead);
-  for (std::size_t i = 0; i < count; ++i) {
-    std::copy_n(&projected[i * stride], basis.rank(), &wire[i * basis.rank()]);
+  for (std::size_t i = 0; i < run.count; ++i) {
+    std::copy_n(&projected[i * stride], basis.rank(), &projections[i * basis.rank()]);
   }
 }
 
-void GradiveqPayload::decode_projected(const GradiveqLayer& layer, std::size_t slice,
-                                       std::span<float> wire) {
+void GradiveqPayload::decode_projected(const GradiveqLayer& layer, const Run& run,
+                                       std::span<const float> projections) {
   const Basis& basis = layer.basis;
   const Slicing& slicing = layer.slicing();
   const Fields& fields = step_.fields;
-  const std::size_t count = wire.size() / basis.rank();
-  const UnitRange places{slice * basis.slice(), (slice + count) * basis.slice()};
+  const UnitRange places{run.slice * basis.slice(), (run.slice + run.count) * basis.slice()};
   const std::size_t stride = basis.rebuilt_stride();
-  basis.rebuild(wire, std::span(tile_).first(count * stride),
+  basis.rebuild(projections, std::span(tile_).first(run.count * stride),
                 ahead_of(slicing, places, {fields.values, fields.mean, fields.kept}));
-  for (std::size_t i = 1; i < count && stride != basis.slice(); ++i) {
+  for (std::size_t i = 1; i < run.count && stride != basis.slice(); ++i) {
     std::memmove(&tile_[i * basis.slice()], &tile_[i * stride], basis.slice() * sizeof(float));
   }
   const auto values = fetch(slicing, fields.values, places, values_copy_);
@@ -255,15 +288,16 @@ void GradiveqPayload::decode_projected(const GradiveqLayer& layer, std::size_t s
   if (!kept.empty()) give_back(slicing, kept, places.begin, fields.kept);
 }
 
-void GradiveqPayload::encode_whole(const GradiveqLayer& layer, const WholeSlice& whole,
-                                   std::span<float> wire) {
+void GradiveqPayload::encode_whole(const Run& run, WholeSlice::Kind kind, std::span<float> wire) {
+  const GradiveqLayer& layer = layers_[run.layer];
   const Slicing& slicing = layer.slicing();
-  const std::size_t place = whole.slice * slicing.slice();
+  const std::size_t place = run.slice * slicing.slice();
   slicing.gather(step_.fields.values, place, wire);
-  if (whole.kind == WholeSlice::Kind::sample || step_.fields.kept.empty()) return;
+  if (kind == WholeSlice::Kind::sample || step_.fields.kept.empty()) return;
   const auto kept = std::span(kept_copy_).first(wire.size());
   slicing.gather(step_.fields.kept, place, kept);
   if (!layer.fresh) remove_projection(layer.basis, kept);
+  add_owed(run, kept, Owed::stays);
   kernels::add(wire, kept);
 }
 
@@ -314,6 +348,20 @@ void GradiveqPayload::remove_projection(const Basis& basis, std::span<float> sli
   }
 }
 
+void GradiveqPayload::add_owed(const Run& run, std::span<float> slices, Owed then) {
+  if (apart_ == nullptr) return;
+  const Basis& basis = layers_[run.layer].basis;
+  const auto owed = std::span(apart_tile_).first(run.count * basis.rank());
+  apart_->owed(run, owed);
+  const auto rebuilt = std::span(tile_).first(run.count * basis.rebuilt_stride());
+  basis.rebuild(owed, rebuilt);
+  for (std::size_t i = 0; i < run.count; ++i) {
+    kernels::add(slices.subspan(i * basis.slice(), basis.slice()),
+                 rebuilt.subspan(i * basis.rebuilt_stride(), basis.slice()));
+  }
+  if (then == Owed::goes) apart_->forget_owed(run);
+}
+
 void GradiveqPayload::settle(std::size_t l, const Fields& fields) {
   const GradiveqLayer& layer = layers_[l];
   if (fields.kept.empty() || !layer.compressed() || layer.fresh) return;
@@ -323,6 +371,7 @@ void GradiveqPayload::settle(std::size_t l, const Fields& fields) {
     const UnitRange places{slice * slicing.slice(), end * slicing.slice()};
     const auto kept = fetch(slicing, fields.kept, places, kept_copy_);
     remove_projection(layer.basis, kept);
+    add_owed({l, slice, end - slice}, kept, Owed::goes);
     give_back(slicing, kept, places.begin, fields.kept);
   }
 }
@@ -341,6 +390,7 @@ void GradiveqPayload::put_back() {
     const auto kept = fetch(slicing, fields.kept, places, kept_copy_);
     // Before anything of a fresh layer was sent, there is nothing to take off.
     if (slices && (!layer.fresh || delivered_[u] != 0)) remove_projection(layer.basis, kept);
+    if (slices) add_owed({unit.layer, unit.begin, unit.count}, kept, Owed::goes);
     if (delivered_[u] == 0) {
       kernels::add(kept,
                    fetch(slicing, std::span<const float>(fields.values), places, values_copy_));
@@ -354,7 +404,7 @@ std::span<const float> GradiveqPayload::whole_sum(std::size_t layer, std::size_t
   std::size_t at = ends_[unit_of(layer, slice)];
   std::size_t before = slice - slice % slices_per_unit_[layer];
   for (auto next = first_whole(layer, before);; ++next) {
-    at += (next->slice - before) * basis.rank();
+    at += (next->slice - before) * wire_rank(layers_[layer]);
     if (next->slice == slice) break;
     at += basis.slice();
     before = next->slice + 1;

@@ -12,6 +12,24 @@ namespace {
 // stays in the first-level cache.
 constexpr std::size_t kLongestNaturalSlice = 256;
 
+// Of a block that is turned: as many columns at a time as a cache line has floats. The lines on
+// the far side, one a column, stay in the cache for all rows.
+constexpr std::size_t kColumns = 16;
+
+template <typename Float>
+struct Strided {
+  Float* first;
+  std::size_t stride;
+};
+
+void copy_strided(Strided<const float> from, Strided<float> to, std::size_t count) {
+  if (from.stride == 1 && to.stride == 1) {
+    std::copy_n(from.first, count, to.first);
+    return;
+  }
+  for (std::size_t i = 0; i < count; ++i) to.first[i * to.stride] = from.first[i * from.stride];
+}
+
 std::size_t largest_divisor(std::size_t number, std::size_t most) {
   for (std::size_t divisor = std::min(number, most); divisor > 1; --divisor) {
     if (number % divisor == 0) return divisor;
@@ -88,48 +106,58 @@ std::size_t Slicing::natural_slice() const {
 }
 
 template <typename Visit>
-void Slicing::for_runs(std::size_t place, std::size_t count, Visit visit) const {
+void Slicing::for_blocks(std::size_t place, std::size_t count, Visit visit) const {
+  const Axis& fastest = axes_[0];
   while (count > 0) {
-    const Axis& fastest = axes_[0];
     std::size_t rest = place / fastest.extent;
     const std::size_t first = place % fastest.extent;
-    std::size_t element = offset_ + first * fastest.stride;
+    Block block{.element = offset_ + first * fastest.stride,
+                .count = std::min(count, fastest.extent - first),
+                .stride = fastest.stride};
+    if (axes_.size() > 1 && block.count == fastest.extent) {
+      const std::size_t row = rest % axes_[1].extent;
+      block.rows = std::min(count / fastest.extent, axes_[1].extent - row);
+      block.row_stride = axes_[1].stride;
+    }
     for (std::size_t a = 1; a < axes_.size(); ++a) {
-      element += rest % axes_[a].extent * axes_[a].stride;
+      block.element += rest % axes_[a].extent * axes_[a].stride;
       rest /= axes_[a].extent;
     }
-    const std::size_t run = std::min(count, fastest.extent - first);
-    visit(element, fastest.stride, run);
-    place += run;
-    count -= run;
+    visit(block);
+    place += block.rows * block.count;
+    count -= block.rows * block.count;
   }
 }
 
 void Slicing::gather(std::span<const float> bucket, std::size_t place, std::span<float> out) const {
   ensure(place + out.size() <= elements_, "gather inside the tensor");
   float* to = out.data();
-  for_runs(place, out.size(), [&](std::size_t element, std::size_t stride, std::size_t count) {
-    const float* from = bucket.data() + element;
-    if (stride == 1) {
-      to = std::copy_n(from, count, to);
-    } else {
-      for (std::size_t i = 0; i < count; ++i) to[i] = from[i * stride];
-      to += count;
+  for_blocks(place, out.size(), [&](const Block& block) {
+    const float* from = bucket.data() + block.element;
+    for (std::size_t at = 0; at < block.count; at += kColumns) {
+      const std::size_t columns = std::min(kColumns, block.count - at);
+      for (std::size_t row = 0; row < block.rows; ++row) {
+        const float* in = from + at * block.stride + row * block.row_stride;
+        copy_strided({in, block.stride}, {to + row * block.count + at, 1}, columns);
+      }
     }
+    to += block.rows * block.count;
   });
 }
 
 void Slicing::scatter(std::span<const float> in, std::size_t place, std::span<float> bucket) const {
   ensure(place + in.size() <= elements_, "scatter inside the tensor");
   const float* from = in.data();
-  for_runs(place, in.size(), [&](std::size_t element, std::size_t stride, std::size_t count) {
-    float* to = bucket.data() + element;
-    if (stride == 1) {
-      std::copy_n(from, count, to);
-    } else {
-      for (std::size_t i = 0; i < count; ++i) to[i * stride] = from[i];
+  for_blocks(place, in.size(), [&](const Block& block) {
+    float* to = bucket.data() + block.element;
+    for (std::size_t at = 0; at < block.count; at += kColumns) {
+      const std::size_t columns = std::min(kColumns, block.count - at);
+      for (std::size_t row = 0; row < block.rows; ++row) {
+        float* out = to + at * block.stride + row * block.row_stride;
+        copy_strided({from + row * block.count + at, 1}, {out, block.stride}, columns);
+      }
     }
-    from += count;
+    from += block.rows * block.count;
   });
 }
 

@@ -57,9 +57,16 @@ class Slicing {
     std::size_t stride = 0;
     bool operator==(const Axis&) const = default;
   };
-  // Calls visit(first element in the bucket, stride, count) for runs along the fastest axis.
+  // Elements of a string next to each other, `count` of them `stride` apart in the bucket, and of
+  // the same for `rows` steps of `row_stride`: a transposed matrix, mostly.
+  struct Block {
+    std::size_t element = 0;  // the first, in the bucket
+    std::size_t count = 0, stride = 0;
+    std::size_t rows = 1, row_stride = 0;
+  };
+  // Calls visit(block) for all parts of a run of the string, in order.
   template <typename Visit>
-  void for_runs(std::size_t place, std::size_t count, Visit visit) const;
+  void for_blocks(std::size_t place, std::size_t count, Visit visit) const;
 
   std::size_t offset_ = 0;
   std::size_t elements_ = 0;

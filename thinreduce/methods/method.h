@@ -61,6 +61,12 @@ struct Cycle {
   std::uint64_t steps = 1;
 };
 
+// Of a spec `this+other:options`: the other method and its options.
+struct InnerMethod {
+  std::string name;
+  Options options;
+};
+
 struct MethodInfo {
   std::string name;
   std::uint16_t wire_id = 0;  // in frames; never reused
@@ -73,6 +79,10 @@ struct MethodInfo {
   bool momentum_inside = false;
   std::vector<OptionInfo> options;
   std::function<std::unique_ptr<Method>(const Options&, const MethodSetup&)> make;
+  // Methods that can quantize what this one sends; with any, there is `make_composed`.
+  std::vector<std::string> composes_with = {};
+  std::function<std::unique_ptr<Method>(const Options&, const InnerMethod&, const MethodSetup&)>
+      make_composed = {};
   std::function<Cycle(const Options&)> cycle = [](const Options&) { return Cycle{}; };
 };
 

@@ -70,6 +70,62 @@ std::string checked_value(const MethodInfo& info, const OptionInfo& option,
   return whole ? fmt::format("{}", static_cast<long long>(value)) : fmt::format("{}", value);
 }
 
+// Where another method's name begins. Not every plus: an exponent may have one.
+std::size_t find_plus(std::string_view text) {
+  for (std::size_t i = 0; i + 1 < text.size(); ++i) {
+    if (text[i] == '+' && text[i + 1] >= 'a' && text[i + 1] <= 'z') return i;
+  }
+  return std::string_view::npos;
+}
+
+// Of `method:option=value,option=value`.
+Options parse_options(const MethodInfo& info, std::string_view text) {
+  Options options;
+  for (const OptionInfo& option : info.options) {
+    options.values[option.name] = option.default_value;
+  }
+  const auto colon = text.find(':');
+  if (colon == std::string_view::npos) return options;
+
+  std::vector<std::string> given;
+  std::string_view rest = text.substr(colon + 1);
+  for (bool more = true; more;) {
+    const auto comma = rest.find(',');
+    const auto item = rest.substr(0, comma);
+    more = comma != std::string_view::npos;
+    if (more) rest = rest.substr(comma + 1);
+    const auto equals = item.find('=');
+    if (equals == std::string_view::npos) {
+      refuse(fmt::format("spec '{}': '{}' is not of the form option=value", text, item));
+    }
+    const OptionInfo& option = find_option(info, item.substr(0, equals));
+    if (std::find(given.begin(), given.end(), option.name) != given.end()) {
+      refuse(fmt::format("spec '{}' gives {} twice", text, option.name));
+    }
+    given.push_back(option.name);
+    options.values[option.name] = checked_value(info, option, std::string(item.substr(equals + 1)));
+  }
+  return options;
+}
+
+std::string all_options(const Options& options) {
+  std::string text;
+  for (const auto& [name, value] : options.values) {
+    text += fmt::format("{}{}={}", text.empty() ? ':' : ',', name, value);
+  }
+  return text;
+}
+
+std::string changed_options(const MethodInfo& info, const Options& options) {
+  std::string text;
+  for (const OptionInfo& option : info.options) {
+    const std::string& value = options.text(option.name);
+    if (value == option.default_value) continue;
+    text += fmt::format("{}{}={}", text.empty() ? ':' : ',', option.name, value);
+  }
+  return text;
+}
+
 }  // namespace
 
 const char* to_string(Algebra algebra) {
@@ -96,42 +152,45 @@ const std::vector<MethodInfo>& methods() {
 
 Spec Spec::parse(std::string_view text) {
   Spec spec;
-  const auto colon = text.find(':');
-  spec.info = &find_method(text.substr(0, colon));
-  for (const OptionInfo& option : spec.info->options) {
-    spec.options.values[option.name] = option.default_value;
-  }
-  if (colon == std::string_view::npos) return spec;
+  const auto plus = find_plus(text);
+  const auto outer = text.substr(0, plus);
+  spec.info = &find_method(outer.substr(0, outer.find(':')));
+  spec.options = parse_options(*spec.info, outer);
+  if (plus == std::string_view::npos) return spec;
 
-  std::vector<std::string> given;
-  std::string_view rest = text.substr(colon + 1);
-  for (bool more = true; more;) {
-    const auto comma = rest.find(',');
-    const auto item = rest.substr(0, comma);
-    more = comma != std::string_view::npos;
-    if (more) rest = rest.substr(comma + 1);
-    const auto equals = item.find('=');
-    if (equals == std::string_view::npos) {
-      refuse(fmt::format("spec '{}': '{}' is not of the form option=value", text, item));
+  const auto rest = text.substr(plus + 1);
+  const MethodInfo& inner = find_method(rest.substr(0, rest.find_first_of(":+")));
+  const auto& possible = spec.info->composes_with;
+  if (possible.empty()) {
+    std::vector<std::string> names;
+    for (const MethodInfo& info : methods()) {
+      if (!info.composes_with.empty()) names.push_back(info.name);
     }
-    const OptionInfo& option = find_option(*spec.info, item.substr(0, equals));
-    if (std::find(given.begin(), given.end(), option.name) != given.end()) {
-      refuse(fmt::format("spec '{}' gives {} twice", text, option.name));
-    }
-    given.push_back(option.name);
-    spec.options.values[option.name] =
-        checked_value(*spec.info, option, std::string(item.substr(equals + 1)));
+    refuse(fmt::format("spec '{}': {} composes with no other method; those that do: {}", text,
+                       spec.info->name, fmt::join(names, ", ")));
   }
+  if (std::find(possible.begin(), possible.end(), inner.name) == possible.end() ||
+      find_plus(rest) != std::string_view::npos) {
+    refuse(fmt::format("spec '{}': {} composes with one of: {}", text, spec.info->name,
+                       fmt::join(possible, ", ")));
+  }
+  spec.inner = InnerMethod{inner.name, parse_options(inner, rest)};
   return spec;
 }
 
+std::string Spec::name() const {
+  return inner ? info->name + "+" + inner->name : info->name;
+}
+
+std::string Spec::short_text() const {
+  std::string text = info->name + changed_options(*info, options);
+  if (inner) text += "+" + inner->name + changed_options(find_method(inner->name), inner->options);
+  return text;
+}
+
 std::string Spec::full_text() const {
-  std::string text = info->name;
-  char separator = ':';
-  for (const auto& [name, value] : options.values) {
-    text += fmt::format("{}{}={}", separator, name, value);
-    separator = ',';
-  }
+  std::string text = info->name + all_options(options);
+  if (inner) text += "+" + inner->name + all_options(inner->options);
   return text;
 }
 
@@ -140,7 +199,7 @@ double Spec::momentum() const {
 }
 
 std::unique_ptr<Method> Spec::make(const MethodSetup& setup) const {
-  return info->make(options, setup);
+  return inner ? info->make_composed(options, *inner, setup) : info->make(options, setup);
 }
 
 }  // namespace thinreduce

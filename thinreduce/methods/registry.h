@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,13 +14,19 @@ namespace thinreduce {
 // In the order in which people should meet them.
 [[nodiscard]] const std::vector<MethodInfo>& methods();
 
-// A spec that was checked: the method exists and every value is in range.
+// A spec that was checked: the methods exist, go together, and every value is in range.
 struct Spec {
   const MethodInfo* info = nullptr;
   Options options;
+  // `a:options+b:options`: what a sends is quantized by b.
+  std::optional<InnerMethod> inner;
 
   // Throws Error{bad_spec} that says what exists.
   static Spec parse(std::string_view text);
+  // Without options: `a` or `a+b`.
+  [[nodiscard]] std::string name() const;
+  // With the options that are not the default's.
+  [[nodiscard]] std::string short_text() const;
   // With every option spelled out, in a fixed order: equal specs have equal text.
   [[nodiscard]] std::string full_text() const;
   // The momentum inside of what the method hands back, with these options; 0: none.
