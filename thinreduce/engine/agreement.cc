@@ -30,7 +30,7 @@ void same_on_all(const std::vector<Statement>& statements, const char* what, con
 StatementBytes encode_statement(const Statement& statement, int rank) {
   StatementBytes bytes{};
   const auto payload = std::span(bytes).subspan(kFrameHeaderBytes);
-  store_value<std::uint32_t>(payload, 0, statement.finite ? 0 : 1);
+  store_value(payload, 0, static_cast<std::uint32_t>(statement.numbers));
   store_value<std::uint32_t>(payload, 4, statement.id.method);
   store_value(payload, 8, statement.first_bad);
   store_value(payload, 16, statement.fingerprint);
@@ -48,7 +48,7 @@ Statement decode_statement(const StatementBytes& bytes, int rank) {
   check_payload(header, payload);
   const auto status = load_value<std::uint32_t>(payload, 0);
   const auto method = load_value<std::uint32_t>(payload, 4);
-  if (header.id.method != 0 || status > 1 || method > 0xFFFF) {
+  if (header.id.method != 0 || status > static_cast<std::uint32_t>(Numbers::second_moment_no_square) || method > 0xFFFF) {
     throw Error(ErrorCode::bad_frame,
                 fmt::format("rank {} sent an agreement of method {}, status {}, serving method {}: "
                             "no such thing",
@@ -57,7 +57,7 @@ Statement decode_statement(const StatementBytes& bytes, int rank) {
   Statement statement;
   statement.id = header.id;
   statement.id.method = static_cast<std::uint16_t>(method);
-  statement.finite = status == 0;
+  statement.numbers = static_cast<Numbers>(status);
   statement.first_bad = load_value<std::uint64_t>(payload, 8);
   statement.fingerprint = load_value<std::uint64_t>(payload, 16);
   statement.last_result = load_value<std::uint64_t>(payload, 24);
@@ -82,13 +82,15 @@ void check_agreement(const std::vector<Statement>& statements) {
               "the ranks have drifted apart; restart from a checkpoint",
               [](auto& s) { return s.last_result; });
   for (std::size_t rank = 0; rank < statements.size(); ++rank) {
-    if (statements[rank].finite) continue;
-    throw Error(
-        ErrorCode::bad_input,
-        fmt::format("bucket {}, step {}: the gradient of rank {} is NaN or Inf at index {}; "
-                    "nothing was reduced",
-                    statements[rank].id.bucket, statements[rank].id.step, rank,
-                    statements[rank].first_bad));
+    const Statement& statement = statements[rank];
+    if (statement.numbers == Numbers::good) continue;
+    const bool gradient = statement.numbers == Numbers::gradient_not_finite;
+    throw Error(ErrorCode::bad_input,
+                fmt::format("bucket {}, step {}: the {} of rank {} is {} at index {}; nothing was "
+                            "reduced",
+                            statement.id.bucket, statement.id.step,
+                            gradient ? "gradient" : "second moment", rank,
+                            gradient ? "NaN or Inf" : "negative, NaN or Inf", statement.first_bad));
   }
 }
 

@@ -120,7 +120,14 @@ void Reducer::announce(Job& job) {
   statement.fingerprint = slot.method ? slot.method->fingerprint() : 0;
   statement.last_result = slot.last_result;
   statement.first_bad = kernels::first_nonfinite(job.values);
-  statement.finite = statement.first_bad == job.values.size();
+  if (statement.first_bad < job.values.size()) {
+    statement.numbers = Numbers::gradient_not_finite;
+  } else if (spec_.info->second_moment && compresses(slot)) {
+    statement.first_bad = kernels::first_no_square(job.second_moment);
+    if (statement.first_bad < job.second_moment.size()) {
+      statement.numbers = Numbers::second_moment_no_square;
+    }
+  }
   job.agreement = std::make_unique<Agreement>(transport_, statement);
 }
 

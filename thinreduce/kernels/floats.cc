@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <limits>
 
 #include "thinreduce/error.h"
 
@@ -82,6 +83,25 @@ std::size_t first_nonfinite(std::span<const float> values) {
   return i + reference::first_nonfinite(values.subspan(i));
 }
 
+// -0 passes; NaN fails both comparisons.
+std::size_t first_no_square(std::span<const float> values) {
+  const hn::ScalableTag<float> d;
+  const std::size_t step = hn::Lanes(d);
+  const auto zero = hn::Zero(d);
+  const auto largest = hn::Set(d, std::numeric_limits<float>::max());
+  const auto good = [&](std::size_t at) HWY_ATTR {
+    const auto value = hn::LoadU(d, &values[at]);
+    return hn::And(hn::Le(zero, value), hn::Le(value, largest));
+  };
+  std::size_t i = 0;
+  for (; i + 4 * step <= values.size(); i += 4 * step) {
+    const auto all =
+        hn::And(hn::And(good(i), good(i + step)), hn::And(good(i + 2 * step), good(i + 3 * step)));
+    if (!hn::AllTrue(d, all)) break;
+  }
+  return i + reference::first_no_square(values.subspan(i));
+}
+
 }  // namespace thinreduce::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -112,6 +132,13 @@ std::size_t first_nonfinite(std::span<const float> values) {
   return values.size();
 }
 
+std::size_t first_no_square(std::span<const float> values) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!(values[i] >= 0 && values[i] <= std::numeric_limits<float>::max())) return i;
+  }
+  return values.size();
+}
+
 }  // namespace reference
 
 THINREDUCE_KERNEL(add);
@@ -119,6 +146,7 @@ THINREDUCE_KERNEL(add_scale);
 THINREDUCE_KERNEL(scale);
 THINREDUCE_KERNEL(maximum);
 THINREDUCE_KERNEL(first_nonfinite);
+THINREDUCE_KERNEL(first_no_square);
 
 void add(std::span<float> sum, std::span<const float> in) {
   ensure(sum.size() == in.size(), "add: spans of the same length");
@@ -141,6 +169,10 @@ void maximum(std::span<float> most, std::span<const float> in) {
 
 std::size_t first_nonfinite(std::span<const float> values) {
   return THINREDUCE_CALL(first_nonfinite)(values);
+}
+
+std::size_t first_no_square(std::span<const float> values) {
+  return THINREDUCE_CALL(first_no_square)(values);
 }
 
 }  // namespace thinreduce::kernels
