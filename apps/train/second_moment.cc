@@ -54,7 +54,7 @@ void unfold(const float* image, const ConvShape& shape, float* columns) {
 }
 
 ConvShape shape_of(const at::Tensor& padded, const at::Tensor& delta,
-                   const torch::nn::Conv2dOptions& options) {
+                   const ConvOptions& options) {
   ConvShape shape{.channels = padded.size(1),
                   .height = padded.size(2),
                   .width = padded.size(3),
@@ -68,7 +68,7 @@ ConvShape shape_of(const at::Tensor& padded, const at::Tensor& delta,
   return shape;
 }
 
-at::Tensor pad(const at::Tensor& input, const torch::nn::Conv2dOptions& options) {
+at::Tensor pad(const at::Tensor& input, const ConvOptions& options) {
   ensure(c10::get_if<torch::enumtype::kZeros>(&options.padding_mode()) != nullptr,
          "second moments of convolutions padded with zeros");
   const auto* padding = c10::get_if<torch::ExpandingArray<2>>(&options.padding());
@@ -100,7 +100,7 @@ void add_linear_moments(const at::Tensor& input, const at::Tensor& delta, LayerM
 
 // Sample by sample, so that patches and products stay in the caches and memory stays bounded.
 void add_conv_moments(const at::Tensor& input, const at::Tensor& delta,
-                      const torch::nn::Conv2dOptions& options, LayerMoments moments) {
+                      const ConvOptions& options, LayerMoments moments) {
   const torch::NoGradGuard no_gradients;
   const std::int64_t batch = input.size(0);
   const std::int64_t filters = delta.size(1);

@@ -31,9 +31,12 @@ struct LayerMoments {
 void add_linear_moments(const torch::Tensor& input, const torch::Tensor& delta,
                         LayerMoments moments);
 
+// As a layer keeps them.
+using ConvOptions = torch::nn::detail::ConvNdOptions<2>;
+
 // `input` (batch, channels, height, width). Strides, padding with zeros, dilation and groups.
 void add_conv_moments(const torch::Tensor& input, const torch::Tensor& delta,
-                      const torch::nn::Conv2dOptions& options, LayerMoments moments);
+                      const ConvOptions& options, LayerMoments moments);
 
 // The second moments of all watched layers of a model, laid out as its gradients are.
 class SecondMoments {

@@ -82,6 +82,13 @@ void write_gaps(const VarianceSent& sent, std::span<const VarianceTensor> tensor
   bits.finish();
 }
 
+// Without load_value's check: the loop around it has made sure.
+std::uint32_t word_at(std::span<const std::byte> words, std::size_t i) {
+  std::uint32_t word = 0;
+  std::memcpy(&word, words.data() + i * sizeof(word), sizeof(word));
+  return word;
+}
+
 // A tensor's part of a payload that nobody vouches for.
 struct IncomingPart {
   std::size_t count = 0;
@@ -175,6 +182,8 @@ class Adder {
   }
 
   void add_words(std::span<const std::byte> words, std::span<const std::byte> values) const {
+    constexpr std::size_t kAhead = 32;
+    const std::size_t last = total_ - 1;
     std::size_t i = 0;
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
       const auto out = sum_.subspan(tensors_[t].offset, tensors_[t].elements);
@@ -183,9 +192,10 @@ class Adder {
       const auto shares = table(parts_[t]);
       std::uint32_t next = 0;  // the lowest index that may come
       for (; i < end; ++i) {
-        std::uint32_t word = 0;
-        std::memcpy(&word, words.data() + i * sizeof(word), sizeof(word));
+        const std::uint32_t word = word_at(words, i);
         const std::uint32_t index = word & kIndexMask;
+        // Places are far apart, so their memory is asked for early; a prefetch may point anywhere.
+        __builtin_prefetch(out.data() + (word_at(words, std::min(i + kAhead, last)) & kIndexMask));
         const std::uint32_t code = word >> kIndexBits;
         if (index < next || index >= out.size()) refuse_index(t, index, next);
         if (!all_codes && !valid(parts_[t], code)) refuse(t, fmt::format("no code {}", code));
