@@ -13,15 +13,15 @@ namespace thinreduce::testing_support {
 
 struct SyntheticRun {
   std::string method = "fp32";
-  double ratio = 1;                                  // how much smaller the payload is
-  double encode = 0;                                 // seconds a step
-  double decode = 0;                                 // seconds a step
-  double learning = 1;                               // speed of learning
-  double best = 0.99;                                // the accuracy it ends near
-  int steps = 468;                                   // of the whole run
-  int stop = -1;                                     // a step to stop at, or -1
-  std::string status = "finished";                   // "" for no summary
-  nlohmann::json config = nlohmann::json::object();  // settings that differ from the usual
+  double ratio = 1;                                      // how much smaller the payload is
+  double encode = 0;                                     // seconds a step
+  double decode = 0;                                     // seconds a step
+  double learning = 1;                                   // speed of learning
+  double best = 0.99;                                    // the accuracy it ends near
+  int steps = 468;                                       // of the whole run
+  int stop = -1;                                         // a step to stop at, or -1
+  std::string status = "finished";                       // "" for no summary
+  nlohmann::json config = nlohmann::json::object();      // settings that differ from the usual
   nlohmann::json statistics = nlohmann::json::object();  // of every step
 };
 

@@ -46,7 +46,8 @@ std::string statistics_section(const std::vector<RunRecord>& runs,
   }
   if (lines.empty()) return "";
   return "<section>\n<details><summary>What the methods tell about their steps</summary>\n"
-         "<div class=\"scroll\">\n<table id=\"statistics\">\n<thead><tr><th scope=\"col\">method</th>"
+         "<div class=\"scroll\">\n<table id=\"statistics\">\n<thead><tr><th "
+         "scope=\"col\">method</th>"
          "<th scope=\"col\">statistic</th><th scope=\"col\">mean</th><th scope=\"col\">last tenth"
          "</th><th></th></tr></thead>\n<tbody>\n" +
          lines +

@@ -45,7 +45,8 @@ void unfold(const float* image, const ConvShape& shape, float* columns) {
             std::memcpy(columns, row, static_cast<std::size_t>(shape.out_width) * sizeof(float));
             columns += shape.out_width;
           } else {
-            for (std::int64_t x = 0; x < shape.out_width; ++x) *columns++ = row[x * shape.stride[1]];
+            for (std::int64_t x = 0; x < shape.out_width; ++x)
+              *columns++ = row[x * shape.stride[1]];
           }
         }
       }
@@ -53,8 +54,7 @@ void unfold(const float* image, const ConvShape& shape, float* columns) {
   }
 }
 
-ConvShape shape_of(const at::Tensor& padded, const at::Tensor& delta,
-                   const ConvOptions& options) {
+ConvShape shape_of(const at::Tensor& padded, const at::Tensor& delta, const ConvOptions& options) {
   ConvShape shape{.channels = padded.size(1),
                   .height = padded.size(2),
                   .width = padded.size(3),
@@ -99,8 +99,8 @@ void add_linear_moments(const at::Tensor& input, const at::Tensor& delta, LayerM
 }
 
 // Sample by sample, so that patches and products stay in the caches and memory stays bounded.
-void add_conv_moments(const at::Tensor& input, const at::Tensor& delta,
-                      const ConvOptions& options, LayerMoments moments) {
+void add_conv_moments(const at::Tensor& input, const at::Tensor& delta, const ConvOptions& options,
+                      LayerMoments moments) {
   const torch::NoGradGuard no_gradients;
   const std::int64_t batch = input.size(0);
   const std::int64_t filters = delta.size(1);
@@ -143,11 +143,10 @@ SecondMoments::SecondMoments(torch::nn::Module& model, const std::vector<BucketL
     auto& bucket = buckets_[layout.id];
     bucket = torch::zeros({static_cast<std::int64_t>(layout.elements)});
     for (const Tensor& tensor : layout.tensors) {
-      parameters_[tensor.name] =
-          bucket
-              .narrow(0, static_cast<std::int64_t>(tensor.offset),
-                      static_cast<std::int64_t>(tensor.elements()))
-              .view(tensor.shape);
+      parameters_[tensor.name] = bucket
+                                     .narrow(0, static_cast<std::int64_t>(tensor.offset),
+                                             static_cast<std::int64_t>(tensor.elements()))
+                                     .view(tensor.shape);
     }
   }
   watch(true);

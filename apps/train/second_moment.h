@@ -56,7 +56,7 @@ class SecondMoments {
   void watch(bool on);
 
   torch::nn::Module& model_;
-  std::map<std::uint32_t, torch::Tensor> buckets_;    // by id
+  std::map<std::uint32_t, torch::Tensor> buckets_;   // by id
   std::map<std::string, torch::Tensor> parameters_;  // views of those, by name
 };
 

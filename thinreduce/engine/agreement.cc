@@ -48,7 +48,8 @@ Statement decode_statement(const StatementBytes& bytes, int rank) {
   check_payload(header, payload);
   const auto status = load_value<std::uint32_t>(payload, 0);
   const auto method = load_value<std::uint32_t>(payload, 4);
-  if (header.id.method != 0 || status > static_cast<std::uint32_t>(Numbers::second_moment_no_square) || method > 0xFFFF) {
+  if (header.id.method != 0 ||
+      status > static_cast<std::uint32_t>(Numbers::second_moment_no_square) || method > 0xFFFF) {
     throw Error(ErrorCode::bad_frame,
                 fmt::format("rank {} sent an agreement of method {}, status {}, serving method {}: "
                             "no such thing",
@@ -85,12 +86,12 @@ void check_agreement(const std::vector<Statement>& statements) {
     const Statement& statement = statements[rank];
     if (statement.numbers == Numbers::good) continue;
     const bool gradient = statement.numbers == Numbers::gradient_not_finite;
-    throw Error(ErrorCode::bad_input,
-                fmt::format("bucket {}, step {}: the {} of rank {} is {} at index {}; nothing was "
-                            "reduced",
-                            statement.id.bucket, statement.id.step,
-                            gradient ? "gradient" : "second moment", rank,
-                            gradient ? "NaN or Inf" : "negative, NaN or Inf", statement.first_bad));
+    throw Error(
+        ErrorCode::bad_input,
+        fmt::format("bucket {}, step {}: the {} of rank {} is {} at index {}; nothing was "
+                    "reduced",
+                    statement.id.bucket, statement.id.step, gradient ? "gradient" : "second moment",
+                    rank, gradient ? "NaN or Inf" : "negative, NaN or Inf", statement.first_bad));
   }
 }
 

@@ -78,8 +78,8 @@ INSTANTIATE_TEST_SUITE_P(
     All, Sessions,
     testing::Combine(testing::Values("fp32", "bf16", "gradiveq:warmup=2", "fft", "dqsg",
                                      "dqsg:travel=gather", "ndqsg", "sketch", "sketch:momentum=0",
-                                     "topk:density=0.1", "qsgd", "terngrad", "powersgd",
-                                     "variance", "variance:tau=0.1,index=28bit"),
+                                     "topk:density=0.1", "qsgd", "terngrad", "powersgd", "variance",
+                                     "variance:tau=0.1,index=28bit"),
                      testing::Values(1, 2, 3, 4)));
 
 TEST_P(Sessions, AllRanksHoldTheSameBitsAndRawTensorsAreExact) {
@@ -191,13 +191,13 @@ TEST(Session, ABadSecondMomentIsNamedOnAllRanksByMethodsThatReadIt) {
     auto good = gradient(4000, session.rank(), 0);
     std::vector<float> moment(4000, 0.01F);
     EXPECT_EQ(session.submit(layout, good, moment).get().statistics.at("per_sample"), 1);
-    for (const float bad : {-1.0F, std::numeric_limits<float>::quiet_NaN(),
-                            std::numeric_limits<float>::infinity()}) {
+    for (const float bad :
+         {-1.0F, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
       auto values = gradient(4000, session.rank(), 1);
       if (session.rank() == 1) moment[1234] = bad;
       const auto before = values;
-      const auto text = thrown_text(ErrorCode::bad_input,
-                                    [&] { session.submit(layout, values, moment).get(); });
+      const auto text =
+          thrown_text(ErrorCode::bad_input, [&] { session.submit(layout, values, moment).get(); });
       EXPECT_NE(text.find("second moment of rank 1"), std::string::npos) << text;
       EXPECT_NE(text.find("index 1234"), std::string::npos) << text;
       EXPECT_EQ(values, before);

@@ -44,8 +44,8 @@ HWY_INLINE std::size_t scan_delayed(const DelayedRun& run, const DelayRule& rule
     const auto sum = hn::Add(hn::LoadU(d, &run.sums[i]), gradient);
     const auto grown = hn::Add(hn::LoadU(d, &run.squares[i]), squares_at(i, gradient));
     const auto squares = hn::IfThenElse(hn::Lt(most, grown), most, grown);
-    const auto fires = hn::And(hn::Lt(hn::Mul(alpha, squares), hn::Mul(sum, sum)),
-                               hn::Lt(tau, hn::Abs(sum)));
+    const auto fires =
+        hn::And(hn::Lt(hn::Mul(alpha, squares), hn::Mul(sum, sum)), hn::Lt(tau, hn::Abs(sum)));
     hn::StoreU(sum, d, &run.sums[i]);
     hn::StoreU(hn::IfThenElse(fires, squares, hn::Mul(squares, zeta)), d, &run.squares[i]);
     return fires;
@@ -78,22 +78,20 @@ std::size_t delay(const DelayedRun& run, const DelayRule& rule, Candidates out) 
   if (run.second_moment.empty()) {
     const auto share = hn::Set(d, rule.share);
     done = scan_delayed(run, rule, out, count,
-                        [&](std::size_t /*i*/, hn::Vec<Lanes> gradient) HWY_ATTR {
-                          return hn::Mul(hn::Mul(gradient, gradient), share);
-                        });
+                        [&](std::size_t /*i*/, hn::Vec<Lanes> gradient)
+                            HWY_ATTR { return hn::Mul(hn::Mul(gradient, gradient), share); });
   } else {
     done = scan_delayed(run, rule, out, count,
-                        [&](std::size_t i, hn::Vec<Lanes> /*gradient*/) HWY_ATTR {
-                          return hn::LoadU(d, &run.second_moment[i]);
-                        });
+                        [&](std::size_t i, hn::Vec<Lanes> /*gradient*/)
+                            HWY_ATTR { return hn::LoadU(d, &run.second_moment[i]); });
   }
-  const DelayedRun rest{
-      .gradient = run.gradient.subspan(done),
-      .second_moment =
-          run.second_moment.empty() ? run.second_moment : run.second_moment.subspan(done),
-      .sums = run.sums.subspan(done),
-      .squares = run.squares.subspan(done),
-      .first = run.first + static_cast<std::uint32_t>(done)};
+  const DelayedRun rest{.gradient = run.gradient.subspan(done),
+                        .second_moment = run.second_moment.empty()
+                                             ? run.second_moment
+                                             : run.second_moment.subspan(done),
+                        .sums = run.sums.subspan(done),
+                        .squares = run.squares.subspan(done),
+                        .first = run.first + static_cast<std::uint32_t>(done)};
   return count +
          reference::delay(rest, rule, {out.indices.subspan(count), out.values.subspan(count)});
 }
@@ -110,9 +108,9 @@ std::size_t delay(const DelayedRun& run, const DelayRule& rule, Candidates out) 
   for (std::size_t i = 0; i < run.gradient.size(); ++i) {
     const float gradient = run.gradient[i];
     const float sum = run.sums[i] + gradient;
-    const float grown = run.squares[i] + (run.second_moment.empty()
-                                              ? gradient * gradient * rule.share
-                                              : run.second_moment[i]);
+    const float grown =
+        run.squares[i] +
+        (run.second_moment.empty() ? gradient * gradient * rule.share : run.second_moment[i]);
     const float squares = kMostSquares < grown ? kMostSquares : grown;
     const bool fires = rule.alpha * squares < sum * sum && rule.tau < std::abs(sum);
     run.sums[i] = sum;
@@ -134,8 +132,7 @@ std::size_t delay(const DelayedRun& run, const DelayRule& rule, Candidates out) 
   ensure(run.sums.size() == size && run.squares.size() == size, "delay: spans of the same length");
   ensure(run.second_moment.empty() || run.second_moment.size() == size,
          "delay: a second moment for each element");
-  ensure(out.indices.size() >= size && out.values.size() >= size,
-         "delay: room for the whole run");
+  ensure(out.indices.size() >= size && out.values.size() >= size, "delay: room for the whole run");
   return THINREDUCE_CALL(delay)(run, rule, out);
 }
 

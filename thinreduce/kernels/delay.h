@@ -12,8 +12,8 @@ namespace thinreduce::kernels {
 
 // When a sum r over samples whose squares add up to v is unambiguous.
 struct DelayRule {
-  float alpha = 1.5F;  // r^2 > alpha * v, and
-  float tau = 0;       // |r| > tau
+  float alpha = 1.5F;   // r^2 > alpha * v, and
+  float tau = 0;        // |r| > tau
   float zeta = 0.999F;  // what is left of v a step later
   float share = 1;      // without a second moment: the part of g^2 that counts as one
 };

@@ -63,9 +63,9 @@ TEST(Delay, KnownValues) {
   Indices indices(6);
   Floats values(6);
   // r = 3, 2, -3, 0, 1, 0 and v = 4, 4, 2, 0, 0, 1.
-  ASSERT_EQ(delay({gradient, moment, sums, squares, 100}, {.alpha = 1, .zeta = 0.5F},
-                  {indices, values}),
-            3U);
+  ASSERT_EQ(
+      delay({gradient, moment, sums, squares, 100}, {.alpha = 1, .zeta = 0.5F}, {indices, values}),
+      3U);
   indices.resize(3);
   values.resize(3);
   EXPECT_EQ(indices, (Indices{100, 102, 104}));  // 4 = 1 * 4 is not above

@@ -89,8 +89,8 @@ const char* to_string(Algebra algebra) {
 
 const std::vector<MethodInfo>& methods() {
   static const std::vector<MethodInfo> all{
-      fp32_info(), bf16_info(),   gradiveq_info(), fft_info(),  variance_info(), dqsg_info(),
-      ndqsg_info(), sketch_info(), topk_info(),    qsgd_info(), terngrad_info(), powersgd_info(),
+      fp32_info(),  bf16_info(),   gradiveq_info(), fft_info(),  variance_info(), dqsg_info(),
+      ndqsg_info(), sketch_info(), topk_info(),     qsgd_info(), terngrad_info(), powersgd_info(),
   };
   return all;
 }

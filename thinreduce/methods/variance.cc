@@ -102,11 +102,10 @@ class Variance final : public Method {
     });
     try {
       const float share = 1.0F / static_cast<float>(exchange.size());
-      gather(exchange, bytes_, payload_.limit(),
-             [&](int rank, std::span<const std::byte> payload) {
-               if (rank == 0) std::fill(bucket.values.begin(), bucket.values.end(), 0.0F);
-               payload_.add(payload, rank, share, bucket.values);
-             });
+      gather(exchange, bytes_, payload_.limit(), [&](int rank, std::span<const std::byte> payload) {
+        if (rank == 0) std::fill(bucket.values.begin(), bucket.values.end(), 0.0F);
+        payload_.add(payload, rank, share, bucket.values);
+      });
     } catch (...) {
       // Nothing was delivered: the sums wait on, as all others do.
       for (std::size_t i = 0; i < found_; ++i) squares_[indices_[i]] *= options_.rule.zeta;

@@ -46,8 +46,7 @@ void write_words(const VarianceSent& sent, std::span<const VarianceTensor> tenso
     const auto offset = static_cast<std::uint32_t>(tensors[t].offset);
     for (const std::size_t end = i + sent.parts[t].count; i < end; ++i) {
       const std::uint32_t code = sent.codes.empty() ? 0 : sent.codes[i];
-      store_value(out, i * sizeof(std::uint32_t),
-                  code << kIndexBits | (sent.indices[i] - offset));
+      store_value(out, i * sizeof(std::uint32_t), code << kIndexBits | (sent.indices[i] - offset));
     }
   }
 }
@@ -285,9 +284,8 @@ std::size_t VariancePayload::limit() const {
 void VariancePayload::write(const VarianceSent& sent, std::vector<std::byte>& payload) const {
   ensure(sent.parts.size() == tensors_.size(), "a part for each tensor");
   payload.clear();
-  const bool overflow = std::any_of(sent.parts.begin(), sent.parts.end(), [](const auto& part) {
-    return part.exponent > kMostExponent;
-  });
+  const bool overflow = std::any_of(sent.parts.begin(), sent.parts.end(),
+                                    [](const auto& part) { return part.exponent > kMostExponent; });
   if (sent.indices.empty() && !overflow) return;
   payload.resize(tensors_.size() * kPartBytes);
   for (std::size_t t = 0; t < tensors_.size(); ++t) {

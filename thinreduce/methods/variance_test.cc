@@ -107,7 +107,8 @@ TEST(Variance, EqualsThePlainAlgorithm) {
   };
   for (const Case& one : cases) {
     for (const int world : {1, 2, 4, 7}) {
-      for (const std::size_t elements : {std::size_t{1}, std::size_t{5}, std::size_t{1009}, std::size_t{4099}}) {
+      for (const std::size_t elements :
+           {std::size_t{1}, std::size_t{5}, std::size_t{1009}, std::size_t{4099}}) {
         SCOPED_TRACE(testing::Message()
                      << one.spec << ", " << world << " ranks, " << elements << " elements");
         TestWorld ranks(world, one.spec, elements);
@@ -189,8 +190,8 @@ TEST(Variance, NothingIsLostInAThousandSteps) {
 }
 
 // On one fresh batch of B samples the rule r^2 > alpha v is the t-test of "the mean is 0" with
-// t^2 = R (B - 1) / (B - R), R = r^2 / v: the element is sent if and only if t^2 is above what alpha
-// gives in the place of R.
+// t^2 = R (B - 1) / (B - R), R = r^2 / v: the element is sent if and only if t^2 is above what
+// alpha gives in the place of R.
 TEST(Variance, TheRuleIsATTest) {
   constexpr std::size_t kElements = 3001;
   for (const double batch : {4.0, 32.0}) {
@@ -324,7 +325,8 @@ TEST(Variance, ATensorThat28BitsCannotIndexIsRefused) {
   const BucketLayout layout{
       .id = 7,
       .elements = kMostWordElements + 1,
-      .tensors = {{.name = "huge", .shape = {1, static_cast<std::int64_t>(kMostWordElements) + 1}}}};
+      .tensors = {
+          {.name = "huge", .shape = {1, static_cast<std::int64_t>(kMostWordElements) + 1}}}};
   try {
     (void)Spec::parse("variance:index=28bit").make({.layout = layout});
     ADD_FAILURE() << "accepted";
