@@ -12,31 +12,12 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <string>
 #include <vector>
 
-#include "apps/train/watched_layers.h"
 #include "thinreduce/methods/bucket.h"
 
 namespace thinreduce::train {
-
-// Where a layer's second moments are added; `bias` may be undefined.
-struct LayerMoments {
-  torch::Tensor weight;
-  torch::Tensor bias;
-};
-
-// `input` (batch, ..., in), `delta` (batch, ..., out). With nothing between, the square of a
-// product is the product of the squares: one more matrix product. Otherwise each sample sums over
-// its positions first.
-void add_linear_moments(const torch::Tensor& input, const torch::Tensor& delta,
-                        LayerMoments moments);
-
-// As a layer keeps them.
-using ConvOptions = torch::nn::detail::ConvNdOptions<2>;
-
-// `input` (batch, channels, height, width). Strides, padding with zeros, dilation and groups.
-void add_conv_moments(const torch::Tensor& input, const torch::Tensor& delta,
-                      const ConvOptions& options, LayerMoments moments);
 
 // The second moments of all watched layers of a model, laid out as its gradients are.
 class SecondMoments {
@@ -53,7 +34,9 @@ class SecondMoments {
   [[nodiscard]] std::span<const float> of(const BucketLayout& layout) const;
 
  private:
-  void watch(bool on);
+  // work(layer, name) for every layer that can be watched.
+  template <typename Work>
+  void for_layers(Work&& work);
 
   torch::nn::Module& model_;
   std::map<std::uint32_t, torch::Tensor> buckets_;   // by id

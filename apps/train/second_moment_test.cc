@@ -5,6 +5,7 @@
 
 #include "apps/train/gradient_buckets.h"
 #include "apps/train/models.h"
+#include "apps/train/watched_layers.h"
 
 namespace thinreduce::train {
 namespace {
@@ -12,6 +13,13 @@ namespace {
 namespace nn = torch::nn;
 
 using Moments = std::vector<torch::Tensor>;  // in the order of the parameters
+
+void expect_near(const torch::Tensor& found, const torch::Tensor& expected,
+                 const std::string& what) {
+  const double largest = expected.abs().max().item<double>();
+  EXPECT_GT(largest, 0) << what;
+  EXPECT_LT((found - expected).abs().max().item<double>(), 2e-5 * largest) << what;
+}
 
 // `loss(first, count)` is that of samples [first, first + count), divided by the whole batch.
 template <typename Loss>
@@ -55,12 +63,12 @@ template <typename Loss>
 void expect_same(nn::Module& model, std::int64_t batch, Loss&& loss) {
   const Moments expected = brute_force(model, batch, loss);
   const Moments found = watched(model, batch, loss);
-  const auto names = model.named_parameters();
+  // The gradients of watched layers, which the last backward has left, are torch's own too.
+  const auto gradients = torch::autograd::grad({loss(0, batch)}, model.parameters());
+  const auto parameters = model.named_parameters();
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    const double largest = expected[i].max().item<double>();
-    EXPECT_GT(largest, 0);
-    EXPECT_LT((found[i] - expected[i]).abs().max().item<double>(), 2e-5 * largest)
-        << names[i].key();
+    expect_near(found[i], expected[i], "second moment of " + parameters[i].key());
+    expect_near(parameters[i].value().grad(), gradients[i], "gradient of " + parameters[i].key());
   }
 }
 
@@ -153,8 +161,8 @@ TEST(SecondMoment, NetworksWithTheMeanLoss) {
   }
 }
 
-// With batch norm the parts of the samples still add up: where all samples are equal and the batch
-// is the sample repeated, each part is the gradient divided by the batch size.
+// With batch norm there is no sample on its own, but parts that add up to the gradient obey Cauchy
+// and Schwarz.
 TEST(SecondMoment, IsAtLeastTheSquareOfTheMeanByTheBatch) {
   const auto network = make_network("vgg-small", 3);
   constexpr std::int64_t kBatch = 6;
@@ -168,7 +176,7 @@ TEST(SecondMoment, IsAtLeastTheSquareOfTheMeanByTheBatch) {
       if (tensor.shape.size() < 2) continue;  // batch norm's, among others
       double least = 0, found = 0;
       for (std::size_t i = tensor.offset; i < tensor.offset + tensor.elements(); ++i) {
-        // Cauchy and Schwarz: (sum of the parts)^2 <= batch * sum of their squares.
+        // (sum of the parts)^2 <= batch * sum of their squares
         EXPECT_LE(values[i] * values[i], kBatch * moment[i] * 1.001F + 1e-12F) << tensor.name;
         least += values[i] * values[i];
         found += moment[i];
@@ -184,15 +192,19 @@ TEST(SecondMoment, IsAtLeastTheSquareOfTheMeanByTheBatch) {
   EXPECT_EQ(compared, 8U);
 }
 
-// Nobody watches after SecondMoments is gone.
-TEST(SecondMoment, StopsWatching) {
-  Alone<Linear> model(Linear(3, 2));
+// Evaluation is not watched, nor is anything after SecondMoments is gone.
+TEST(SecondMoment, IsOnlyForTraining) {
+  Alone<Conv2d> model(Conv2d(nn::Conv2dOptions(2, 3, 3)));
+  GradientBuckets buckets(model, 1000, 0);
+  const auto images = torch::ones({2, 2, 5, 5});
   {
-    GradientBuckets buckets(model, 1000, 0);
     SecondMoments moments(model, buckets.layouts());
+    EXPECT_NE(model.layer->forward(images).grad_fn()->name().find("WatchedConvolution"),
+              std::string::npos);
+    const torch::NoGradGuard no_gradients;
+    EXPECT_FALSE(model.layer->forward(images).requires_grad());
   }
-  model.layer->forward(torch::ones({2, 3})).sum().backward();  // would write to freed memory
-  SUCCEED();
+  EXPECT_EQ(model.layer->forward(images).grad_fn()->name(), "ConvolutionBackward0");
 }
 
 }  // namespace

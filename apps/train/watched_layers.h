@@ -1,41 +1,42 @@
-// Linear and convolution layers that can be watched: in backward, somebody gets to see what went in
-// and the gradient of what came out.
+// Linear and convolution layers that can add up the second moments of their gradients in backward;
+// second_moment.h says what those are. Unwatched, they are torch's own layers.
 #pragma once
 
 #include <torch/torch.h>
 
-#include <functional>
-#include <utility>
+#include <optional>
 
 namespace thinreduce::train {
 
-// Called on the thread of backward, before the layer's own gradients exist.
-using Watcher = std::function<void(const torch::Tensor& input, const torch::Tensor& delta)>;
-
-template <typename Layer>
-class WatchedLayer : public Layer {
- public:
-  using Layer::Layer;
-
-  torch::Tensor forward(const torch::Tensor& input) {
-    auto output = Layer::forward(input);
-    if (watcher_ && output.requires_grad()) {
-      output.register_hook([this, seen = input.detach()](const torch::Tensor& delta) {
-        if (watcher_) watcher_(seen, delta);
-      });
-    }
-    return output;
-  }
-  // Empty: nobody watches, at no cost.
-  void watch(Watcher watcher) { watcher_ = std::move(watcher); }
-
- private:
-  Watcher watcher_;
+// Where a layer adds its second moments; `bias` may be undefined.
+struct LayerMoments {
+  torch::Tensor weight;
+  torch::Tensor bias;
 };
 
-using LinearImpl = WatchedLayer<torch::nn::LinearImpl>;
-using Conv2dImpl = WatchedLayer<torch::nn::Conv2dImpl>;
+class LinearImpl : public torch::nn::LinearImpl {
+ public:
+  using torch::nn::LinearImpl::LinearImpl;
+  torch::Tensor forward(const torch::Tensor& input);
+  // From the next forward on; nullopt: no more. This layer must outlive the backward.
+  void watch(std::optional<LayerMoments> moments) { moments_ = std::move(moments); }
+
+ private:
+  std::optional<LayerMoments> moments_;
+};
 TORCH_MODULE(Linear);
+
+// Watched, it computes each sample's own gradient; the gradient is their sum, so it costs no
+// second computation.
+class Conv2dImpl : public torch::nn::Conv2dImpl {
+ public:
+  using torch::nn::Conv2dImpl::Conv2dImpl;
+  torch::Tensor forward(const torch::Tensor& input);
+  void watch(std::optional<LayerMoments> moments) { moments_ = std::move(moments); }
+
+ private:
+  std::optional<LayerMoments> moments_;
+};
 TORCH_MODULE(Conv2d);
 
 }  // namespace thinreduce::train
