@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "thinreduce/error.h"
 #include "thinreduce/wire/bytes.h"
 
 namespace thinreduce {
@@ -85,14 +84,23 @@ void check_agreement(const std::vector<Statement>& statements) {
   for (std::size_t rank = 0; rank < statements.size(); ++rank) {
     const Statement& statement = statements[rank];
     if (statement.numbers == Numbers::good) continue;
-    const bool gradient = statement.numbers == Numbers::gradient_not_finite;
-    throw Error(
-        ErrorCode::bad_input,
-        fmt::format("bucket {}, step {}: the {} of rank {} is {} at index {}; nothing was "
-                    "reduced",
-                    statement.id.bucket, statement.id.step, gradient ? "gradient" : "second moment",
-                    rank, gradient ? "NaN or Inf" : "negative, NaN or Inf", statement.first_bad));
+    if (statement.numbers == Numbers::gradient_not_finite) {
+      throw nonfinite_gradient(statement.id, static_cast<int>(rank), statement.first_bad,
+                               "nothing was reduced");
+    }
+    throw Error(ErrorCode::bad_input,
+                fmt::format("bucket {}, step {}: the second moment of rank {} is negative, NaN or "
+                            "Inf at index {}; nothing was reduced",
+                            statement.id.bucket, statement.id.step, rank, statement.first_bad));
   }
+}
+
+Error nonfinite_gradient(const FrameId& id, int rank, std::uint64_t index,
+                         std::string_view consequence) {
+  return Error(
+      ErrorCode::bad_input,
+      fmt::format("bucket {}, step {}: the gradient of rank {} is NaN or Inf at index {}; {}",
+                  id.bucket, id.step, rank, index, consequence));
 }
 
 Agreement::Agreement(Transport& transport, const Statement& own)

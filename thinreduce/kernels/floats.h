@@ -20,6 +20,10 @@ void maximum(std::span<float> most, std::span<const float> in);
 // Index of the first that can't be a sum of squares: negative, NaN or Inf.
 [[nodiscard]] std::size_t first_no_square(std::span<const float> values);
 
+// add_scale, and the index of the first NaN or Inf that was in `sum` before.
+[[nodiscard]] std::size_t add_scale_checked(std::span<float> sum, std::span<const float> in,
+                                            float scale);
+
 // What defines the results above.
 namespace reference {
 void add(std::span<float> sum, std::span<const float> in);
@@ -28,6 +32,8 @@ void scale(std::span<float> values, float scale);
 void maximum(std::span<float> most, std::span<const float> in);
 [[nodiscard]] std::size_t first_nonfinite(std::span<const float> values);
 [[nodiscard]] std::size_t first_no_square(std::span<const float> values);
+[[nodiscard]] std::size_t add_scale_checked(std::span<float> sum, std::span<const float> in,
+                                            float scale);
 }  // namespace reference
 
 }  // namespace thinreduce::kernels
