@@ -87,6 +87,8 @@ class RankBench {
     Report last;
     bool identical = true;
     Json whole;
+    second_moment_.resize(spec.info->second_moment ? options_.floats : 0);
+    synthetic_second_moment(second_moment_);
     // Over all compressed steps, since what a method holds back in one step it sends in another.
     std::vector<float> applied(keeps_books ? options_.floats : 0);
     std::vector<float> wanted(keeps_books ? options_.floats : 0);
@@ -101,7 +103,7 @@ class RankBench {
       Progress progress(spec.full_text(), static_cast<std::size_t>(steps) + cycle_steps, quiet_);
       for (int step = 0; step < steps; ++step) {
         synthetic_gradient({transport_->rank(), static_cast<std::uint64_t>(step)}, values_);
-        const double took = timed([&] { last = session.reduce(0, values_); });
+        const double took = timed([&] { last = reduce(session); });
         if (step >= warmup) seconds.push_back(took);
         const auto hashes = share(*transport_, options_.launch.timeout,
                                   checksum(std::as_bytes(std::span(values_))));
@@ -123,6 +125,11 @@ class RankBench {
                      {"cycle", whole}});
   }
 
+  Report reduce(Session& session) {
+    const BucketLayout layout{.id = 0, .elements = values_.size(), .tensors = {}};
+    return session.submit(layout, values_, second_moment_).get();
+  }
+
   // Means over as many steps as it takes until the method's pattern repeats.
   Json measure_cycle(Session& session, std::uint64_t steps, Progress& progress) {
     double seconds = 0;
@@ -130,7 +137,7 @@ class RankBench {
     for (std::uint64_t step = 0; step < steps; ++step) {
       synthetic_gradient({transport_->rank(), 1'000'000 + step}, values_);
       Report report;
-      seconds += timed([&] { report = session.reduce(0, values_); });
+      seconds += timed([&] { report = reduce(session); });
       sent += report.bytes_sent;
       progress.advance();
     }
@@ -254,6 +261,7 @@ class RankBench {
   const BenchReduceOptions& options_;
   std::shared_ptr<Transport> transport_;
   std::vector<float> values_;
+  std::vector<float> second_moment_;  // for methods that read one
   bool quiet_;
   double fp32_seconds_ = 0;
   std::optional<double> reference_seconds_;

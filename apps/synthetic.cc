@@ -1,5 +1,6 @@
 #include "apps/synthetic.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 
@@ -16,18 +17,36 @@ float bell(std::uint64_t bits) {
   return static_cast<float>(sum - 2 * 65535) / kDeviation;
 }
 
+constexpr std::size_t kRow = 1024;
+
+// Rows of one layer differ by a factor of up to 8; the typical gradient is about 1e-3.
+float row_magnitude(std::size_t start) {
+  return std::ldexp(1e-3F, -static_cast<int>(mix(start) % 4));
+}
+
 }  // namespace
 
 void synthetic_gradient(GradientKey key, std::span<float> values) {
-  constexpr std::size_t kRow = 1024;
   const std::uint64_t shared = mix(key.step * 2 + 1);
   const std::uint64_t own = mix(shared + static_cast<std::uint64_t>(key.rank) + 1);
   for (std::size_t start = 0; start < values.size(); start += kRow) {
-    // Rows of one layer differ by a factor of up to 8; the typical gradient is about 1e-3.
-    const float magnitude = std::ldexp(1e-3F, -static_cast<int>(mix(start) % 4));
+    const float magnitude = row_magnitude(start);
     const std::size_t end = std::min(values.size(), start + kRow);
     for (std::size_t i = start; i < end; ++i) {
       values[i] = magnitude * (bell(mix(shared ^ i)) + bell(mix(own ^ i)));
+    }
+  }
+}
+
+void synthetic_second_moment(std::span<float> values) {
+  // The two bells of a gradient have a mean square of 2.
+  constexpr float kMost = 128 * 2;
+  for (std::size_t start = 0; start < values.size(); start += kRow) {
+    const float magnitude = row_magnitude(start);
+    const std::size_t end = std::min(values.size(), start + kRow);
+    for (std::size_t i = start; i < end; ++i) {
+      const auto even = static_cast<float>(mix(~static_cast<std::uint64_t>(i)) >> 40U) * 0x1p-24F;
+      values[i] = magnitude * magnitude * kMost * even;
     }
   }
 }

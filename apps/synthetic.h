@@ -15,4 +15,8 @@ struct GradientKey {
 // The same key gives the same values everywhere.
 void synthetic_gradient(GradientKey key, std::span<float> values);
 
+// A second moment that fits such gradients: per element, up to 128 times the mean square of the
+// gradient, evenly spread. So a step's gradient stands out against it at one element in a hundred.
+void synthetic_second_moment(std::span<float> values);
+
 }  // namespace thinreduce::apps

@@ -13,15 +13,16 @@ namespace thinreduce::testing_support {
 
 struct SyntheticRun {
   std::string method = "fp32";
-  double ratio = 1;                                  // how much smaller the payload is
-  double encode = 0;                                 // seconds a step
-  double decode = 0;                                 // seconds a step
-  double learning = 1;                               // speed of learning
-  double best = 0.99;                                // the accuracy it ends near
-  int steps = 468;                                   // of the whole run
-  int stop = -1;                                     // a step to stop at, or -1
-  std::string status = "finished";                   // "" for no summary
-  nlohmann::json config = nlohmann::json::object();  // settings that differ from the usual
+  double ratio = 1;                                      // how much smaller the payload is
+  double encode = 0;                                     // seconds a step
+  double decode = 0;                                     // seconds a step
+  double learning = 1;                                   // speed of learning
+  double best = 0.99;                                    // the accuracy it ends near
+  int steps = 468;                                       // of the whole run
+  int stop = -1;                                         // a step to stop at, or -1
+  std::string status = "finished";                       // "" for no summary
+  nlohmann::json config = nlohmann::json::object();      // settings that differ from the usual
+  nlohmann::json statistics = nlohmann::json::object();  // of every step
 };
 
 inline void write_file(const std::filesystem::path& file, const std::string& text) {
@@ -100,7 +101,7 @@ inline std::filesystem::path write_run(const std::filesystem::path& folder,
                               {"wait", wait}}},
                             {"bytes_sent", sent},
                             {"payload_bytes", payload},
-                            {"statistics", nlohmann::json::object()}}
+                            {"statistics", run.statistics}}
                  .dump()
           << "\n";
     if (step % every != 0 && step != last) continue;

@@ -8,6 +8,7 @@
 #include <exception>
 #include <memory>
 #include <random>
+#include <span>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -54,7 +55,9 @@ class TestWorld {
         Exchange exchange(*transports_[rank], Seconds(20), id);
         thrown[rank] = nullptr;
         try {
-          methods_[rank]->reduce(Bucket{layout_, values[rank], {}}, exchange);
+          const auto moment = second_moments.empty() ? std::span<const float>()
+                                                     : std::span<const float>(second_moments[rank]);
+          methods_[rank]->reduce(Bucket{layout_, values[rank], moment}, exchange);
         } catch (const std::exception& error) {
           thrown[rank] = std::current_exception();
           exchange.transport().abandon(error.what());
@@ -108,6 +111,7 @@ class TestWorld {
   std::uint64_t step_ = 0;
 
  public:
+  PerRank second_moments;  // handed in with the values, unless empty
   std::vector<std::exception_ptr> thrown;
   std::vector<std::map<std::string, double>> statistics;
   std::vector<std::uint64_t> payload_bytes;

@@ -58,6 +58,12 @@ JsonObject JsonObject::object(const char* key) const {
   return {value == nullptr ? json::object() : *value, fmt::format("{} \"{}\"", where_, key)};
 }
 
+std::map<std::string, double> JsonObject::numbers() const {
+  std::map<std::string, double> all;
+  for (const auto& item : value_.items()) all[item.key()] = number(item.key().c_str());
+  return all;
+}
+
 void JsonObject::require(const char* key) const {
   if (find(key) == nullptr) fail(fmt::format("\"{}\" is missing", key));
 }

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -17,6 +18,8 @@ class JsonObject {
   [[nodiscard]] double number(const char* key) const;
   [[nodiscard]] std::string text(const char* key) const;
   [[nodiscard]] JsonObject object(const char* key) const;
+  // All keys, each a number or null.
+  [[nodiscard]] std::map<std::string, double> numbers() const;
   [[nodiscard]] const nlohmann::json* find(const char* key) const;
   // Error unless `key` is there.
   void require(const char* key) const;

@@ -8,6 +8,7 @@
 #include "apps/report/assets.h"
 #include "apps/report/overview.h"
 #include "apps/report/series.h"
+#include "apps/report/statistics.h"
 #include "thinreduce/error.h"
 
 namespace thinreduce::apps {
@@ -157,6 +158,7 @@ std::string make_page(const std::vector<RunRecord>& runs, const std::vector<Summ
               {{"TITLE", escape_html(title(runs))},
                {"OVERVIEW", overview(runs)},
                {"SUMMARY", summary_table(rows)},
+               {"STATISTICS", statistics_section(runs, rows)},
                {"LOSS_WINDOW", fmt::format("{}", window)},
                {"RATE_DISTORTION", codec.empty() ? "" : std::string(assets::kRateDistortionHtml)},
                {"DATA", script_json(chart_data(runs, rows, codec))},

@@ -12,6 +12,7 @@
 #include "apps/report/overview.h"
 #include "apps/report/page.h"
 #include "apps/report/series.h"
+#include "apps/report/statistics.h"
 #include "tests/synthetic_runs.h"
 #include "thinreduce/error.h"
 
@@ -365,6 +366,25 @@ TEST(Page, HasAllItNeedsInside) {
   EXPECT_LE(data["runs"][0]["loss"]["x"].size(), kPointsOfACurve);
   EXPECT_GT(data["runs"][0]["loss"]["x"].size(), kPointsOfACurve / 2);
   EXPECT_LT(page.size(), 200'000U);
+}
+
+TEST(Page, TellsWhatTheMethodsTell) {
+  const Folder folder;
+  std::vector<RunRecord> runs{read_run(write_run(folder / "fp32", {}))};
+  EXPECT_THAT(make_page(runs, summarise(runs), {}), Not(HasSubstr("id=\"statistics\"")));
+  runs.push_back(read_run(write_run(
+      folder / "told",
+      {.method = "variance", .steps = 40, .statistics = {{"sent", 0.25}, {kHostile, nullptr}}})));
+  for (std::size_t i = 36; i < 40; ++i) runs[1].steps[i].statistics["sent"] = 0.5;
+  const auto told = statistics_of(runs[1]);
+  ASSERT_EQ(told.size(), 1U);  // null is nothing told
+  EXPECT_EQ(told[0].name, "sent");
+  EXPECT_DOUBLE_EQ(told[0].mean, 0.275);
+  EXPECT_DOUBLE_EQ(told[0].late, 0.5);
+  runs[1].steps[0].statistics[kHostile] = 1;
+  const std::string page = make_page(runs, summarise(runs), {});
+  EXPECT_THAT(page, HasSubstr("<td>sent</td><td>0.275</td><td>0.5</td>"));
+  EXPECT_THAT(page, Not(HasSubstr("<img")));
 }
 
 TEST(Page, ShowsHostileTextAsText) {

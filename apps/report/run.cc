@@ -55,7 +55,8 @@ RunStep read_step(const JsonObject& json) {
           .decode = stages.number("decode"),
           .wait = stages.number("wait"),
           .bytes_sent = json.number("bytes_sent"),
-          .payload_bytes = json.number("payload_bytes")};
+          .payload_bytes = json.number("payload_bytes"),
+          .statistics = json.object("statistics").numbers()};
 }
 
 RunEvaluation read_evaluation(const JsonObject& json) {

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,6 +48,7 @@ struct RunStep {
   double wait = kMissing;
   double bytes_sent = kMissing;
   double payload_bytes = kMissing;
+  std::map<std::string, double> statistics;  // what the method tells, by name
 };
 
 struct RunEvaluation {

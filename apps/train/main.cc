@@ -9,6 +9,7 @@
 
 #include "apps/terminal.h"
 #include "apps/train/bench_plain.h"
+#include "apps/train/bench_second_moment.h"
 #include "apps/train/dataset.h"
 #include "apps/train/model_info.h"
 #include "apps/train/run_folder.h"
@@ -35,6 +36,7 @@ struct Arguments {
   double timeout = 120;
   bool fetch_only = false;
   bool bench_plain = false;
+  bool bench_second_moment = false;
 };
 
 void add_options(CLI::App& app, Arguments& arguments) {
@@ -113,6 +115,8 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_flag("--fetch-only", arguments.fetch_only, "get the images and stop");
   app.add_flag("--bench-plain", arguments.bench_plain,
                "time --steps steps of one rank against the same loop without thinreduce");
+  app.add_flag("--bench-second-moment", arguments.bench_second_moment,
+               "time --steps backward passes of one rank with and without per-sample squares");
   app.add_flag("--json", options.json, "print the summary as JSON, for scripts");
 }
 
@@ -168,6 +172,7 @@ int run(int argc, char** argv) {
   }
   check(options);
 
+  if (arguments.bench_second_moment) return bench_second_moment(options);
   SharedData data;
   if (arguments.fetch_only) {
     data.get(options);

@@ -3,19 +3,20 @@
 #include <mutex>
 
 #include "apps/train/model_info.h"
+#include "apps/train/watched_layers.h"
 
 namespace thinreduce::train {
 namespace {
 
 namespace nn = torch::nn;
 
-nn::Conv2d conv(int in, int out, int kernel, int stride = 1) {
-  return nn::Conv2d(nn::Conv2dOptions(in, out, kernel).stride(stride).padding(kernel / 2));
+Conv2d conv(int in, int out, int kernel, int stride = 1) {
+  return Conv2d(nn::Conv2dOptions(in, out, kernel).stride(stride).padding(kernel / 2));
 }
 
 // Batch norm follows, so a bias would be without effect.
-nn::Conv2d conv3x3(int in, int out, int stride = 1) {
-  return nn::Conv2d(nn::Conv2dOptions(in, out, 3).stride(stride).padding(1).bias(false));
+Conv2d conv3x3(int in, int out, int stride = 1) {
+  return Conv2d(nn::Conv2dOptions(in, out, 3).stride(stride).padding(1).bias(false));
 }
 
 // Two 5x5 convolutions and two layers of neurons: LeNet-5's shape at today's width.
@@ -34,10 +35,10 @@ class LeNet final : public Network {
   }
 
  private:
-  nn::Conv2d conv1_ = conv(1, 32, 5);
-  nn::Conv2d conv2_ = conv(32, 64, 5);
-  nn::Linear fc1_{7 * 7 * 64, 512};
-  nn::Linear fc2_{512, 10};
+  Conv2d conv1_ = conv(1, 32, 5);
+  Conv2d conv2_ = conv(32, 64, 5);
+  Linear fc1_{7 * 7 * 64, 512};
+  Linear fc2_{512, 10};
 };
 
 class Fc300100 final : public Network {
@@ -52,9 +53,9 @@ class Fc300100 final : public Network {
   }
 
  private:
-  nn::Linear fc1_{28 * 28, 300};
-  nn::Linear fc2_{300, 100};
-  nn::Linear fc3_{100, 10};
+  Linear fc1_{28 * 28, 300};
+  Linear fc2_{300, 100};
+  Linear fc3_{100, 10};
 };
 
 // Two convolutions and three layers of neurons on crops of 24 x 24, without the local response
@@ -75,11 +76,11 @@ class CifarNet final : public Network {
   }
 
  private:
-  nn::Conv2d conv1_ = conv(3, 64, 5);
-  nn::Conv2d conv2_ = conv(64, 64, 5);
-  nn::Linear fc1_{6 * 6 * 64, 384};
-  nn::Linear fc2_{384, 192};
-  nn::Linear fc3_{192, 10};
+  Conv2d conv1_ = conv(3, 64, 5);
+  Conv2d conv2_ = conv(64, 64, 5);
+  Linear fc1_{6 * 6 * 64, 384};
+  Linear fc2_{384, 192};
+  Linear fc3_{192, 10};
 };
 
 // Three pairs of 3x3 convolutions with batch norm, then two layers of neurons.
@@ -106,8 +107,8 @@ class VggSmall final : public Network {
 
  private:
   nn::Sequential features_;
-  nn::Linear fc1_{128 * 4 * 4, 512};
-  nn::Linear fc2_{512, 10};
+  Linear fc1_{128 * 4 * 4, 512};
+  Linear fc2_{512, 10};
 };
 
 // Two 3x3 convolutions beside a shortcut without parameters: where the block halves the image and
@@ -135,9 +136,9 @@ class BlockImpl final : public nn::Module {
 
  private:
   int added_;
-  nn::Conv2d conv1_;
+  Conv2d conv1_;
   nn::BatchNorm2d norm1_;
-  nn::Conv2d conv2_;
+  Conv2d conv2_;
   nn::BatchNorm2d norm2_;
 };
 TORCH_MODULE(Block);
@@ -169,10 +170,10 @@ class ResNet final : public Network {
   }
 
  private:
-  nn::Conv2d conv1_ = conv3x3(3, 16);
+  Conv2d conv1_ = conv3x3(3, 16);
   nn::BatchNorm2d norm1_{16};
   nn::Sequential stages_;
-  nn::Linear fc_{64, 10};
+  Linear fc_{64, 10};
 };
 
 std::shared_ptr<Network> build(const std::string& model) {

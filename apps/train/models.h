@@ -1,4 +1,5 @@
-// The networks, by name. Parameters depend on the seed only.
+// The networks, by name. Parameters depend on the seed only. Their linear and convolution layers
+// can be watched.
 #pragma once
 
 #include <torch/torch.h>

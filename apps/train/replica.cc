@@ -12,8 +12,10 @@
 #include "apps/train/model_info.h"
 #include "apps/train/models.h"
 #include "apps/train/optimizer.h"
+#include "apps/train/second_moment.h"
 #include "thinreduce/collective/broadcast.h"
 #include "thinreduce/error.h"
+#include "thinreduce/methods/registry.h"
 #include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/checksum.h"
 
@@ -65,6 +67,9 @@ class Replica::Torch {
       if (buffer.is_floating_point()) buffers_.push_back(buffer);
     }
     buckets_ = std::make_unique<GradientBuckets>(*network_, options.bucket_floats, kFirstBucket);
+    if (Spec::parse(options.method).info->second_moment) {
+      moments_ = std::make_unique<SecondMoments>(*network_, buckets_->layouts());
+    }
     images_ = input(options.batch);
     labels_ = torch::empty({static_cast<std::int64_t>(options.batch)}, torch::kLong);
     session_ = std::make_unique<Session>(transport_, session_options(options));
@@ -170,6 +175,7 @@ class Replica::Torch {
     const auto start = Clock::now();
     broadcast_buffers();
     batches_.training(settings.step, floats(images_), numbers(labels_));
+    if (moments_) moments_->begin();
     const auto loss = torch::nn::functional::cross_entropy(network_->forward(images_), labels_);
     // The news needs no time of its own: it travels while backward goes on.
     float news[2]{loss.item<float>(), settings.stop ? 1.0F : 0.0F};
@@ -177,7 +183,8 @@ class Replica::Torch {
     pending.push_back(session_->submit({.id = kNewsBucket, .elements = 2, .tensors = {}}, news));
     buckets_->begin([&](const BucketLayout& layout, std::span<float> values) {
       if (settings.record != nullptr) settings.record->write(settings.step + 1, layout, values);
-      pending.push_back(session_->submit(layout, values));
+      pending.push_back(session_->submit(
+          layout, values, moments_ ? moments_->of(layout) : std::span<const float>()));
     });
     std::exception_ptr failed;
     try {
@@ -252,6 +259,7 @@ class Replica::Torch {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::vector<torch::Tensor> buffers_;
   std::unique_ptr<GradientBuckets> buckets_;
+  std::unique_ptr<SecondMoments> moments_;  // when the method wants them
   torch::Tensor images_;
   torch::Tensor labels_;
   std::unique_ptr<Session> session_;  // last: it finishes what uses the rest

@@ -37,7 +37,7 @@ struct RankFigures {
 
 // What a run may write, at most about: two checkpoints, and the lines.
 std::uint64_t space_needed(const TrainOptions& options, int ranks) {
-  constexpr std::uint64_t kLine = 600;
+  constexpr std::uint64_t kLine = 1000;
   const std::uint64_t model = find_model(options.model).parameters * sizeof(float);
   const std::uint64_t optimizer = options.optimizer == "adam" ? 2 : 1;
   const std::uint64_t checkpoint =

@@ -29,7 +29,7 @@ void same_on_all(const std::vector<Statement>& statements, const char* what, con
 StatementBytes encode_statement(const Statement& statement, int rank) {
   StatementBytes bytes{};
   const auto payload = std::span(bytes).subspan(kFrameHeaderBytes);
-  store_value<std::uint32_t>(payload, 0, statement.finite ? 0 : 1);
+  store_value(payload, 0, static_cast<std::uint32_t>(statement.numbers));
   store_value<std::uint32_t>(payload, 4, statement.id.method);
   store_value(payload, 8, statement.first_bad);
   store_value(payload, 16, statement.fingerprint);
@@ -47,7 +47,8 @@ Statement decode_statement(const StatementBytes& bytes, int rank) {
   check_payload(header, payload);
   const auto status = load_value<std::uint32_t>(payload, 0);
   const auto method = load_value<std::uint32_t>(payload, 4);
-  if (header.id.method != 0 || status > 1 || method > 0xFFFF) {
+  if (header.id.method != 0 ||
+      status > static_cast<std::uint32_t>(Numbers::second_moment_no_square) || method > 0xFFFF) {
     throw Error(ErrorCode::bad_frame,
                 fmt::format("rank {} sent an agreement of method {}, status {}, serving method {}: "
                             "no such thing",
@@ -56,7 +57,7 @@ Statement decode_statement(const StatementBytes& bytes, int rank) {
   Statement statement;
   statement.id = header.id;
   statement.id.method = static_cast<std::uint16_t>(method);
-  statement.finite = status == 0;
+  statement.numbers = static_cast<Numbers>(status);
   statement.first_bad = load_value<std::uint64_t>(payload, 8);
   statement.fingerprint = load_value<std::uint64_t>(payload, 16);
   statement.last_result = load_value<std::uint64_t>(payload, 24);
@@ -81,9 +82,16 @@ void check_agreement(const std::vector<Statement>& statements) {
               "the ranks have drifted apart; restart from a checkpoint",
               [](auto& s) { return s.last_result; });
   for (std::size_t rank = 0; rank < statements.size(); ++rank) {
-    if (statements[rank].finite) continue;
-    throw nonfinite_gradient(statements[rank].id, static_cast<int>(rank),
-                             statements[rank].first_bad, "nothing was reduced");
+    const Statement& statement = statements[rank];
+    if (statement.numbers == Numbers::good) continue;
+    if (statement.numbers == Numbers::gradient_not_finite) {
+      throw nonfinite_gradient(statement.id, static_cast<int>(rank), statement.first_bad,
+                               "nothing was reduced");
+    }
+    throw Error(ErrorCode::bad_input,
+                fmt::format("bucket {}, step {}: the second moment of rank {} is negative, NaN or "
+                            "Inf at index {}; nothing was reduced",
+                            statement.id.bucket, statement.id.step, rank, statement.first_bad));
   }
 }
 

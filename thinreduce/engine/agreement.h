@@ -16,10 +16,17 @@
 
 namespace thinreduce {
 
+// What a rank says about its bucket's numbers.
+enum class Numbers : std::uint32_t {
+  good = 0,
+  gradient_not_finite = 1,
+  second_moment_no_square = 2,  // negative, NaN or Inf
+};
+
 struct Statement {
   FrameId id;  // id.method: the method that will serve the bucket
-  bool finite = true;
-  std::uint64_t first_bad = 0;    // index of the first NaN or Inf when not finite
+  Numbers numbers = Numbers::good;
+  std::uint64_t first_bad = 0;    // index of the first bad one when they are not good
   std::uint64_t fingerprint = 0;  // Method::fingerprint()
   std::uint64_t last_result = 0;  // hash of the bucket's last mean, or 0
 };

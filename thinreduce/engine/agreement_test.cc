@@ -10,21 +10,29 @@ namespace {
 
 Statement statement() {
   return {.id = {.method = 3, .bucket = 1, .step = 5, .elements = 100, .spec_hash = 77},
-          .finite = true,
+          .numbers = Numbers::good,
           .first_bad = 100,
           .fingerprint = 11,
           .last_result = 22};
 }
 
 TEST(Statement, RoundTrips) {
-  Statement out = statement();
-  out.finite = false;
-  const Statement in = decode_statement(encode_statement(out, 4), 4);
-  EXPECT_EQ(in.id, out.id);
-  EXPECT_EQ(in.finite, out.finite);
-  EXPECT_EQ(in.first_bad, out.first_bad);
-  EXPECT_EQ(in.fingerprint, out.fingerprint);
-  EXPECT_EQ(in.last_result, out.last_result);
+  for (const auto numbers :
+       {Numbers::good, Numbers::gradient_not_finite, Numbers::second_moment_no_square}) {
+    Statement out = statement();
+    out.numbers = numbers;
+    const Statement in = decode_statement(encode_statement(out, 4), 4);
+    EXPECT_EQ(in.id, out.id);
+    EXPECT_EQ(in.numbers, out.numbers);
+    EXPECT_EQ(in.first_bad, out.first_bad);
+    EXPECT_EQ(in.fingerprint, out.fingerprint);
+    EXPECT_EQ(in.last_result, out.last_result);
+  }
+  Statement unknown = statement();
+  unknown.numbers = static_cast<Numbers>(3);
+  EXPECT_NE(thrown_text(ErrorCode::bad_frame,
+                        [&] { (void)decode_statement(encode_statement(unknown, 4), 4); }),
+            "");
 }
 
 TEST(Statement, EveryFlippedBitIsRefused) {
@@ -62,10 +70,20 @@ TEST(Agreement, NamesWhatDiffersTheRankAndBothValues) {
 
 TEST(Agreement, NamesTheFirstRankWhoseGradientIsNotFinite) {
   std::vector<Statement> ranks(4, statement());
-  ranks[3].finite = ranks[1].finite = false;
+  ranks[3].numbers = ranks[1].numbers = Numbers::gradient_not_finite;
   ranks[1].first_bad = 42;
   const auto text = thrown_text(ErrorCode::bad_input, [&] { check_agreement(ranks); });
-  EXPECT_NE(text.find("rank 1 is NaN or Inf at index 42"), std::string::npos) << text;
+  EXPECT_NE(text.find("gradient of rank 1 is NaN or Inf at index 42"), std::string::npos) << text;
+}
+
+TEST(Agreement, NamesTheFirstRankWhoseSecondMomentIsNone) {
+  std::vector<Statement> ranks(4, statement());
+  ranks[2].numbers = Numbers::second_moment_no_square;
+  ranks[2].first_bad = 43;
+  const auto text = thrown_text(ErrorCode::bad_input, [&] { check_agreement(ranks); });
+  EXPECT_NE(text.find("second moment of rank 2 is negative, NaN or Inf at index 43"),
+            std::string::npos)
+      << text;
 }
 
 }  // namespace

@@ -148,7 +148,14 @@ void Reducer::announce(Job& job) {
   statement.last_result = slot.last_result;
   statement.first_bad =
       checks_late(slot, job) ? job.values.size() : kernels::first_nonfinite(job.values);
-  statement.finite = statement.first_bad == job.values.size();
+  if (statement.first_bad < job.values.size()) {
+    statement.numbers = Numbers::gradient_not_finite;
+  } else if (spec_.info->second_moment && compresses(slot)) {
+    statement.first_bad = kernels::first_no_square(job.second_moment);
+    if (statement.first_bad < job.second_moment.size()) {
+      statement.numbers = Numbers::second_moment_no_square;
+    }
+  }
   job.agreement = std::make_unique<Agreement>(transport_, statement);
 }
 

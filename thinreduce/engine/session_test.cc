@@ -80,7 +80,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Combine(testing::Values("fp32", "bf16", "gradiveq:warmup=2", "gradiveq:warmup=2+qsgd",
                                      "gradiveq:warmup=2+dqsg", "fft", "dqsg", "dqsg:travel=gather",
                                      "ndqsg", "sketch", "sketch:momentum=0", "topk:density=0.1",
-                                     "qsgd", "terngrad", "powersgd"),
+                                     "qsgd", "terngrad", "powersgd", "variance",
+                                     "variance:tau=0.1,index=28bit"),
                      testing::Values(1, 2, 3, 4)));
 
 TEST_P(Sessions, AllRanksHoldTheSameBitsAndRawTensorsAreExact) {
@@ -182,6 +183,39 @@ TEST(Session, NanIsNamedOnAllRanksAndNothingIsTouched) {
     // The session goes on, with the step it would have had.
     auto next = gradient(4000, session.rank(), 1);
     EXPECT_EQ(session.reduce(2, next).step, 2U);
+  });
+}
+
+TEST(Session, ABadSecondMomentIsNamedOnAllRanksByMethodsThatReadIt) {
+  run_ranks(3, [](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.spec = "variance"});
+    const BucketLayout layout{.id = 2, .elements = 4000, .tensors = {}};
+    auto good = gradient(4000, session.rank(), 0);
+    std::vector<float> moment(4000, 0.01F);
+    EXPECT_EQ(session.submit(layout, good, moment).get().statistics.at("per_sample"), 1);
+    for (const float bad :
+         {-1.0F, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      auto values = gradient(4000, session.rank(), 1);
+      if (session.rank() == 1) moment[1234] = bad;
+      const auto before = values;
+      const auto text =
+          thrown_text(ErrorCode::bad_input, [&] { session.submit(layout, values, moment).get(); });
+      EXPECT_NE(text.find("second moment of rank 1"), std::string::npos) << text;
+      EXPECT_NE(text.find("index 1234"), std::string::npos) << text;
+      EXPECT_EQ(values, before);
+    }
+    // One rank without is no disagreement: it only decides what that rank itself sends.
+    moment[1234] = 0.01F;
+    auto next = gradient(4000, session.rank(), 1);
+    const std::span<const float> none;
+    EXPECT_EQ(session.submit(layout, next, session.rank() == 1 ? none : moment).get().step, 2U);
+  });
+  run_ranks(2, [](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.spec = "topk"});
+    auto values = gradient(4000, session.rank(), 0);
+    const std::vector<float> unread(4000, -1.0F);
+    EXPECT_NO_THROW(
+        session.submit({.id = 2, .elements = 4000, .tensors = {}}, values, unread).get());
   });
 }
 

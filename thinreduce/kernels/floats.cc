@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <limits>
 
 #include "thinreduce/error.h"
 
@@ -82,6 +83,25 @@ std::size_t first_nonfinite(std::span<const float> values) {
   return i + reference::first_nonfinite(values.subspan(i));
 }
 
+// -0 passes; NaN fails both comparisons.
+std::size_t first_no_square(std::span<const float> values) {
+  const hn::ScalableTag<float> d;
+  const std::size_t step = hn::Lanes(d);
+  const auto zero = hn::Zero(d);
+  const auto largest = hn::Set(d, std::numeric_limits<float>::max());
+  const auto good = [&](std::size_t at) HWY_ATTR {
+    const auto value = hn::LoadU(d, &values[at]);
+    return hn::And(hn::Le(zero, value), hn::Le(value, largest));
+  };
+  std::size_t i = 0;
+  for (; i + 4 * step <= values.size(); i += 4 * step) {
+    const auto all =
+        hn::And(hn::And(good(i), good(i + step)), hn::And(good(i + 2 * step), good(i + 3 * step)));
+    if (!hn::AllTrue(d, all)) break;
+  }
+  return i + reference::first_no_square(values.subspan(i));
+}
+
 std::size_t add_scale_checked(std::span<float> sum, std::span<const float> in, float scale) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> bits;
@@ -139,6 +159,13 @@ std::size_t add_scale_checked(std::span<float> sum, std::span<const float> in, f
   return first;
 }
 
+std::size_t first_no_square(std::span<const float> values) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!(values[i] >= 0 && values[i] <= std::numeric_limits<float>::max())) return i;
+  }
+  return values.size();
+}
+
 }  // namespace reference
 
 THINREDUCE_KERNEL(add);
@@ -146,6 +173,7 @@ THINREDUCE_KERNEL(add_scale);
 THINREDUCE_KERNEL(scale);
 THINREDUCE_KERNEL(maximum);
 THINREDUCE_KERNEL(first_nonfinite);
+THINREDUCE_KERNEL(first_no_square);
 THINREDUCE_KERNEL(add_scale_checked);
 
 void add(std::span<float> sum, std::span<const float> in) {
@@ -173,6 +201,10 @@ std::size_t first_nonfinite(std::span<const float> values) {
 std::size_t add_scale_checked(std::span<float> sum, std::span<const float> in, float scale) {
   ensure(sum.size() == in.size(), "add_scale_checked: spans of the same length");
   return THINREDUCE_CALL(add_scale_checked)(sum, in, scale);
+}
+
+std::size_t first_no_square(std::span<const float> values) {
+  return THINREDUCE_CALL(first_no_square)(values);
 }
 
 }  // namespace thinreduce::kernels

@@ -77,6 +77,8 @@ struct MethodInfo {
   // says, which such a method must have: an optimizer must not add its own, and the engine gives
   // the same momentum to what travels uncompressed. Spec::momentum() is 0 when it is turned off.
   bool momentum_inside = false;
+  // reduce() reads Bucket::second_moment when there is one; callers that can compute it should.
+  bool second_moment = false;
   std::vector<OptionInfo> options;
   std::function<std::unique_ptr<Method>(const Options&, const MethodSetup&)> make;
   // Methods that can quantize what this one sends; with any, there is `make_composed`.

@@ -18,6 +18,7 @@
 #include "thinreduce/methods/qsgd.h"
 #include "thinreduce/methods/sketch.h"
 #include "thinreduce/methods/topk.h"
+#include "thinreduce/methods/variance.h"
 
 namespace thinreduce {
 namespace {
@@ -144,8 +145,8 @@ const char* to_string(Algebra algebra) {
 
 const std::vector<MethodInfo>& methods() {
   static const std::vector<MethodInfo> all{
-      fp32_info(),   bf16_info(), gradiveq_info(), fft_info(),      dqsg_info(),     ndqsg_info(),
-      sketch_info(), topk_info(), qsgd_info(),     terngrad_info(), powersgd_info(),
+      fp32_info(),  bf16_info(),   gradiveq_info(), fft_info(),  variance_info(), dqsg_info(),
+      ndqsg_info(), sketch_info(), topk_info(),     qsgd_info(), terngrad_info(), powersgd_info(),
   };
   return all;
 }

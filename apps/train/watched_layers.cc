@@ -1,0 +1,160 @@
+#include "apps/train/watched_layers.h"
+
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
+#include "thinreduce/error.h"
+
+namespace thinreduce::train {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::tensor_list;
+
+// `parts` (batch, channels): each sample's part of a bias's gradient.
+void add_bias_moments(const at::Tensor& parts, const LayerMoments& moments) {
+  if (moments.bias.defined()) moments.bias.add_(parts.square().sum(0));
+}
+
+// `input` (batch, ..., in), `delta` (batch, ..., out). With nothing between, the square of a
+// product is the product of the squares: one more matrix product. Otherwise each sample sums over
+// its positions first.
+void add_linear_moments(const at::Tensor& input, const at::Tensor& delta,
+                        const LayerMoments& moments) {
+  const torch::NoGradGuard no_gradients;
+  const std::int64_t batch = input.size(0);
+  const auto x = input.reshape({batch, -1, input.size(-1)});
+  const auto d = delta.reshape({batch, -1, delta.size(-1)});
+  add_bias_moments(d.sum(1), moments);
+  if (x.size(1) == 1) {
+    moments.weight.addmm_(d.squeeze(1).square().t(), x.squeeze(1).square());
+    return;
+  }
+  auto part = torch::empty_like(moments.weight);
+  for (std::int64_t z = 0; z < batch; ++z) {
+    torch::mm_out(part, d[z].t(), x[z]);
+    moments.weight.addcmul_(part, part);
+  }
+}
+
+// A convolution's settings, as torch's functions want them.
+struct Convolution {
+  std::vector<std::int64_t> stride;
+  std::vector<std::int64_t> padding;
+  std::vector<std::int64_t> dilation;
+  std::int64_t groups = 1;
+};
+
+template <typename Options>
+Convolution settings_of(const Options& options) {
+  ensure(c10::get_if<torch::enumtype::kZeros>(&options.padding_mode()) != nullptr,
+         "second moments of convolutions padded with zeros");
+  const auto* padding = c10::get_if<torch::ExpandingArray<2>>(&options.padding());
+  ensure(padding != nullptr, "second moments of convolutions whose padding is a number");
+  const auto list = [](const torch::ExpandingArray<2>& array) {
+    return std::vector<std::int64_t>(array->begin(), array->end());
+  };
+  return {.stride = list(options.stride()),
+          .padding = list(*padding),
+          .dilation = list(options.dilation()),
+          .groups = options.groups()};
+}
+
+struct ConvGradients {
+  at::Tensor weight;
+  at::Tensor bias;
+};
+
+// Adds the second moments and returns the gradients. Samples become groups of one convolution, so
+// that each gets a gradient of its own. A few at a time: their gradients should stay in the caches,
+// and memory bounded.
+ConvGradients conv_gradients(const at::Tensor& input, const at::Tensor& delta,
+                             const Convolution& conv, const LayerMoments& moments) {
+  constexpr std::int64_t kFloats = 1 << 20;
+  const at::Tensor& moment = moments.weight;
+  const auto x = input.contiguous();
+  const std::int64_t batch = x.size(0);
+  const std::int64_t most = std::clamp<std::int64_t>(kFloats / moment.numel(), 1, batch);
+  auto shape = moment.sizes().vec();
+  const std::int64_t filters = shape[0];
+  ConvGradients gradients{.weight = at::zeros_like(moment), .bias = {}};
+  for (std::int64_t first = 0; first < batch; first += most) {
+    const std::int64_t count = std::min(most, batch - first);
+    shape[0] = count * filters;
+    const auto as_groups = [&](const at::Tensor& samples) {
+      return samples.narrow(0, first, count)
+          .reshape({1, count * samples.size(1), samples.size(2), samples.size(3)});
+    };
+    const auto each = std::get<1>(at::convolution_backward(
+        as_groups(delta), as_groups(x), at::empty(shape), c10::nullopt, conv.stride, conv.padding,
+        conv.dilation, /*transposed=*/false, {0, 0}, count * conv.groups, {false, true, false}));
+    for (std::int64_t z = 0; z < count; ++z) {
+      const auto part = each.narrow(0, z * filters, filters);
+      gradients.weight.add_(part);
+      moment.addcmul_(part, part);
+    }
+  }
+  if (moments.bias.defined()) {
+    const auto parts = delta.sum({2, 3});
+    gradients.bias = parts.sum(0);
+    add_bias_moments(parts, moments);
+  }
+  return gradients;
+}
+
+// What backward needs beside tensors; torch keeps it as long as the graph.
+struct ConvCall final : torch::CustomClassHolder {
+  Convolution conv;
+  LayerMoments moments;
+};
+
+struct WatchedConvolution : torch::autograd::Function<WatchedConvolution> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+                            const at::Tensor& weight, const at::Tensor& bias,
+                            const c10::intrusive_ptr<ConvCall>& call) {
+    context->save_for_backward({input, weight});
+    context->saved_data["call"] = c10::IValue::make_capsule(call);
+    const Convolution& conv = call->conv;
+    return at::conv2d(input, weight, bias, conv.stride, conv.padding, conv.dilation, conv.groups);
+  }
+
+  static tensor_list backward(AutogradContext* context, const tensor_list& deltas) {
+    const torch::NoGradGuard no_gradients;
+    const auto saved = context->get_saved_variables();
+    const auto capsule = context->saved_data["call"].toCapsule();
+    const auto& call = static_cast<const ConvCall&>(*capsule);
+    const Convolution& conv = call.conv;
+    const auto delta = deltas[0].contiguous();
+    at::Tensor back;
+    if (saved[0].requires_grad()) {  // the images themselves need none
+      back = std::get<0>(at::convolution_backward(
+          delta, saved[0], saved[1], c10::nullopt, conv.stride, conv.padding, conv.dilation,
+          /*transposed=*/false, {0, 0}, conv.groups, {true, false, false}));
+    }
+    const ConvGradients gradients = conv_gradients(saved[0], delta, conv, call.moments);
+    return {back, gradients.weight, gradients.bias, at::Tensor()};
+  }
+};
+
+}  // namespace
+
+torch::Tensor LinearImpl::forward(const torch::Tensor& input) {
+  auto output = torch::nn::LinearImpl::forward(input);
+  if (moments_ && output.requires_grad()) {
+    output.register_hook([moments = *moments_, seen = input.detach()](const at::Tensor& delta) {
+      add_linear_moments(seen, delta, moments);
+    });
+  }
+  return output;
+}
+
+torch::Tensor Conv2dImpl::forward(const torch::Tensor& input) {
+  if (!moments_ || !torch::GradMode::is_enabled()) return torch::nn::Conv2dImpl::forward(input);
+  auto call = c10::make_intrusive<ConvCall>();
+  call->conv = settings_of(options);
+  call->moments = *moments_;
+  return WatchedConvolution::apply(input, weight, bias, call);
+}
+
+}  // namespace thinreduce::train
