@@ -4,28 +4,28 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
-#include <numeric>
+#include <utility>
 
+#include "thinreduce/collective/broadcast.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/kernels/momentum.h"
 #include "thinreduce/methods/archive.h"
 #include "thinreduce/methods/count_sketch.h"
+#include "thinreduce/methods/nomination.h"
 #include "thinreduce/methods/sketch_rounds.h"
 #include "thinreduce/wire/mix.h"
 
 namespace thinreduce {
 namespace {
 
-// Momentum and sketch take turns over runs that stay in the L2 cache.
-constexpr std::size_t kRun = 16384;
-static_assert(kRun % kernels::kSketchBlock == 0);
-
 struct SketchSetup {
   SketchRoundsOptions rounds;
   std::size_t rows = 5;
   std::size_t columns = 0;
+  std::size_t nominees = 0;
   float momentum = 0;
   std::uint64_t seed = 0;
 };
@@ -55,12 +55,10 @@ class Sketch final : public Method {
     ensure(bucket.values.size() == elements_ && residual_.size() == elements_,
            "sketch: the bucket keeps its size");
     if (elements_ == 0) return;
-    exchange.encode([&] { take_in(bucket.values, exchange.id().step); });
+    exchange.encode([&] { take_in(bucket.values); });
     // From here on the gradient is in the residual, whatever happens; the bucket is free.
-    const auto candidates =
-        everything_.empty()
-            ? rounds_.find_candidates(exchange, sketch_, bucket.layout, bucket.values)
-            : std::span<const std::uint32_t>(everything_);
+    const auto candidates = everything_.empty() ? find_candidates(bucket, exchange)
+                                                : std::span<const std::uint32_t>(everything_);
     const ExactSums largest = rounds_.find_largest(exchange, candidates, residual_);
     exchange.decode([&] { apply(largest, bucket.values, exchange.size()); });
     exchange.statistics["sent"] =
@@ -82,21 +80,54 @@ class Sketch final : public Method {
   }
 
  private:
-  // Momentum, error accumulation, and the sketch of the result. Every step hashes anew, so that
-  // two elements that met in one step do not meet in all.
-  void take_in(std::span<const float> gradient, std::uint64_t step) {
-    if (everything_.empty()) sketch_.reset(mix(setup_.seed + mix(step)));
-    for (std::size_t first = 0; first < elements_; first += kRun) {
-      const std::size_t count = std::min(kRun, elements_ - first);
-      const auto residual = std::span(residual_).subspan(first, count);
-      if (setup_.momentum > 0) {
-        kernels::take_in({std::span(velocity_).subspan(first, count), residual},
-                         gradient.subspan(first, count), setup_.momentum);
-      } else {
-        kernels::add(residual, gradient.subspan(first, count));
-      }
-      if (everything_.empty()) sketch_.accumulate(residual, first);
+  // Momentum and error accumulation.
+  void take_in(std::span<const float> gradient) {
+    if (setup_.momentum > 0) {
+      kernels::take_in({velocity_, residual_}, gradient, setup_.momentum);
+    } else {
+      kernels::add(residual_, gradient);
     }
+  }
+
+  // What one rank proposes, and what the sum of the sketches shows of all the rest.
+  std::span<const std::uint32_t> find_candidates(const Bucket& bucket, Exchange& exchange) {
+    nominees_.clear();
+    if (setup_.nominees > 0) nominate(exchange);
+    exchange.encode([&] { sketch_the_rest(exchange.id().step); });
+    const auto found =
+        rounds_.find_candidates(exchange, {sketch_, bucket.layout, bucket.values, nominees_});
+    if (nominees_.empty()) return found;
+    exchange.decode([&] {
+      candidates_.clear();
+      std::ranges::set_union(found, nominees_, std::back_inserter(candidates_));
+    });
+    return candidates_;
+  }
+
+  // In every step another rank names the elements where its own residual is largest.
+  void nominate(Exchange& exchange) {
+    const auto turn = static_cast<int>(exchange.id().step % static_cast<unsigned>(exchange.size()));
+    message_.resize(nomination_bytes(elements_, setup_.nominees));
+    exchange.payload_bytes += message_.size();
+    if (turn == exchange.rank()) {
+      exchange.encode([&] {
+        write_nomination(selector_.select(residual_, setup_.nominees).indices, message_);
+      });
+    }
+    broadcast(exchange, turn, message_);
+    exchange.decode([&] { read_nomination(message_, turn, elements_, nominees_); });
+  }
+
+  // Nominees would only be noise to the others. Every step hashes anew, so that two elements that
+  // met in one step do not meet in all.
+  void sketch_the_rest(std::uint64_t step) {
+    sketch_.reset(mix(setup_.seed + mix(step)));
+    set_aside_.resize(nominees_.size());
+    for (std::size_t i = 0; i < nominees_.size(); ++i) {
+      set_aside_[i] = std::exchange(residual_[nominees_[i]], 0.0f);
+    }
+    sketch_.accumulate(residual_);
+    for (std::size_t i = 0; i < nominees_.size(); ++i) residual_[nominees_[i]] = set_aside_[i];
   }
 
   // The mean of what was chosen; there, residual and momentum start again from zero.
@@ -117,6 +148,11 @@ class Sketch final : public Method {
   SketchRounds rounds_;
   std::vector<float> residual_;
   std::vector<float> velocity_;
+  kernels::TopSelector selector_;
+  std::vector<std::byte> message_;
+  std::vector<std::uint32_t> nominees_;
+  std::vector<float> set_aside_;
+  std::vector<std::uint32_t> candidates_;
   std::vector<std::uint32_t> everything_;  // or nothing, when candidates have to be found
 };
 
@@ -134,9 +170,12 @@ SketchSetup set_up(const Options& options, const MethodSetup& setup) {
   }
   k = std::min(std::max<std::size_t>(k, 1), compressed);
   made.rounds.k = k;
-  made.rounds.most_candidates = std::min(
-      compressed, std::max(k, static_cast<std::size_t>(std::ceil(options.number("candidates") *
-                                                                 static_cast<double>(k)))));
+  const auto multiple_of_k = [&](const char* option) {
+    const double exact = options.number(option) * static_cast<double>(k);
+    return std::min(compressed, static_cast<std::size_t>(std::ceil(exact)));
+  };
+  made.rounds.most_candidates = multiple_of_k("candidates");
+  made.nominees = multiple_of_k("nominees");
   const bool halfs = options.text("cells") == "f16";
   made.rounds.cells = halfs ? SketchCells::f16 : SketchCells::f32;
   made.rounds.travel = options.text("travel") == "root" ? SketchTravel::root : SketchTravel::ring;
@@ -174,12 +213,14 @@ MethodInfo sketch_info() {
   info.options = {
       or_auto(
           OptionInfo::integer("k", 0, 1, 4294967295, "values applied a step; auto: by density")),
-      OptionInfo::number("density", 0.0125, 1e-6, 1, "share of the values applied a step"),
+      OptionInfo::number("density", 0.033, 1e-6, 1, "share of the values applied a step, at most"),
       OptionInfo::choice("rows", "5", {"1", "3", "5"}, "rows of the sketch"),
       or_auto(OptionInfo::integer("columns", 0, 16, 268435456,
                                   "columns of the sketch; auto: as many bytes as candidates")),
-      OptionInfo::number("candidates", 2, 1, 1000,
-                         "elements in the second round, as multiple of k"),
+      OptionInfo::number("candidates", 0.3, 0.01, 1000,
+                         "elements that the sketch proposes, as multiple of k"),
+      OptionInfo::number("nominees", 0.7, 0, 1000,
+                         "elements that one rank proposes, another in each step, as multiple of k"),
       OptionInfo::number("momentum", 0.9, 0, 0.9999,
                          "inside the method; 0: leave it to the optimizer"),
       OptionInfo::choice("cells", "f16", {"f32", "f16"}, "the sketch on the wire"),
