@@ -31,6 +31,7 @@ int list_methods(bool json) {
                                     {"algebra", to_string(info.algebra)},
                                     {"summary", info.summary},
                                     {"paper", info.paper},
+                                    {"momentum_inside", info.momentum_inside},
                                     {"options", nlohmann::ordered_json::array()}};
       for (const OptionInfo& option : info.options) {
         method["options"].push_back({{"name", option.name},
@@ -46,6 +47,9 @@ int list_methods(bool json) {
   for (const MethodInfo& info : methods()) {
     fmt::print("{}  ({}) {}\n    from: {}\n", info.name, to_string(info.algebra), info.summary,
                info.paper);
+    if (info.momentum_inside) {
+      fmt::print("    momentum is inside: the optimizer's must be 0, unless momentum=0 here\n");
+    }
     for (const OptionInfo& option : info.options) {
       fmt::print("    {}={}  [{}] {}\n", option.name, option.default_value, allowed(option),
                  option.help);

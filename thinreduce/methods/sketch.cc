@@ -42,7 +42,7 @@ class Sketch final : public Method {
     // With room for all of them, all are candidates and there is nothing to estimate.
     std::size_t compressed = 0;
     for_compressed(layout, [&](std::size_t /*first*/, std::size_t count) { compressed += count; });
-    if (setup.rounds.most_candidates >= compressed) {
+    if (setup.rounds.most_candidates + setup.nominees >= compressed) {
       for_compressed(layout, [&](std::size_t first, std::size_t count) {
         for (std::size_t i = 0; i < count; ++i) {
           everything_.push_back(static_cast<std::uint32_t>(first + i));
