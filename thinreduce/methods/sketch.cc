@@ -42,6 +42,7 @@ class Sketch final : public Method {
     // With room for all of them, all are candidates and there is nothing to estimate.
     std::size_t compressed = 0;
     for_compressed(layout, [&](std::size_t /*first*/, std::size_t count) { compressed += count; });
+    masks_ = setup.momentum > 0 && setup.rounds.k < compressed;
     if (setup.rounds.most_candidates + setup.nominees >= compressed) {
       for_compressed(layout, [&](std::size_t first, std::size_t count) {
         for (std::size_t i = 0; i < count; ++i) {
@@ -130,7 +131,8 @@ class Sketch final : public Method {
     for (std::size_t i = 0; i < nominees_.size(); ++i) residual_[nominees_[i]] = set_aside_[i];
   }
 
-  // The mean of what was chosen; there, residual and momentum start again from zero.
+  // The mean of what was chosen; there, residual and momentum start again from zero. Where nothing
+  // is ever left behind, momentum stays: it is not stale.
   void apply(const ExactSums& largest, std::span<float> values, int world) {
     const float share = 1.0f / static_cast<float>(world);
     std::fill(values.begin(), values.end(), 0.0f);
@@ -138,7 +140,7 @@ class Sketch final : public Method {
       const std::size_t element = largest.indices[i];
       values[element] = largest.sums[i] * share;
       residual_[element] = 0;
-      if (setup_.momentum > 0) velocity_[element] = 0;
+      if (masks_) velocity_[element] = 0;
     }
   }
 
@@ -148,6 +150,7 @@ class Sketch final : public Method {
   SketchRounds rounds_;
   std::vector<float> residual_;
   std::vector<float> velocity_;
+  bool masks_ = false;
   kernels::TopSelector selector_;
   std::vector<std::byte> message_;
   std::vector<std::uint32_t> nominees_;
@@ -163,8 +166,9 @@ SketchSetup set_up(const Options& options, const MethodSetup& setup) {
   SketchSetup made;
   std::size_t k = 0;
   if (options.text("k") == "auto") {
-    k = static_cast<std::size_t>(
-        std::round(options.number("density") * static_cast<double>(compressed)));
+    const double share = options.number("density") * static_cast<double>(compressed);
+    k = std::max(static_cast<std::size_t>(options.integer("least")),
+                 static_cast<std::size_t>(std::round(share)));
   } else {
     k = static_cast<std::size_t>(options.integer("k"));
   }
@@ -176,6 +180,12 @@ SketchSetup set_up(const Options& options, const MethodSetup& setup) {
   };
   made.rounds.most_candidates = multiple_of_k("candidates");
   made.nominees = multiple_of_k("nominees");
+  // Two floats for what a sketch proposes, five bytes a nominee: when that is no less than all
+  // there is, send it all.
+  if (options.text("k") == "auto" &&
+      8 * made.rounds.most_candidates + 5 * made.nominees >= sizeof(float) * compressed) {
+    made.rounds.k = made.rounds.most_candidates = compressed;
+  }
   const bool halfs = options.text("cells") == "f16";
   made.rounds.cells = halfs ? SketchCells::f16 : SketchCells::f32;
   made.rounds.travel = options.text("travel") == "root" ? SketchTravel::root : SketchTravel::ring;
@@ -213,7 +223,9 @@ MethodInfo sketch_info() {
   info.options = {
       or_auto(
           OptionInfo::integer("k", 0, 1, 4294967295, "values applied a step; auto: by density")),
-      OptionInfo::number("density", 0.033, 1e-6, 1, "share of the values applied a step, at most"),
+      OptionInfo::number("density", 0.03, 1e-6, 1, "share of the values applied a step, at most"),
+      OptionInfo::integer("least", 4096, 1, 4294967295,
+                          "values applied a step in a bucket of any size, unless k is given"),
       OptionInfo::choice("rows", "5", {"1", "3", "5"}, "rows of the sketch"),
       or_auto(OptionInfo::integer("columns", 0, 16, 268435456,
                                   "columns of the sketch; auto: as many bytes as candidates")),
