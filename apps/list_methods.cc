@@ -32,6 +32,7 @@ int list_methods(bool json) {
                                     {"summary", info.summary},
                                     {"paper", info.paper},
                                     {"composes_with", info.composes_with},
+                                    {"momentum_inside", info.momentum_inside},
                                     {"options", nlohmann::ordered_json::array()}};
       for (const OptionInfo& option : info.options) {
         method["options"].push_back({{"name", option.name},
@@ -50,6 +51,9 @@ int list_methods(bool json) {
     if (!info.composes_with.empty()) {
       fmt::print("    composes with: {}, as in {}+{}\n", fmt::join(info.composes_with, ", "),
                  info.name, info.composes_with.front());
+    }
+    if (info.momentum_inside) {
+      fmt::print("    momentum is inside: the optimizer's must be 0, unless momentum=0 here\n");
     }
     for (const OptionInfo& option : info.options) {
       fmt::print("    {}={}  [{}] {}\n", option.name, option.default_value, allowed(option),

@@ -4,28 +4,28 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
-#include <numeric>
+#include <utility>
 
+#include "thinreduce/collective/broadcast.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/kernels/momentum.h"
 #include "thinreduce/methods/archive.h"
 #include "thinreduce/methods/count_sketch.h"
+#include "thinreduce/methods/nomination.h"
 #include "thinreduce/methods/sketch_rounds.h"
 #include "thinreduce/wire/mix.h"
 
 namespace thinreduce {
 namespace {
 
-// Momentum and sketch take turns over runs that stay in the L2 cache.
-constexpr std::size_t kRun = 16384;
-static_assert(kRun % kernels::kSketchBlock == 0);
-
 struct SketchSetup {
   SketchRoundsOptions rounds;
   std::size_t rows = 5;
   std::size_t columns = 0;
+  std::size_t nominees = 0;
   float momentum = 0;
   std::uint64_t seed = 0;
 };
@@ -42,7 +42,8 @@ class Sketch final : public Method {
     // With room for all of them, all are candidates and there is nothing to estimate.
     std::size_t compressed = 0;
     for_compressed(layout, [&](std::size_t /*first*/, std::size_t count) { compressed += count; });
-    if (setup.rounds.most_candidates >= compressed) {
+    masks_ = setup.momentum > 0 && setup.rounds.k < compressed;
+    if (setup.rounds.most_candidates + setup.nominees >= compressed) {
       for_compressed(layout, [&](std::size_t first, std::size_t count) {
         for (std::size_t i = 0; i < count; ++i) {
           everything_.push_back(static_cast<std::uint32_t>(first + i));
@@ -55,12 +56,10 @@ class Sketch final : public Method {
     ensure(bucket.values.size() == elements_ && residual_.size() == elements_,
            "sketch: the bucket keeps its size");
     if (elements_ == 0) return;
-    exchange.encode([&] { take_in(bucket.values, exchange.id().step); });
+    exchange.encode([&] { take_in(bucket.values); });
     // From here on the gradient is in the residual, whatever happens; the bucket is free.
-    const auto candidates =
-        everything_.empty()
-            ? rounds_.find_candidates(exchange, sketch_, bucket.layout, bucket.values)
-            : std::span<const std::uint32_t>(everything_);
+    const auto candidates = everything_.empty() ? find_candidates(bucket, exchange)
+                                                : std::span<const std::uint32_t>(everything_);
     const ExactSums largest = rounds_.find_largest(exchange, candidates, residual_);
     exchange.decode([&] { apply(largest, bucket.values, exchange.size()); });
     exchange.statistics["sent"] =
@@ -82,24 +81,58 @@ class Sketch final : public Method {
   }
 
  private:
-  // Momentum, error accumulation, and the sketch of the result. Every step hashes anew, so that
-  // two elements that met in one step do not meet in all.
-  void take_in(std::span<const float> gradient, std::uint64_t step) {
-    if (everything_.empty()) sketch_.reset(mix(setup_.seed + mix(step)));
-    for (std::size_t first = 0; first < elements_; first += kRun) {
-      const std::size_t count = std::min(kRun, elements_ - first);
-      const auto residual = std::span(residual_).subspan(first, count);
-      if (setup_.momentum > 0) {
-        kernels::take_in({std::span(velocity_).subspan(first, count), residual},
-                         gradient.subspan(first, count), setup_.momentum);
-      } else {
-        kernels::add(residual, gradient.subspan(first, count));
-      }
-      if (everything_.empty()) sketch_.accumulate(residual, first);
+  // Momentum and error accumulation.
+  void take_in(std::span<const float> gradient) {
+    if (setup_.momentum > 0) {
+      kernels::take_in({velocity_, residual_}, gradient, setup_.momentum);
+    } else {
+      kernels::add(residual_, gradient);
     }
   }
 
-  // The mean of what was chosen; there, residual and momentum start again from zero.
+  // What one rank proposes, and what the sum of the sketches shows of all the rest.
+  std::span<const std::uint32_t> find_candidates(const Bucket& bucket, Exchange& exchange) {
+    nominees_.clear();
+    if (setup_.nominees > 0) nominate(exchange);
+    exchange.encode([&] { sketch_the_rest(exchange.id().step); });
+    const auto found =
+        rounds_.find_candidates(exchange, {sketch_, bucket.layout, bucket.values, nominees_});
+    if (nominees_.empty()) return found;
+    exchange.decode([&] {
+      candidates_.clear();
+      std::ranges::set_union(found, nominees_, std::back_inserter(candidates_));
+    });
+    return candidates_;
+  }
+
+  // In every step another rank names the elements where its own residual is largest.
+  void nominate(Exchange& exchange) {
+    const auto turn = static_cast<int>(exchange.id().step % static_cast<unsigned>(exchange.size()));
+    message_.resize(nomination_bytes(elements_, setup_.nominees));
+    exchange.payload_bytes += message_.size();
+    if (turn == exchange.rank()) {
+      exchange.encode([&] {
+        write_nomination(selector_.select(residual_, setup_.nominees).indices, message_);
+      });
+    }
+    broadcast(exchange, turn, message_);
+    exchange.decode([&] { read_nomination(message_, turn, elements_, nominees_); });
+  }
+
+  // Nominees would only be noise to the others. Every step hashes anew, so that two elements that
+  // met in one step do not meet in all.
+  void sketch_the_rest(std::uint64_t step) {
+    sketch_.reset(mix(setup_.seed + mix(step)));
+    set_aside_.resize(nominees_.size());
+    for (std::size_t i = 0; i < nominees_.size(); ++i) {
+      set_aside_[i] = std::exchange(residual_[nominees_[i]], 0.0f);
+    }
+    sketch_.accumulate(residual_);
+    for (std::size_t i = 0; i < nominees_.size(); ++i) residual_[nominees_[i]] = set_aside_[i];
+  }
+
+  // The mean of what was chosen; there, residual and momentum start again from zero. Where nothing
+  // is ever left behind, momentum stays: it is not stale.
   void apply(const ExactSums& largest, std::span<float> values, int world) {
     const float share = 1.0f / static_cast<float>(world);
     std::fill(values.begin(), values.end(), 0.0f);
@@ -107,7 +140,7 @@ class Sketch final : public Method {
       const std::size_t element = largest.indices[i];
       values[element] = largest.sums[i] * share;
       residual_[element] = 0;
-      if (setup_.momentum > 0) velocity_[element] = 0;
+      if (masks_) velocity_[element] = 0;
     }
   }
 
@@ -117,6 +150,12 @@ class Sketch final : public Method {
   SketchRounds rounds_;
   std::vector<float> residual_;
   std::vector<float> velocity_;
+  bool masks_ = false;
+  kernels::TopSelector selector_;
+  std::vector<std::byte> message_;
+  std::vector<std::uint32_t> nominees_;
+  std::vector<float> set_aside_;
+  std::vector<std::uint32_t> candidates_;
   std::vector<std::uint32_t> everything_;  // or nothing, when candidates have to be found
 };
 
@@ -127,16 +166,26 @@ SketchSetup set_up(const Options& options, const MethodSetup& setup) {
   SketchSetup made;
   std::size_t k = 0;
   if (options.text("k") == "auto") {
-    k = static_cast<std::size_t>(
-        std::round(options.number("density") * static_cast<double>(compressed)));
+    const double share = options.number("density") * static_cast<double>(compressed);
+    k = std::max(static_cast<std::size_t>(options.integer("least")),
+                 static_cast<std::size_t>(std::round(share)));
   } else {
     k = static_cast<std::size_t>(options.integer("k"));
   }
   k = std::min(std::max<std::size_t>(k, 1), compressed);
   made.rounds.k = k;
-  made.rounds.most_candidates = std::min(
-      compressed, std::max(k, static_cast<std::size_t>(std::ceil(options.number("candidates") *
-                                                                 static_cast<double>(k)))));
+  const auto multiple_of_k = [&](const char* option) {
+    const double exact = options.number(option) * static_cast<double>(k);
+    return std::min(compressed, static_cast<std::size_t>(std::ceil(exact)));
+  };
+  made.rounds.most_candidates = multiple_of_k("candidates");
+  made.nominees = multiple_of_k("nominees");
+  // Two floats for what a sketch proposes, five bytes a nominee: when that is no less than all
+  // there is, send it all.
+  if (options.text("k") == "auto" &&
+      8 * made.rounds.most_candidates + 5 * made.nominees >= sizeof(float) * compressed) {
+    made.rounds.k = made.rounds.most_candidates = compressed;
+  }
   const bool halfs = options.text("cells") == "f16";
   made.rounds.cells = halfs ? SketchCells::f16 : SketchCells::f32;
   made.rounds.travel = options.text("travel") == "root" ? SketchTravel::root : SketchTravel::ring;
@@ -174,12 +223,16 @@ MethodInfo sketch_info() {
   info.options = {
       or_auto(
           OptionInfo::integer("k", 0, 1, 4294967295, "values applied a step; auto: by density")),
-      OptionInfo::number("density", 0.0125, 1e-6, 1, "share of the values applied a step"),
+      OptionInfo::number("density", 0.03, 1e-6, 1, "share of the values applied a step, at most"),
+      OptionInfo::integer("least", 4096, 1, 4294967295,
+                          "values applied a step in a bucket of any size, unless k is given"),
       OptionInfo::choice("rows", "5", {"1", "3", "5"}, "rows of the sketch"),
       or_auto(OptionInfo::integer("columns", 0, 16, 268435456,
                                   "columns of the sketch; auto: as many bytes as candidates")),
-      OptionInfo::number("candidates", 2, 1, 1000,
-                         "elements in the second round, as multiple of k"),
+      OptionInfo::number("candidates", 0.3, 0.01, 1000,
+                         "elements that the sketch proposes, as multiple of k"),
+      OptionInfo::number("nominees", 0.7, 0, 1000,
+                         "elements that one rank proposes, another in each step, as multiple of k"),
       OptionInfo::number("momentum", 0.9, 0, 0.9999,
                          "inside the method; 0: leave it to the optimizer"),
       OptionInfo::choice("cells", "f16", {"f32", "f16"}, "the sketch on the wire"),

@@ -116,17 +116,15 @@ void append(std::vector<std::byte>& bytes, std::span<const T> values) {
 }  // namespace
 
 std::span<const std::uint32_t> SketchRounds::find_candidates(Exchange& exchange,
-                                                             CountSketch& sketch,
-                                                             const BucketLayout& layout,
-                                                             std::span<float> scratch) {
+                                                             const Search& search) {
   if (options_.travel == SketchTravel::root) {
-    candidates_through_root(exchange, sketch, layout, scratch);
+    candidates_through_root(exchange, search);
     return candidates_;
   }
-  sum_cells_by_ring(exchange, sketch.cells());
+  sum_cells_by_ring(exchange, search.sketch.cells());
   exchange.decode([&] {
-    check_finite(exchange, sketch.cells(), "cell");
-    select_candidates(sketch, layout, scratch);
+    check_finite(exchange, search.sketch.cells(), "cell");
+    select_candidates(search);
   });
   return candidates_;
 }
@@ -144,13 +142,13 @@ void SketchRounds::sum_cells_by_ring(Exchange& exchange, std::span<float> cells)
   ring_sum(exchange, payload);
 }
 
-void SketchRounds::select_candidates(const CountSketch& sum, const BucketLayout& layout,
-                                     std::span<float> scratch) {
-  sum.estimate(0, scratch);
-  for (const Tensor& tensor : layout.tensors) {
-    if (tensor.raw) std::fill_n(&scratch[tensor.offset], tensor.elements(), 0.0f);
+void SketchRounds::select_candidates(const Search& search) {
+  search.sketch.estimate(0, search.scratch);
+  for (const Tensor& tensor : search.layout.tensors) {
+    if (tensor.raw) std::fill_n(&search.scratch[tensor.offset], tensor.elements(), 0.0f);
   }
-  const auto selected = candidate_selector_.select(scratch, options_.most_candidates);
+  for (const std::uint32_t element : search.nominees) search.scratch[element] = 0;
+  const auto selected = candidate_selector_.select(search.scratch, options_.most_candidates);
   candidates_.assign(selected.indices.begin(), selected.indices.end());
 }
 
@@ -166,10 +164,9 @@ std::vector<std::byte> SketchRounds::pack_cells(std::span<const float> cells, fl
 }
 
 // Rank 0 adds the sketches in rank order and answers with the candidates.
-void SketchRounds::candidates_through_root(Exchange& exchange, CountSketch& sketch,
-                                           const BucketLayout& layout, std::span<float> scratch) {
+void SketchRounds::candidates_through_root(Exchange& exchange, const Search& search) {
   const bool halfs = options_.cells == SketchCells::f16;
-  const std::span<float> cells = sketch.cells();
+  const std::span<float> cells = search.sketch.cells();
   const float scale = halfs ? agree_on_scale(exchange, cells) : 1;
   std::vector<std::byte> own;
   exchange.encode([&] { own = pack_cells(cells, scale); });
@@ -189,12 +186,12 @@ void SketchRounds::candidates_through_root(Exchange& exchange, CountSketch& sket
       kernels::add(cells, part);
     }
     check_finite(exchange, cells, "cell");
-    select_candidates(sketch, layout, scratch);
+    select_candidates(search);
     std::vector<std::byte> chosen;
     append(chosen, std::span<const std::uint32_t>(candidates_));
     return chosen;
   });
-  candidates_ = read_ascending(answer, options_.most_candidates, scratch.size());
+  candidates_ = read_ascending(answer, options_.most_candidates, search.scratch.size());
 }
 
 ExactSums SketchRounds::find_largest(Exchange& exchange, std::span<const std::uint32_t> candidates,

@@ -36,13 +36,17 @@ class SketchRounds {
  public:
   explicit SketchRounds(const SketchRoundsOptions& options) : options_(options) {}
 
-  // The elements whose estimates from the sum of all `sketch`es are largest; none of a raw tensor.
-  // `scratch` has room for an estimate of every element. Throws Error{bad_frame} when a sum is not
-  // finite. The result is valid until the next call.
+  struct Search {
+    CountSketch& sketch;  // this rank's; becomes the sum
+    const BucketLayout& layout;
+    std::span<float> scratch;                 // has room for an estimate of every element
+    std::span<const std::uint32_t> nominees;  // are candidates anyway and not in the sketches
+  };
+  // The elements whose estimates from the sum of all sketches are largest; none of a raw tensor and
+  // no nominee. Throws Error{bad_frame} when a sum is not finite. The result is valid until the
+  // next call.
   [[nodiscard]] std::span<const std::uint32_t> find_candidates(Exchange& exchange,
-                                                               CountSketch& sketch,
-                                                               const BucketLayout& layout,
-                                                               std::span<float> scratch);
+                                                               const Search& search);
 
   // The k candidates of largest sum, `own` being this rank's values of all elements.
   [[nodiscard]] ExactSums find_largest(Exchange& exchange,
@@ -52,10 +56,8 @@ class SketchRounds {
  private:
   void sum_cells_by_ring(Exchange& exchange, std::span<float> cells);
   [[nodiscard]] std::vector<std::byte> pack_cells(std::span<const float> cells, float scale) const;
-  void select_candidates(const CountSketch& sum, const BucketLayout& layout,
-                         std::span<float> scratch);
-  void candidates_through_root(Exchange& exchange, CountSketch& sketch, const BucketLayout& layout,
-                               std::span<float> scratch);
+  void select_candidates(const Search& search);
+  void candidates_through_root(Exchange& exchange, const Search& search);
   void select_largest(Exchange& exchange, std::span<const std::uint32_t> candidates);
   void largest_through_root(Exchange& exchange, std::span<const std::uint32_t> candidates);
 
