@@ -10,5 +10,6 @@ void bind_methods(pybind11::module_& module);
 void bind_transports(pybind11::module_& module);
 void bind_session(pybind11::module_& module);
 void bind_count_sketch(pybind11::module_& module);
+void bind_codec(pybind11::module_& module);
 
 }  // namespace thinreduce::python

@@ -9,4 +9,5 @@ PYBIND11_MODULE(_core, module) {
   thinreduce::python::bind_transports(module);
   thinreduce::python::bind_session(module);
   thinreduce::python::bind_count_sketch(module);
+  thinreduce::python::bind_codec(module);
 }

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .codec import Codec, Encoded, decode, encode
+from .codec import Encoded, decode, encode
 from .comm import Comm, connect, local
 from .errors import (
     BadFrame,
@@ -49,7 +49,7 @@ _LAZY = {
 }
 
 __all__ = [
-    "BadFrame", "BadInput", "BadSpec", "BadState", "Codec", "Comm", "CountSketch", "Encoded",
+    "BadFrame", "BadInput", "BadSpec", "BadState", "Comm", "CountSketch", "Encoded",
     "Error", "LostPeer", "Method", "Mismatch", "Option", "SecondMoment", "State", "Timeout",
     "Unavailable", "connect", "decode", "encode", "hook", "local", "methods", "redistribute",
     "simd_target", "spec_text",

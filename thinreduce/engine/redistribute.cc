@@ -49,6 +49,53 @@ void check_world(const std::vector<SessionState>& states) {
   }
 }
 
+// GradiVeQ shows a layer from the field "decided" on, and what comes after "renewed at" only at the
+// layer's owner, the rank whose number is the layer's modulo the world. Gives every old rank what
+// the owners have; to_owners() takes it away again.
+std::vector<std::size_t> layer_starts(const std::vector<StateField>& fields) {
+  std::vector<std::size_t> starts;
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    if (fields[i].name == "decided") starts.push_back(i);
+  }
+  return starts;
+}
+
+void from_owners(Fields& fields) {
+  const std::size_t layers = layer_starts(fields[0]).size();
+  std::vector<StateField> owned;
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    const auto& owner = fields[layer % fields.size()];
+    const auto starts = layer_starts(owner);
+    if (starts.size() != layers) refuse("the ranks' methods keep different layers");
+    const auto at = [&](std::size_t index) {
+      return owner.begin() + static_cast<std::ptrdiff_t>(index);
+    };
+    owned.insert(owned.end(), at(starts[layer]),
+                 layer + 1 < layers ? at(starts[layer + 1]) : owner.end());
+  }
+  if (layers == 0) return;
+  for (auto& one : fields) {
+    const auto starts = layer_starts(one);
+    if (starts.size() != layers) refuse("the ranks' methods keep different layers");
+    one.resize(starts[0]);
+    one.insert(one.end(), owned.begin(), owned.end());
+  }
+}
+
+void to_owners(std::vector<StateField>& fields, int rank, int world) {
+  int layer = -1;
+  bool tail = false;
+  std::erase_if(fields, [&](const StateField& field) {
+    if (field.name == "decided") {
+      ++layer;
+      tail = false;
+    }
+    const bool drop = tail && layer % world != rank;
+    if (field.name == "renewed at") tail = true;
+    return drop;
+  });
+}
+
 // With one old rank nothing can differ, so its fields are told apart by name: the last mean is of
 // all ranks, everything else that a method keeps an element is owed by this one.
 bool same_everywhere(const Fields& fields, std::size_t index) {
@@ -90,8 +137,11 @@ std::vector<SessionState> redistribute(std::vector<SessionState> states, int wor
     Fields fields;
     for (const SessionState& state : states) {
       fields.push_back(split_fields(state.buckets.at(id)));
+    }
+    from_owners(fields);
+    for (const auto& one : fields) {
       const bool alike = std::equal(
-          fields[0].begin(), fields[0].end(), fields.back().begin(), fields.back().end(),
+          fields[0].begin(), fields[0].end(), one.begin(), one.end(),
           [](const auto& a, const auto& b) { return a.name == b.name && a.kind == b.kind; });
       if (!alike) refuse(fmt::format("bucket {}: the ranks' methods keep different fields", id));
     }
@@ -101,6 +151,7 @@ std::vector<SessionState> redistribute(std::vector<SessionState> states, int wor
         if (own[i].kind != FieldKind::per_element || same_everywhere(fields, i)) continue;
         own[i].values = share(fields, i, state.rank, world);
       }
+      to_owners(own, state.rank, world);
       state.buckets.at(id).fields = join_fields(own);
     }
   }
