@@ -38,7 +38,7 @@ def test_ddp_mnist_by_torchrun():
     run = subprocess.run(
         [sys.executable, torchrun, "--redirects", "2", "--tee", "1", "--nproc_per_node=2",
          f"--master_port={ranks.free_port()}", str(EXAMPLES / "ddp_mnist.py"),
-         "--method", "dqsg:levels=7", "--samples", "6400", "--epochs", "1"],
+         "--method", "dqsg:levels=7", "--samples", "6400", "--epochs", "1", "--batch", "32"],
         capture_output=True, text=True, timeout=150, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert run.returncode == 0, run.stdout + run.stderr

@@ -39,8 +39,8 @@ class Comm:
     ) -> np.ndarray:
         """The mean of all ranks' arrays, as float32: the same bits on every rank.
 
-        Arrays of two and more dimensions are compressed with their shape in mind; those with fewer
-        than ``min_size`` elements, and 1-D ones, travel uncompressed unless ``min_size`` is 0.
+        Arrays of two and more dimensions are compressed with their shape in mind, 1-D ones as one
+        run; those with fewer than ``min_size`` elements travel uncompressed.
         ``out`` may be the array itself when it is contiguous float32.
         """
         values = np.asarray(array)
