@@ -87,7 +87,9 @@ Reducer::Slot Reducer::make_slot(const BucketLayout& layout) const {
   if (layout.tensors.empty() && layout.elements < options_.min_elements) {
     raw_elements = layout.elements;
   }
-  if (raw_elements < layout.elements) {
+  // All of an fp32 bucket travels as its raw tensors do: in one sum instead of two.
+  const bool compresses = slot.spec.info->wire_id != fp32_info().wire_id;
+  if (compresses && raw_elements < layout.elements) {
     slot.raw_values.resize(raw_elements);
     slot.method = slot.spec.make({.layout = slot.layout,
                                   .rank = transport_.rank(),
