@@ -76,7 +76,13 @@ def run_rank(args: argparse.Namespace) -> None:
     gradients = [1e-3 * torch.randn(one, generator=generator) for one in resnet50_shapes()]
     models, states = {}, {}
     for method in args.method:
-        model = DistributedDataParallel(Layers(gradients), gradient_as_bucket_view=True)
+        # torch's PowerSGD starts its exchanges from callbacks, in an order that differs between
+        # ranks when there is more than one bucket; Gloo then ends the process.
+        one_bucket = {"bucket_cap_mb": 1000} if method == "torch:powersgd" else {}
+        dist._DEFAULT_FIRST_BUCKET_BYTES = (1000 if one_bucket else 1) << 20
+        model = DistributedDataParallel(
+            Layers(gradients), gradient_as_bucket_view=True, **one_bucket
+        )
         if method == "torch:fp16":
             model.register_comm_hook(None, default_hooks.fp16_compress_hook)
         elif method == "torch:powersgd":  # rank 1; by default it would start after 1,000 steps

@@ -84,9 +84,9 @@ def digest(model: nn.Module) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--method", default="gradiveq", help="a spec, or `default` for plain DDP")
-    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--samples", type=int, default=60000, help="of the training set")
-    parser.add_argument("--batch", type=int, default=64, help="a rank")
+    parser.add_argument("--batch", type=int, default=32, help="a rank")
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument("--warmup-steps", type=int, default=1)
