@@ -105,6 +105,14 @@ def run_rank(args: argparse.Namespace) -> None:
     for _ in range(args.warmup):
         for method in args.method:
             step(method)
+    # Some methods learn for a while before they compress.
+    for method, state in states.items():
+        for _ in range(0 if method == "fp32" else args.most_warmup):
+            compresses = [state.stats()["ratio"] > 1.5]
+            dist.broadcast_object_list(compresses)
+            if compresses[0]:
+                break
+            step(method)
     for _ in range(args.steps):
         for method in args.method:
             times[method].append(step(method))
@@ -161,6 +169,7 @@ def main() -> None:
     parser.add_argument("--link", default="", help="thinreduce's own simulated link, without root")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=4, help="steps that are not counted")
+    parser.add_argument("--most-warmup", type=int, default=20, help="for methods that learn first")
     parser.add_argument("--method", action="append", help=f"default: {' '.join(METHODS)}")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -178,6 +187,7 @@ def main() -> None:
         port = probe.getsockname()[1]
     command = [sys.executable, str(Path(__file__).resolve()), "--inside", "--link", args.link]
     command += ["--steps", str(args.steps), "--warmup", str(args.warmup)]
+    command += ["--most-warmup", str(args.most_warmup)]
     for method in args.method:
         command += ["--method", method]
     environment = {

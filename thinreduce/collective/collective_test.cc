@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <numeric>
 
@@ -146,6 +147,25 @@ TEST_P(Collective, DirectSumEqualsTheRing) {
     results.add(values);
   });
   results.expect_same_bits(world());
+}
+
+TEST_P(Collective, CheckedRingGivesTheSameBitsAndFindsTheFirstNonfinite) {
+  run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
+    Exchange exchange(*transport, 30s, kId);
+    const float share = 1.0F / static_cast<float>(world());
+    auto plain = fractions(size(), transport->rank());
+    ring_sum(exchange, plain, share, ring_);
+    auto checked = fractions(size(), transport->rank());
+    EXPECT_EQ(ring_sum_checked(exchange, checked, share, ring_), size());
+    EXPECT_EQ(plain, checked);
+    // Every rank has one elsewhere, and each finds its own.
+    for (std::size_t i = 0; i < size(); i += size() / 5 + 1) {
+      const std::size_t place = (i + static_cast<std::size_t>(transport->rank())) % size();
+      auto values = fractions(size(), transport->rank());
+      values[place] = std::numeric_limits<float>::infinity();
+      EXPECT_EQ(ring_sum_checked(exchange, values, share, ring_), place);
+    }
+  });
 }
 
 TEST_P(Collective, RingMaxIsTheMaximum) {

@@ -146,7 +146,7 @@ class Ring {
 };
 
 // Floats that are folded in place: by adding or by taking the maximum.
-class FloatRing final : public RingPayload {
+class FloatRing : public RingPayload {
  public:
   using Fold = void (*)(std::span<float> into, std::span<const float> in);
 
@@ -160,24 +160,59 @@ class FloatRing final : public RingPayload {
   }
   void encode(UnitRange /*range*/) override {}
   void add(UnitRange range, int summed, std::span<const std::byte> incoming) override {
-    const std::span<const float> in(reinterpret_cast<const float*>(incoming.data()), range.size());
-    if (summed + 1 == world_ && scale_ != 1) {
-      kernels::add_scale(part(range), in, scale_);
+    if (factor(summed) != 1) {
+      kernels::add_scale(part(range), floats(incoming), factor(summed));
     } else {
-      fold_(part(range), in);
+      fold_(part(range), floats(incoming));
     }
   }
   void decode(UnitRange /*range*/) override {}
 
- private:
+ protected:
+  [[nodiscard]] static std::span<const float> floats(std::span<const std::byte> bytes) {
+    return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+  }
+  // What the sum of a partial sum over `summed` ranks and this rank's part is multiplied with.
+  [[nodiscard]] float factor(int summed) const { return summed + 1 == world_ ? scale_ : 1; }
   [[nodiscard]] std::span<float> part(UnitRange range) const {
     return values_.subspan(range.begin, range.size());
   }
 
+ private:
   std::span<float> values_;
   int world_;
   Fold fold_;
   float scale_;
+};
+
+// Also looks for NaN and Inf in this rank's own values: just before they are added to, or, in the
+// chunk that it starts on its way, before they leave.
+class CheckedFloatRing final : public FloatRing {
+ public:
+  CheckedFloatRing(std::span<float> values, const Exchange& exchange, float scale)
+      : FloatRing(values, exchange.size(), kernels::add, scale),
+        own_chunk_(cut({0, values.size()}, static_cast<std::size_t>(exchange.size()),
+                       static_cast<std::size_t>(exchange.rank()))),
+        first_nonfinite_(values.size()) {}
+
+  void encode(UnitRange range) override {
+    if (range.begin >= own_chunk_.begin && range.end <= own_chunk_.end) {
+      note(range, kernels::first_nonfinite(part(range)));
+    }
+  }
+  void add(UnitRange range, int summed, std::span<const std::byte> incoming) override {
+    note(range, kernels::add_scale_checked(part(range), floats(incoming), factor(summed)));
+  }
+
+  [[nodiscard]] std::size_t first_nonfinite() const { return first_nonfinite_; }
+
+ private:
+  void note(UnitRange range, std::size_t at) {
+    if (at < range.size()) first_nonfinite_ = std::min(first_nonfinite_, range.begin + at);
+  }
+
+  UnitRange own_chunk_;
+  std::size_t first_nonfinite_;
 };
 
 // Everybody's floats at every rank, then folded in rank order.
@@ -227,6 +262,18 @@ void ring_sum(Exchange& exchange, std::span<float> values, float scale,
   }
   FloatRing payload(values, exchange.size(), kernels::add, scale);
   ring_sum(exchange, payload, options);
+}
+
+std::size_t ring_sum_checked(Exchange& exchange, std::span<float> values, float scale,
+                             const RingOptions& options) {
+  if (exchange.size() == 1 || values.size_bytes() <= options.direct_bytes) {
+    const std::size_t first = kernels::first_nonfinite(values);
+    ring_sum(exchange, values, scale, options);
+    return first;
+  }
+  CheckedFloatRing payload(values, exchange, scale);
+  ring_sum(exchange, payload, options);
+  return payload.first_nonfinite();
 }
 
 void ring_max(Exchange& exchange, std::span<float> values, const RingOptions& options) {

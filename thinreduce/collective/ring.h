@@ -46,7 +46,7 @@ class RingPayload {
 struct RingOptions {
   // Small enough that a chunk of a typical bucket has several segments in flight, large enough that
   // a message's fixed cost does not show. Tests shrink it to reach the many-segments path.
-  std::size_t segment_bytes = std::size_t{1024} * 1024;
+  std::size_t segment_bytes = std::size_t{512} * 1024;
   // Floats of at most this many bytes go straight to every rank: there, a hop costs more than
   // bytes.
   std::size_t direct_bytes = std::size_t{16} * 1024;
@@ -57,6 +57,12 @@ void ring_sum(Exchange& exchange, RingPayload& payload, const RingOptions& optio
 // Sums float32 in place; on return every rank holds sum * scale.
 void ring_sum(Exchange& exchange, std::span<float> values, float scale,
               const RingOptions& options = {});
+
+// The same, and looks for NaN and Inf in this rank's values on the way, while they are in the cache
+// anyway. Returns the index of the first, or values.size(); the sum is void on all ranks when any
+// rank found one.
+[[nodiscard]] std::size_t ring_sum_checked(Exchange& exchange, std::span<float> values, float scale,
+                                           const RingOptions& options = {});
 
 // The elementwise maximum in place, by the same ring.
 void ring_max(Exchange& exchange, std::span<float> values, const RingOptions& options = {});

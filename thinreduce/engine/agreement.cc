@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "thinreduce/error.h"
 #include "thinreduce/wire/bytes.h"
 
 namespace thinreduce {
@@ -83,13 +82,17 @@ void check_agreement(const std::vector<Statement>& statements) {
               [](auto& s) { return s.last_result; });
   for (std::size_t rank = 0; rank < statements.size(); ++rank) {
     if (statements[rank].finite) continue;
-    throw Error(
-        ErrorCode::bad_input,
-        fmt::format("bucket {}, step {}: the gradient of rank {} is NaN or Inf at index {}; "
-                    "nothing was reduced",
-                    statements[rank].id.bucket, statements[rank].id.step, rank,
-                    statements[rank].first_bad));
+    throw nonfinite_gradient(statements[rank].id, static_cast<int>(rank),
+                             statements[rank].first_bad, "nothing was reduced");
   }
+}
+
+Error nonfinite_gradient(const FrameId& id, int rank, std::uint64_t index,
+                         std::string_view consequence) {
+  return Error(
+      ErrorCode::bad_input,
+      fmt::format("bucket {}, step {}: the gradient of rank {} is NaN or Inf at index {}; {}",
+                  id.bucket, id.step, rank, index, consequence));
 }
 
 Agreement::Agreement(Transport& transport, const Statement& own)

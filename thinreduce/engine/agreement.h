@@ -7,8 +7,10 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
+#include "thinreduce/error.h"
 #include "thinreduce/transport/transport.h"
 #include "thinreduce/wire/frame.h"
 
@@ -32,6 +34,10 @@ using StatementBytes = std::array<std::byte, kStatementBytes>;
 // Throws Error{mismatch} or Error{bad_input} unless the ranks may go on together; the message is
 // the same on all ranks. `statements` in rank order.
 void check_agreement(const std::vector<Statement>& statements);
+
+// What a NaN or Inf at `index` of a rank's bucket is reported as; `consequence` ends the sentence.
+[[nodiscard]] Error nonfinite_gradient(const FrameId& id, int rank, std::uint64_t index,
+                                       std::string_view consequence);
 
 // One bucket's statements on their way.
 class Agreement {

@@ -4,16 +4,23 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "thinreduce/collective/gather.h"
 #include "thinreduce/collective/ring.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/methods/archive.h"
 #include "thinreduce/methods/fp32.h"
+#include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/checksum.h"
 
 namespace thinreduce {
 namespace {
+
+// Up to this size a pass over the values before the exchange costs less than one more message after
+// it.
+constexpr std::size_t kCheckFirstBytes = std::size_t{1024} * 1024;
 
 // Names, shapes, places and spec: what must be the same on all ranks beside the settings.
 std::uint64_t hash_layout(const BucketLayout& layout) {
@@ -34,6 +41,25 @@ void for_raw_tensors(const BucketLayout& layout, std::span<float> values, std::s
     copy(values.subspan(tensor.offset, tensor.elements()), run.subspan(at, tensor.elements()));
     at += tensor.elements();
   }
+}
+
+// After a sum that was checked on the way: every rank shows where it found a NaN or Inf, so that
+// all come to the same verdict. Mostly nobody did, and the frames are empty.
+void compare_findings(Exchange& exchange, std::uint64_t own) {
+  const bool found = own < exchange.id().elements;
+  std::optional<Error> verdict;
+  gather(exchange, std::as_bytes(std::span(&own, found ? 1 : 0)), sizeof(own),
+         [&](int rank, std::span<const std::byte> finding) {
+           if (finding.empty() || verdict) return;
+           if (finding.size() != sizeof(own)) {
+             throw Error(ErrorCode::bad_frame,
+                         fmt::format("rank {} tells of a NaN in {} bytes; 8 would be right", rank,
+                                     finding.size()));
+           }
+           verdict = nonfinite_gradient(exchange.id(), rank, load_value<std::uint64_t>(finding, 0),
+                                        "no mean was made, and the bucket's values are void");
+         });
+  if (verdict) throw Disagreement{*verdict};
 }
 
 }  // namespace
@@ -87,9 +113,8 @@ Reducer::Slot Reducer::make_slot(const BucketLayout& layout) const {
   if (layout.tensors.empty() && layout.elements < options_.min_elements) {
     raw_elements = layout.elements;
   }
-  // All of an fp32 bucket travels as its raw tensors do: in one sum instead of two.
-  const bool compresses = slot.spec.info->wire_id != fp32_info().wire_id;
-  if (compresses && raw_elements < layout.elements) {
+  const bool fp32 = slot.spec.info->wire_id == fp32_info().wire_id;
+  if (raw_elements < layout.elements && !fp32) {
     slot.raw_values.resize(raw_elements);
     slot.method = slot.spec.make({.layout = slot.layout,
                                   .rank = transport_.rank(),
@@ -126,9 +151,15 @@ void Reducer::announce(Job& job) {
   statement.id.spec_hash = hash_layout(job.layout);
   statement.fingerprint = slot.method ? slot.method->fingerprint() : 0;
   statement.last_result = slot.last_result;
-  statement.first_bad = kernels::first_nonfinite(job.values);
+  statement.first_bad =
+      checks_late(slot, job) ? job.values.size() : kernels::first_nonfinite(job.values);
   statement.finite = statement.first_bad == job.values.size();
   job.agreement = std::make_unique<Agreement>(transport_, statement);
+}
+
+bool Reducer::checks_late(const Slot& slot, const Job& job) const {
+  // A method must not see a NaN: it would stay in the residual for good.
+  return !compresses(slot) && job.values.size_bytes() > kCheckFirstBytes;
 }
 
 Report Reducer::reduce(Job& job) {
@@ -181,11 +212,8 @@ Report Reducer::reduce(Job& job) {
 }
 
 void Reducer::reduce_slot(Slot& slot, const Job& job, Exchange& exchange) {
-  const float share = 1.0F / static_cast<float>(exchange.size());
   if (!compresses(slot)) {
-    exchange.payload_bytes += job.values.size_bytes();
-    ring_sum(exchange, job.values, share);
-    add_momentum(slot, job.values);
+    reduce_uncompressed(slot, job, exchange);
     return;
   }
   const std::span<float> raw(slot.raw_values);
@@ -195,11 +223,22 @@ void Reducer::reduce_slot(Slot& slot, const Job& job, Exchange& exchange) {
   });
   slot.method->reduce(Bucket{slot.layout, job.values, job.second_moment}, exchange);
   exchange.payload_bytes += raw.size_bytes();
-  ring_sum(exchange, raw, share);
+  ring_sum(exchange, raw, 1.0F / static_cast<float>(exchange.size()));
   add_momentum(slot, raw);
   for_raw_tensors(slot.layout, job.values, raw, [](std::span<float> out, std::span<float> run) {
     std::copy(run.begin(), run.end(), out.begin());
   });
+}
+
+void Reducer::reduce_uncompressed(Slot& slot, const Job& job, Exchange& exchange) {
+  const float share = 1.0F / static_cast<float>(exchange.size());
+  exchange.payload_bytes += job.values.size_bytes();
+  if (checks_late(slot, job)) {
+    compare_findings(exchange, ring_sum_checked(exchange, job.values, share));
+  } else {
+    ring_sum(exchange, job.values, share);
+  }
+  add_momentum(slot, job.values);
 }
 
 // velocity = momentum * velocity + mean, which is also the update: a caller whose optimizer has no

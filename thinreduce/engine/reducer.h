@@ -27,7 +27,8 @@ struct Job {
   std::promise<Report> done;
 };
 
-// The ranks can't reduce this bucket together, and all of them know; nothing was touched.
+// The ranks can't reduce this bucket together, and all of them know; what is kept between steps was
+// not touched.
 struct Disagreement {
   Error error;
 };
@@ -58,7 +59,7 @@ class Reducer {
     std::uint64_t layout_hash = 0;  // of the layout as submitted
     std::uint64_t step = 0;
     std::uint64_t last_result = 0;   // hash of the last mean when it is to be compared
-    std::unique_ptr<Method> method;  // null when everything is raw
+    std::unique_ptr<Method> method;  // null when nothing is ever compressed
     std::vector<float> raw_values;   // the raw tensors' values, side by side
     // Where the method has momentum inside, what travels uncompressed gets its own here: one value
     // for each of raw_values, or for each element of the bucket while nothing is compressed.
@@ -70,7 +71,10 @@ class Reducer {
     return slot.method && slot.step >= options_.warmup_steps;
   }
   [[nodiscard]] std::uint16_t method_id(const Slot& slot) const;
+  // Whether NaN and Inf are looked for on the way and not before.
+  [[nodiscard]] bool checks_late(const Slot& slot, const Job& job) const;
   void reduce_slot(Slot& slot, const Job& job, Exchange& exchange);
+  void reduce_uncompressed(Slot& slot, const Job& job, Exchange& exchange);
   static void add_momentum(Slot& slot, std::span<float> means);
   // All that is kept of a bucket between steps.
   static void show_state(Slot& slot, Archive& archive);

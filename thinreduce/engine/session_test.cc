@@ -1,5 +1,6 @@
 #include "thinreduce/engine/session.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -181,6 +182,28 @@ TEST(Session, NanIsNamedOnAllRanksAndNothingIsTouched) {
     auto next = gradient(4000, session.rank(), 1);
     EXPECT_EQ(session.reduce(2, next).step, 2U);
   });
+}
+
+TEST(Session, NanInALargeUncompressedBucketIsNamedOnAllRanks) {
+  constexpr std::size_t kSize = 300'007;  // over 1 MiB: looked for while the sum is made
+  for (const int world : {1, 3}) {
+    run_ranks(world, [&](std::unique_ptr<Transport> transport) {
+      Session session(std::move(transport), {.spec = "topk:density=0.01", .warmup_steps = 2});
+      for (const std::size_t place : {std::size_t{0}, std::size_t{123'456}, kSize - 1}) {
+        auto values = gradient(kSize, session.rank(), 0);
+        if (session.rank() == world - 1) {
+          values[place] = std::numeric_limits<float>::infinity();
+          values[kSize - 1] = std::numeric_limits<float>::quiet_NaN();
+        }
+        const auto text = thrown_text(ErrorCode::bad_input, [&] { session.reduce(2, values); });
+        EXPECT_NE(text.find(fmt::format("rank {} is NaN or Inf at index {};", world - 1, place)),
+                  std::string::npos)
+            << text;
+      }
+      auto next = gradient(kSize, session.rank(), 1);
+      EXPECT_EQ(session.reduce(2, next).step, 1U);
+    });
+  }
 }
 
 TEST(Session, DifferentSizesAreNamedOnAllRanksAndCanBeMended) {

@@ -7,6 +7,8 @@
 #include <gloo/transport/tcp/device.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
+#include <pthread.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,11 +16,13 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <set>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "thinreduce/error.h"
@@ -140,6 +144,29 @@ struct Meeting {
   }
 };
 
+// Gloo's thread reads from the sockets. It only tries for the lock of a connection, again and
+// again, while somebody sends on it. Linux likes to run that thread in the very moment in which
+// another process has written to the socket, in place of the sender who holds the lock: then it
+// turns in vain for a whole time slice. A thread of the batch class does not push others aside,
+// which makes small reduces of more ranks than cores several times faster. It inherits the class
+// from its creator.
+std::shared_ptr<gloo::transport::Device> make_device(const gloo::transport::tcp::attr& attributes) {
+  std::shared_ptr<gloo::transport::Device> device;
+  std::exception_ptr failure;
+  std::thread([&] {
+    const sched_param plain{};
+    // A system that refuses is only slower.
+    static_cast<void>(pthread_setschedparam(pthread_self(), SCHED_BATCH, &plain));
+    try {
+      device = gloo::transport::tcp::CreateDevice(attributes);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }).join();
+  if (failure) std::rethrow_exception(failure);
+  return device;
+}
+
 std::unique_ptr<Transport> meet(Meeting meeting) {
   const GlooOptions& options = meeting.options;
   survive_broken_pipes();
@@ -147,7 +174,7 @@ std::unique_ptr<Transport> meet(Meeting meeting) {
     gloo::transport::tcp::attr attributes;
     attributes.hostname =
         options.interface.empty() ? address_towards_master(options) : address_of_interface(options);
-    auto device = gloo::transport::tcp::CreateDevice(attributes);
+    auto device = make_device(attributes);
     meeting.everybody("joined", "never arrived");
     GlooTransport::Meshes meshes;
     meshes.data = meeting.mesh("data", device);
