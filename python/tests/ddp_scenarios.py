@@ -435,9 +435,14 @@ def second_moments_arrive():
             given.append((members, result.clone(), names))
             return result
 
-    state = thinreduce.State("topk", model=model, second_moment=Watched(), warmup_steps=0)
+        def forget(self):
+            moments.forget()
+
+    state = thinreduce.State("topk", model=model, second_moment=Watched(), warmup_steps=2)
     model.register_comm_hook(state, thinreduce.hook)
-    train(model, optimizer, 1)
+    train(model, optimizer, 2)
+    assert not given, "uncompressed steps need no moments"
+    train(model, optimizer, 1, 2)
     assert given
     for members, buffer, _ in given:
         for member in members:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import Any, Optional
 
@@ -182,7 +181,6 @@ class State:
         self._warm_up: dict[tuple[int, ...], _core.Layout] = {}
         self._warm_up_buckets = 0
         self._gathering: dict[int, _Gathering] = {}
-        self._lock = threading.Lock()
 
     # -- connection -------------------------------------------------------------------------------
 
@@ -257,6 +255,8 @@ class State:
             one.groups_left = 1
             layout = self._warm_up_layout(parameters, buffer.numel())
             self._submit(layout, one.host, one)
+            if bucket.is_last() and self._second_moment is not None:
+                self._second_moment.forget()
             return one.future
         visits = self._plan(parameters, buffer.numel())
         one.groups_left = len(visits)

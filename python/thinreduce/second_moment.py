@@ -112,6 +112,10 @@ class SecondMoment:
         """The moment of a parameter since the last step, if there is one."""
         return None if id(parameter) in self._used else self._moments.get(id(parameter))
 
+    def forget(self) -> None:
+        """The step is over, and nobody asked: the next one starts anew."""
+        self._used.update(self._moments)
+
     def gather(
         self, members: Sequence[Member], buffer: torch.Tensor, names: Names
     ) -> torch.Tensor:
