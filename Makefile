@@ -1,6 +1,9 @@
 # Everything a newcomer needs: `make demo` and `make test`. `make help` lists the rest.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-setup build demo test bench lint install clean
+.PHONY: help setup test-setup build python demo test bench lint install clean
+
+# Ninja runs jobs side by side; two of them in one folder would get in each other's way.
+.NOTPARALLEL:
 
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
@@ -19,6 +22,12 @@ build/%/build.ninja: CMakePresets.json | setup
 build: setup build/release/build.ninja ## build the library and build/release/bin/thinreduce
 	@cmake --build --preset release -j $(JOBS)
 
+# CMake looks for Python again, because it may have been configured without.
+python: setup ## build the Python package: PYTHONPATH=build/release/python
+	@scripts/setup.sh python
+	@cmake --preset release >/dev/null
+	@cmake --build --preset release -j $(JOBS) --target thinreduce_python
+
 demo: build ## train LeNet on MNIST with every method over a thin link, and compare
 	@scripts/demo.sh
 
@@ -26,7 +35,7 @@ demo: build ## train LeNet on MNIST with every method over a thin link, and comp
 test-setup: setup
 	@scripts/setup.sh test
 
-test: test-setup build build/asan/build.ninja build/tsan/build.ninja ## all tests, sanitizers included
+test: test-setup python build build/asan/build.ninja build/tsan/build.ninja ## all tests, sanitizers included
 	@ctest --preset release
 	@cmake --build --preset asan -j $(JOBS) --target core_tests
 	@ctest --preset asan -L core
@@ -44,7 +53,7 @@ bench: build ## speed of kernels, codecs and all-reduces against memcpy, Gloo an
 
 lint: ## clang-format and clang-tidy
 	@scripts/setup.sh lint
-	@$(MAKE) --no-print-directory build/release/build.ninja
+	@cmake --preset release >/dev/null
 	@git ls-files '*.cc' '*.h' | xargs clang-format --dry-run --Werror
 	@git ls-files '*.cc' | grep -v '^tests/consumer/' \
 	  | xargs -P $(JOBS) -n 4 clang-tidy --quiet -p build/release

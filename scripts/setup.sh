@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that a part of the project needs and that are missing.
-#   scripts/setup.sh build|test|lint
+#   scripts/setup.sh build|python|test|lint
 set -euo pipefail
 
 build=(build-essential cmake ninja-build pkg-config
@@ -9,7 +9,9 @@ build=(build-essential cmake ninja-build pkg-config
        libtorch-dev libopenblas0-openmp libpng-dev
        libgtest-dev libgmock-dev libbenchmark-dev libfftw3-dev
        ca-certificates)
-test=(chromium fonts-dejavu-core)
+python=(python3-dev python3-pybind11 pybind11-dev python3-numpy python3-torch
+        python3-pip python3-venv python3-setuptools python3-wheel)
+test=(chromium fonts-dejavu-core python3-pytest)
 lint=(clang-format clang-tidy)
 
 # npm fetches what Debian does not have; any npm will do.
@@ -17,9 +19,10 @@ command -v npm >/dev/null || build+=(npm)
 
 case "${1:-}" in
   build) wanted=("${build[@]}") ;;
-  test) wanted=("${build[@]}" "${test[@]}") ;;
-  lint) wanted=("${build[@]}" "${lint[@]}") ;;
-  *) echo "usage: scripts/setup.sh build|test|lint" >&2; exit 2 ;;
+  python) wanted=("${build[@]}" "${python[@]}") ;;
+  test) wanted=("${build[@]}" "${python[@]}" "${test[@]}") ;;
+  lint) wanted=("${build[@]}" "${python[@]}" "${lint[@]}") ;;
+  *) echo "usage: scripts/setup.sh build|python|test|lint" >&2; exit 2 ;;
 esac
 
 missing=()

@@ -22,9 +22,9 @@ namespace {
 // it.
 constexpr std::size_t kCheckFirstBytes = std::size_t{1024} * 1024;
 
-// Names, shapes and places: what must be the same on all ranks beside the settings.
+// Names, shapes, places and spec: what must be the same on all ranks beside the settings.
 std::uint64_t hash_layout(const BucketLayout& layout) {
-  std::string text = fmt::format("{}", layout.elements);
+  std::string text = fmt::format("{}{}", layout.elements, layout.spec);
   for (const Tensor& tensor : layout.tensors) {
     text += fmt::format("|{}@{}:{}", tensor.name, tensor.offset, fmt::join(tensor.shape, "x"));
   }
@@ -104,6 +104,7 @@ Reducer::Slot Reducer::make_slot(const BucketLayout& layout) const {
   Slot slot;
   slot.layout = layout;
   slot.layout_hash = hash_layout(layout);
+  slot.spec = layout.spec.empty() ? spec_ : Spec::parse(layout.spec);
   std::size_t raw_elements = 0;
   for (Tensor& tensor : slot.layout.tensors) {
     tensor.raw = tensor.shape.size() < 2 || tensor.elements() < options_.min_elements;
@@ -112,13 +113,13 @@ Reducer::Slot Reducer::make_slot(const BucketLayout& layout) const {
   if (layout.tensors.empty() && layout.elements < options_.min_elements) {
     raw_elements = layout.elements;
   }
-  const bool fp32 = spec_.info->wire_id == fp32_info().wire_id;
+  const bool fp32 = slot.spec.info->wire_id == fp32_info().wire_id;
   if (raw_elements < layout.elements && !fp32) {
     slot.raw_values.resize(raw_elements);
-    slot.method = spec_.make({.layout = slot.layout,
-                              .rank = transport_.rank(),
-                              .world = transport_.size(),
-                              .seed = options_.seed});
+    slot.method = slot.spec.make({.layout = slot.layout,
+                                  .rank = transport_.rank(),
+                                  .world = transport_.size(),
+                                  .seed = options_.seed});
   }
   if (const auto saved = loaded_.find(layout.id); saved != loaded_.end()) {
     if (saved->second.elements != layout.elements) {
@@ -132,6 +133,10 @@ Reducer::Slot Reducer::make_slot(const BucketLayout& layout) const {
   return slot;
 }
 
+std::uint16_t Reducer::method_id(const Slot& slot) const {
+  return compresses(slot) ? slot.spec.info->wire_id : fp32_info().wire_id;
+}
+
 void Reducer::announce(Job& job) {
   auto found = slots_.find(job.layout.id);
   if (found == slots_.end()) {
@@ -139,7 +144,7 @@ void Reducer::announce(Job& job) {
   }
   const Slot& slot = found->second;
   Statement statement;
-  statement.id.method = compresses(slot) ? spec_.info->wire_id : fp32_info().wire_id;
+  statement.id.method = method_id(slot);
   statement.id.bucket = job.layout.id;
   statement.id.step = slot.step;
   statement.id.elements = job.layout.elements;
@@ -168,7 +173,7 @@ Report Reducer::reduce(Job& job) {
   const auto started = Clock::now();
   Slot& slot = slots_.at(job.layout.id);
   Exchange exchange(transport_, options_.timeout,
-                    {.method = compresses(slot) ? spec_.info->wire_id : fp32_info().wire_id,
+                    {.method = method_id(slot),
                      .bucket = job.layout.id,
                      .step = slot.step,
                      .elements = job.layout.elements,
@@ -245,8 +250,8 @@ void Reducer::reduce_uncompressed(Slot& slot, const Job& job, Exchange& exchange
 
 // velocity = momentum * velocity + mean, which is also the update: a caller whose optimizer has no
 // momentum gets the same from all elements of the bucket.
-void Reducer::add_momentum(Slot& slot, std::span<float> means) const {
-  const auto momentum = static_cast<float>(spec_.momentum());
+void Reducer::add_momentum(Slot& slot, std::span<float> means) {
+  const auto momentum = static_cast<float>(slot.spec.momentum());
   if (momentum == 0) return;
   if (slot.velocity.size() == slot.layout.elements && means.size() < slot.velocity.size()) {
     // Warm-up is over: from here on the method keeps the rest.
@@ -263,9 +268,19 @@ void Reducer::add_momentum(Slot& slot, std::span<float> means) const {
   }
 }
 
-void Reducer::show_state(Slot& slot, Archive& archive) const {
+void Reducer::show_state(Slot& slot, Archive& archive) {
+  if (!slot.layout.spec.empty()) {
+    // The session's own spec is compared as text when a state is loaded.
+    const std::uint64_t own = checksum(slot.spec.full_text());
+    std::uint64_t saved = own;
+    archive.number("spec", saved);
+    if (saved != own) {
+      throw Error(ErrorCode::bad_state,
+                  fmt::format("it was written with another spec, not '{}'", slot.spec.full_text()));
+    }
+  }
   if (slot.method) slot.method->state(archive);
-  if (spec_.momentum() == 0) return;
+  if (slot.spec.momentum() == 0) return;
   archive.floats("velocity", slot.velocity);
   const auto size = slot.velocity.size();
   if (size != 0 && size != slot.raw_values.size() && size != slot.layout.elements) {

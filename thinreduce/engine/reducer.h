@@ -54,6 +54,7 @@ class Reducer {
  private:
   struct Slot {
     BucketLayout layout;            // raw flags set
+    Spec spec;                      // the bucket's own, or the session's
     bool confirmed = false;         // all ranks have agreed on the layout once
     std::uint64_t layout_hash = 0;  // of the layout as submitted
     std::uint64_t step = 0;
@@ -69,13 +70,14 @@ class Reducer {
   [[nodiscard]] bool compresses(const Slot& slot) const {
     return slot.method && slot.step >= options_.warmup_steps;
   }
+  [[nodiscard]] std::uint16_t method_id(const Slot& slot) const;
   // Whether NaN and Inf are looked for on the way and not before.
   [[nodiscard]] bool checks_late(const Slot& slot, const Job& job) const;
   void reduce_slot(Slot& slot, const Job& job, Exchange& exchange);
   void reduce_uncompressed(Slot& slot, const Job& job, Exchange& exchange);
-  void add_momentum(Slot& slot, std::span<float> means) const;
+  static void add_momentum(Slot& slot, std::span<float> means);
   // All that is kept of a bucket between steps.
-  void show_state(Slot& slot, Archive& archive) const;
+  static void show_state(Slot& slot, Archive& archive);
 
   Transport& transport_;
   const Spec& spec_;

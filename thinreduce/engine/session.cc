@@ -27,14 +27,14 @@ std::string settings_text(const Spec& spec, const SessionOptions& options) {
                      options.check_replicas_every, options.seed);
 }
 
-Spec checked_spec(const SessionOptions& options) {
-  Spec spec = Spec::parse(options.spec);
+Spec checked_spec(const std::string& text, const SessionOptions& options) {
+  Spec spec = Spec::parse(text);
   if (spec.momentum_inside() && !options.momentum_inside_ok) {
     throw Error(ErrorCode::bad_spec,
                 fmt::format("'{}' hands back an update with momentum inside: turn the optimizer's "
                             "momentum off and set SessionOptions::momentum_inside_ok, or turn it "
                             "off here with {}:momentum=0",
-                            options.spec, spec.info->name));
+                            text, spec.info->name));
   }
   return spec;
 }
@@ -87,7 +87,7 @@ class Session::Worker {
   Worker(std::shared_ptr<Transport> transport, const SessionOptions& options)
       : transport_(std::move(transport)),
         options_(options),
-        spec_(checked_spec(options)),
+        spec_(checked_spec(options.spec, options)),
         settings_(settings_text(spec_, options)),
         reducer_(*transport_, spec_, options_) {
     compare_settings(*transport_, options_.timeout, settings_);
@@ -105,6 +105,7 @@ class Session::Worker {
   }
 
   std::future<Report> submit(Job job) {
+    if (!job.layout.spec.empty()) checked_spec(job.layout.spec, options_);
     auto future = job.done.get_future();
     {
       const std::lock_guard lock(mutex_);
@@ -128,20 +129,20 @@ class Session::Worker {
     return std::exchange(since_, Report{});
   }
 
-  void save(const std::filesystem::path& file) {
+  SessionState save() {
     drain();
     SessionState state = reducer_.save();
     state.world = transport_->size();
     state.rank = transport_->rank();
     state.settings = settings_;
-    write_state(file, state);
+    return state;
   }
 
-  void load(const std::filesystem::path& file) {
+  // `what` names the state in messages.
+  void load(const SessionState& state, const std::string& what) {
     drain();
-    const SessionState state = read_state(file);
     const auto refuse = [&](const std::string& why) {
-      throw Error(ErrorCode::bad_state, fmt::format("state file {}: {}", file.string(), why));
+      throw Error(ErrorCode::bad_state, fmt::format("{}: {}", what, why));
     };
     if (state.world != transport_->size()) {
       refuse(fmt::format("was written in a world of {} ranks, this one has {}", state.world,
@@ -155,6 +156,17 @@ class Session::Worker {
           fmt::format("was written with '{}', this session has '{}'", state.settings, settings_));
     }
     reducer_.load(state);
+  }
+
+  void abandon(const std::string& reason) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!failure_) {
+        failure_ = Error(ErrorCode::lost_peer,
+                         fmt::format("rank {} gave up: {}", transport_->rank(), reason));
+      }
+    }
+    transport_->abandon(reason);
   }
 
   Transport& transport() { return *transport_; }
@@ -288,10 +300,20 @@ Report Session::finish_step() {
   return worker_->finish_step();
 }
 void Session::save(const std::filesystem::path& file) {
-  worker_->save(file);
+  write_state(file, worker_->save());
 }
 void Session::load(const std::filesystem::path& file) {
-  worker_->load(file);
+  worker_->load(read_state(file), state_file_name(file));
+}
+std::vector<std::byte> Session::save_bytes() {
+  return encode_state(worker_->save());
+}
+void Session::load_bytes(std::span<const std::byte> bytes) {
+  const std::string name = "saved state";
+  worker_->load(decode_state(bytes, name), name);
+}
+void Session::abandon(const std::string& reason) {
+  worker_->abandon(reason);
 }
 const Transport& Session::transport() const {
   return worker_->transport();

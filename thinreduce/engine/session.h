@@ -19,6 +19,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "thinreduce/collective/exchange.h"
 #include "thinreduce/methods/bucket.h"
@@ -78,6 +79,7 @@ class Session {
 
   // Starts to replace `values` by the mean over all ranks. The values, and the second moment if
   // given, must stay in place until the future is ready. A bucket id always means the same layout.
+  // Throws Error{bad_spec} when the layout's own spec is not one.
   [[nodiscard]] std::future<Report> submit(const BucketLayout& layout, std::span<float> values,
                                            std::span<const float> second_moment = {});
 
@@ -93,6 +95,13 @@ class Session {
   // Throws Error{bad_state} for a file that is cut, altered, of another version, world size, rank
   // or spec; the session is then as before.
   void load(const std::filesystem::path& file);
+  // The same without a file.
+  [[nodiscard]] std::vector<std::byte> save_bytes();
+  void load_bytes(std::span<const std::byte> bytes);
+
+  // Ends the session from any thread: what is on its way fails on all ranks, with this reason. Over
+  // MPI only between steps, because one thread at a time may use MPI.
+  void abandon(const std::string& reason);
 
   // The transport's counters, for tests and benchmarks. Only between steps.
   [[nodiscard]] const Transport& transport() const;

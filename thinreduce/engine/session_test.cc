@@ -549,5 +549,43 @@ TEST(Session, AnIdleEngineUsesNoProcessor) {
   });
 }
 
+TEST(Session, BucketsMayHaveSpecsOfTheirOwn) {
+  run_ranks(2, [](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.spec = "fp32"});
+    BucketLayout layout{.id = 0, .elements = 5000, .tensors = {}, .spec = "topk:density=0.01"};
+    auto values = gradient(layout.elements, session.rank(), 0);
+    EXPECT_LT(session.submit(layout, values).get().payload_bytes, 1000U);
+    layout.id = 1;
+    layout.spec = "";
+    EXPECT_EQ(session.submit(layout, values).get().payload_bytes, 20000U);
+
+    layout.id = 2;
+    layout.spec = "tpok";
+    thrown_text(ErrorCode::bad_spec, [&] { session.submit(layout, values).get(); });
+    layout.spec = "sketch";
+    thrown_text(ErrorCode::bad_spec, [&] { session.submit(layout, values).get(); });
+    // All ranks must choose alike; then the session goes on.
+    layout.spec = session.rank() == 0 ? "dqsg" : "topk";
+    thrown_text(ErrorCode::mismatch, [&] { session.submit(layout, values).get(); });
+    layout.spec = "dqsg";
+    EXPECT_GT(session.submit(layout, values).get().payload_bytes, 0U);
+  });
+}
+
+TEST(Session, AbandonEndsItOnAllRanks) {
+  run_ranks(2, [](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.spec = "fp32", .timeout = 60s});
+    std::vector<float> values(5000);
+    if (session.rank() == 1) {
+      session.abandon("enough");
+      const auto text = thrown_text(ErrorCode::lost_peer, [&] { session.reduce(0, values); });
+      EXPECT_EQ(text, "rank 1 gave up: enough");
+      return;
+    }
+    const auto text = thrown_text(ErrorCode::lost_peer, [&] { session.reduce(0, values); });
+    EXPECT_NE(text.find("rank 1 gave up: enough"), std::string::npos) << text;
+  });
+}
+
 }  // namespace
 }  // namespace thinreduce

@@ -19,8 +19,6 @@ namespace {
 constexpr std::uint32_t kMagic = 0x53524854;  // "THRS"
 constexpr std::uint32_t kVersion = 1;
 
-enum class FieldKind : std::uint8_t { per_element = 0, floats = 1, number = 2 };
-
 class ByteWriter {
  public:
   template <PlainValue T>
@@ -119,7 +117,7 @@ class FieldReader final : public Archive {
 
 }  // namespace
 
-void write_state(const std::filesystem::path& file, const SessionState& state) {
+std::vector<std::byte> encode_state(const SessionState& state) {
   ByteWriter writer;
   writer.value(kMagic);
   writer.value(kVersion);
@@ -135,12 +133,57 @@ void write_state(const std::filesystem::path& file, const SessionState& state) {
     writer.bytes(bucket.fields);
   }
   writer.value(checksum(std::span<const std::byte>(writer.out)));
+  return std::move(writer.out);
+}
 
+SessionState decode_state(std::span<const std::byte> bytes, std::string_view what) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorCode::bad_state, fmt::format("{}: {}", what, why));
+  };
+  if (bytes.size() < 16 || load_value<std::uint32_t>(bytes, 0) != kMagic) {
+    refuse("is not a thinreduce state file, or is cut");
+  }
+  if (const auto version = load_value<std::uint32_t>(bytes, 4); version != kVersion) {
+    refuse(fmt::format("has version {}, this build reads {}", version, kVersion));
+  }
+  const auto body = bytes.first(bytes.size() - sizeof(std::uint64_t));
+  if (checksum(body) != load_value<std::uint64_t>(bytes, body.size())) {
+    refuse("is cut or damaged (its checksum is wrong); use an older one");
+  }
+  try {
+    ByteReader reader(body.subspan(8), "the state");
+    SessionState state;
+    state.world = static_cast<int>(reader.value<std::uint32_t>());
+    state.rank = static_cast<int>(reader.value<std::uint32_t>());
+    state.settings = read_text(reader);
+    const auto buckets = reader.value<std::uint32_t>();
+    for (std::uint32_t i = 0; i < buckets; ++i) {
+      const auto id = reader.value<std::uint32_t>();
+      BucketState& bucket = state.buckets[id];
+      bucket.step = reader.value<std::uint64_t>();
+      bucket.elements = reader.value<std::uint64_t>();
+      const auto fields = reader.take(reader.value<std::uint64_t>());
+      bucket.fields.assign(fields.begin(), fields.end());
+    }
+    reader.finish();
+    return state;
+  } catch (const Error& error) {
+    refuse(error.what());
+  }
+  throw BrokenInvariant("refuse() throws");
+}
+
+std::string state_file_name(const std::filesystem::path& file) {
+  return fmt::format("state file {}", file.string());
+}
+
+void write_state(const std::filesystem::path& file, const SessionState& state) {
+  const std::vector<std::byte> bytes = encode_state(state);
   // A crash or a full disk must not cost the previous state: write, flush to disk, then rename.
   const std::filesystem::path partial = file.string() + ".partial";
   const int fd = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) fail_io(partial, "create");
-  std::span<const std::byte> rest(writer.out);
+  std::span<const std::byte> rest(bytes);
   bool good = true;
   while (good && !rest.empty()) {
     const auto written = ::write(fd, rest.data(), rest.size());
@@ -172,41 +215,50 @@ SessionState read_state(const std::filesystem::path& file) {
   in.seekg(0);
   in.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size));
   if (!in) fail_io(file, "read");
+  return decode_state(bytes, state_file_name(file));
+}
 
-  const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorCode::bad_state, fmt::format("state file {}: {}", file.string(), why));
-  };
-  if (size < 16 || load_value<std::uint32_t>(bytes, 0) != kMagic) {
-    refuse("is not a thinreduce state file, or is cut");
-  }
-  if (const auto version = load_value<std::uint32_t>(bytes, 4); version != kVersion) {
-    refuse(fmt::format("has version {}, this build reads {}", version, kVersion));
-  }
-  const auto body = std::span<const std::byte>(bytes).first(size - sizeof(std::uint64_t));
-  if (checksum(body) != load_value<std::uint64_t>(bytes, body.size())) {
-    refuse("is cut or damaged (its checksum is wrong); use an older one");
-  }
+std::vector<float> StateField::floats() const {
+  std::vector<float> result(values.size() / sizeof(float));
+  if (!result.empty()) std::memcpy(result.data(), values.data(), result.size() * sizeof(float));
+  return result;
+}
+
+std::vector<StateField> split_fields(const BucketState& state) {
+  std::vector<StateField> fields;
+  ByteReader reader(state.fields, "the state");
   try {
-    ByteReader reader(body.subspan(8), "the state");
-    SessionState state;
-    state.world = static_cast<int>(reader.value<std::uint32_t>());
-    state.rank = static_cast<int>(reader.value<std::uint32_t>());
-    state.settings = read_text(reader);
-    const auto buckets = reader.value<std::uint32_t>();
-    for (std::uint32_t i = 0; i < buckets; ++i) {
-      const auto id = reader.value<std::uint32_t>();
-      BucketState& bucket = state.buckets[id];
-      bucket.step = reader.value<std::uint64_t>();
-      bucket.elements = reader.value<std::uint64_t>();
-      const auto fields = reader.take(reader.value<std::uint64_t>());
-      bucket.fields.assign(fields.begin(), fields.end());
+    while (reader.left() > 0) {
+      StateField field;
+      field.name = read_text(reader);
+      const auto kind = reader.value<std::uint8_t>();
+      const auto count = reader.value<std::uint64_t>();
+      const std::size_t width = kind == 2 ? sizeof(std::uint64_t) : sizeof(float);
+      if (kind > 2 || count > reader.left() / width) {
+        throw Error(ErrorCode::bad_state, fmt::format("'{}' is cut or damaged", field.name));
+      }
+      field.kind = static_cast<FieldKind>(kind);
+      const auto values = reader.take(count * width);
+      field.values.assign(values.begin(), values.end());
+      fields.push_back(std::move(field));
     }
-    reader.finish();
-    return state;
   } catch (const Error& error) {
-    refuse(error.what());
+    throw Error(ErrorCode::bad_state, fmt::format("saved state of a bucket: {}", error.what()));
   }
-  throw BrokenInvariant("refuse() throws");
+  return fields;
+}
+
+std::vector<std::byte> join_fields(const std::vector<StateField>& fields) {
+  ByteWriter writer;
+  for (const StateField& field : fields) {
+    writer.text(field.name);
+    writer.value(static_cast<std::uint8_t>(field.kind));
+    const std::size_t width =
+        field.kind == FieldKind::number ? sizeof(std::uint64_t) : sizeof(float);
+    writer.value(static_cast<std::uint64_t>(field.values.size() / width));
+    writer.bytes(field.values);
+  }
+  return std::move(writer.out);
 }
 
 std::vector<std::byte> save_fields(const ShowState& show) {

@@ -12,7 +12,9 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "thinreduce/methods/method.h"
@@ -32,10 +34,33 @@ struct SessionState {
   std::map<std::uint32_t, BucketState> buckets;
 };
 
+// The bytes of such a file, and back. decode_state throws Error{bad_state}, in which `what` names
+// the bytes, when they are damaged.
+[[nodiscard]] std::vector<std::byte> encode_state(const SessionState& state);
+[[nodiscard]] SessionState decode_state(std::span<const std::byte> bytes, std::string_view what);
+// What messages call a state that comes from this file.
+[[nodiscard]] std::string state_file_name(const std::filesystem::path& file);
+
 // Writes beside the file and renames. Throws Error{unavailable} naming the file and the reason.
 void write_state(const std::filesystem::path& file, const SessionState& state);
 // Throws Error{unavailable} when the file can't be read, Error{bad_state} when it is damaged.
 [[nodiscard]] SessionState read_state(const std::filesystem::path& file);
+
+enum class FieldKind : std::uint8_t { per_element = 0, floats = 1, number = 2 };
+
+// One field of a bucket's state as it is stored.
+struct StateField {
+  std::string name;
+  FieldKind kind = FieldKind::number;
+  std::vector<std::byte> values;
+
+  // Only of the kinds that hold floats.
+  [[nodiscard]] std::vector<float> floats() const;
+};
+
+// A bucket's fields apart, and together again. split_fields throws Error{bad_state}.
+[[nodiscard]] std::vector<StateField> split_fields(const BucketState& state);
+[[nodiscard]] std::vector<std::byte> join_fields(const std::vector<StateField>& fields);
 
 // Shows all state of a bucket to an archive, as Method::state does.
 using ShowState = std::function<void(Archive&)>;

@@ -29,6 +29,7 @@ struct BucketLayout {
   std::uint32_t id = 0;
   std::size_t elements = 0;
   std::vector<Tensor> tensors;  // in order, without gaps; empty: one tensor of unknown shape
+  std::string spec{};           // how this bucket is reduced; empty: as the session says
 };
 
 struct Bucket {

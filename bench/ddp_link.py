@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+"""How long DDP's gradient exchange takes: default, torch's own hooks, and thinreduce.
+
+    bench/ddp_link.py                     ranks on this machine, unthrottled
+    sudo bench/ddp_link.py --rate 1gbit   each rank in a network namespace of its own, its link
+                                          shaped in both directions with tc (needs root, ip and tc)
+
+The model has the parameters of ResNet-50 (25.6 M) and no computation to speak of: its gradients are
+random numbers that are there at once, so a step is the exchange. All methods run in the same
+processes, one after another in every round; the median over the steps of the slowest rank is shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+METHODS = ["default", "fp32", "dqsg:levels=7", "gradiveq", "torch:fp16", "torch:powersgd"]
+BRIDGE, SPACE, NETWORK = "thinred-br", "thinred", "10.77.13"
+
+
+def resnet50_shapes() -> list[tuple[int, ...]]:
+    shapes: list[tuple[int, ...]] = [(64, 3, 7, 7), (64,), (64,)]
+    inputs = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            for shape in ((width, inputs, 1, 1), (width, width, 3, 3), (4 * width, width, 1, 1)):
+                shapes += [shape, shape[:1], shape[:1]]
+            if block == 0:
+                shapes += [(4 * width, inputs, 1, 1), (4 * width,), (4 * width,)]
+            inputs = 4 * width
+    return shapes + [(1000, 2048), (1000,)]
+
+
+def run_rank(args: argparse.Namespace) -> None:
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+    from torch.nn.parallel import DistributedDataParallel
+
+    import thinreduce
+
+    class Layers(torch.nn.Module):
+        """The gradient of each parameter is the buffer beside it."""
+
+        def __init__(self, gradients: list[torch.Tensor]) -> None:
+            super().__init__()
+            self.weights = torch.nn.ParameterList([torch.zeros(g.shape) for g in gradients])
+            self.gradients = gradients
+
+        def forward(self) -> torch.Tensor:
+            pairs = zip(self.weights, self.gradients)
+            return sum(Given.apply(weight, gradient) for weight, gradient in pairs)
+
+    class Given(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, weight, gradient):  # noqa: ANN001, ANN205
+            ctx.gradient = gradient
+            return weight.new_zeros(())
+
+        @staticmethod
+        def backward(ctx, _):  # noqa: ANN001, ANN205
+            return ctx.gradient, None
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    generator = torch.Generator().manual_seed(rank)
+    gradients = [1e-3 * torch.randn(one, generator=generator) for one in resnet50_shapes()]
+    models, states = {}, {}
+    for method in args.method:
+        # torch's PowerSGD starts its exchanges from callbacks, in an order that differs between
+        # ranks when there is more than one bucket; Gloo then ends the process.
+        one_bucket = {"bucket_cap_mb": 1000} if method == "torch:powersgd" else {}
+        dist._DEFAULT_FIRST_BUCKET_BYTES = (1000 if one_bucket else 1) << 20
+        model = DistributedDataParallel(
+            Layers(gradients), gradient_as_bucket_view=True, **one_bucket
+        )
+        if method == "torch:fp16":
+            model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        elif method == "torch:powersgd":  # rank 1; by default it would start after 1,000 steps
+            state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
+            model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        elif method != "default":
+            states[method] = thinreduce.State(method, momentum_inside_ok=True, link=args.link)
+            model.register_comm_hook(states[method], thinreduce.hook)
+        models[method] = model
+
+    def step(method: str) -> float:
+        dist.barrier()
+        started = time.monotonic()
+        models[method]().backward()
+        taken = torch.tensor([time.monotonic() - started])
+        dist.all_reduce(taken, dist.ReduceOp.MAX)
+        return taken.item()
+
+    times: dict[str, list[float]] = {method: [] for method in args.method}
+    for _ in range(args.warmup):
+        for method in args.method:
+            step(method)
+    # Some methods learn for a while before they compress.
+    for method, state in states.items():
+        for _ in range(0 if method == "fp32" else args.most_warmup):
+            compresses = [state.stats()["ratio"] > 1.5]
+            dist.broadcast_object_list(compresses)
+            if compresses[0]:
+                break
+            step(method)
+    for _ in range(args.steps):
+        for method in args.method:
+            times[method].append(step(method))
+    if rank == 0:
+        for method in args.method:
+            report = {
+                "method": method,
+                "seconds": statistics.median(times[method]),
+                "least": min(times[method]),
+                "most": max(times[method]),
+                "speedup": statistics.median(times["default"]) / statistics.median(times[method]),
+            }
+            if method in states:
+                report["sent"] = states[method].stats()["bytes_sent"]
+            print(json.dumps(report), flush=True)
+    dist.barrier()
+    for state in states.values():
+        state.close()
+    dist.destroy_process_group()
+
+
+def run(*command: str) -> None:
+    subprocess.run(command, check=True)
+
+
+def make_network(ranks: int, rate: str) -> None:
+    run("ip", "link", "add", BRIDGE, "type", "bridge")
+    run("ip", "link", "set", BRIDGE, "up")
+    for rank in range(ranks):
+        space, outside = f"{SPACE}{rank}", f"{SPACE}-v{rank}"
+        run("ip", "netns", "add", space)
+        run("ip", "link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", space)
+        run("ip", "link", "set", outside, "master", BRIDGE, "up")
+        inside = ("ip", "-n", space)
+        run(*inside, "address", "add", f"{NETWORK}.{rank + 1}/24", "dev", "eth0")
+        run(*inside, "link", "set", "eth0", "up")
+        run(*inside, "link", "set", "lo", "up")
+        # Out of the namespace, and into it.
+        shape = ("root", "tbf", "rate", rate, "burst", "256kb", "latency", "100ms")
+        run("tc", "-n", space, "qdisc", "add", "dev", "eth0", *shape)
+        run("tc", "qdisc", "add", "dev", outside, *shape)
+
+
+def remove_network(ranks: int) -> None:
+    for rank in range(ranks):
+        subprocess.run(["ip", "netns", "del", f"{SPACE}{rank}"], stderr=subprocess.DEVNULL)
+    subprocess.run(["ip", "link", "del", BRIDGE], stderr=subprocess.DEVNULL)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--rate", default="", help="of every rank's link, as tc writes it: 1gbit")
+    parser.add_argument("--link", default="", help="thinreduce's own simulated link, without root")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--warmup", type=int, default=4, help="steps that are not counted")
+    parser.add_argument("--most-warmup", type=int, default=20, help="for methods that learn first")
+    parser.add_argument("--method", action="append", help=f"default: {' '.join(METHODS)}")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    args.method = args.method or METHODS
+    if "default" not in args.method:
+        args.method.insert(0, "default")
+    if args.inside:
+        run_rank(args)
+        return
+    if args.rate and os.geteuid() != 0:
+        sys.exit("ddp_link: network namespaces and tc need root; without --rate nothing is shaped")
+    address = f"{NETWORK}.1" if args.rate else "127.0.0.1"
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, str(Path(__file__).resolve()), "--inside", "--link", args.link]
+    command += ["--steps", str(args.steps), "--warmup", str(args.warmup)]
+    command += ["--most-warmup", str(args.most_warmup)]
+    for method in args.method:
+        command += ["--method", method]
+    environment = {
+        **os.environ,
+        "WORLD_SIZE": str(args.ranks),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+    if args.rate:
+        environment["GLOO_SOCKET_IFNAME"] = "eth0"
+    try:
+        if args.rate:
+            remove_network(args.ranks)
+            make_network(args.ranks, args.rate)
+        ranks = [
+            subprocess.Popen(
+                (["ip", "netns", "exec", f"{SPACE}{rank}"] if args.rate else []) + command,
+                env={**environment, "RANK": str(rank)},
+                stdout=subprocess.PIPE if rank == 0 else None,
+                text=True,
+            )
+            for rank in range(args.ranks)
+        ]
+        where = f"links of {args.rate}" if args.rate else "this machine, unthrottled"
+        print(f"25.6 M parameters, {args.ranks} ranks, {where}\n")
+        print(f"{'method':18} {'median':>9} {'least':>9} {'most':>9} {'vs default':>11}   sent")
+        assert ranks[0].stdout is not None
+        for line in ranks[0].stdout:
+            one = json.loads(line)
+            sent = f"{one['sent'] / 1e6:8.1f} MB" if "sent" in one else ""
+            print(
+                f"{one['method']:18} {one['seconds']:7.3f} s {one['least']:7.3f} s "
+                f"{one['most']:7.3f} s {one['speedup']:10.2f}x {sent}"
+            )
+        sys.exit(max(rank.wait() for rank in ranks))
+    finally:
+        if args.rate:
+            remove_network(args.ranks)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+// What methods there are, and what a spec means.
+#include <pybind11/stl.h>
+
+#include <string>
+
+#include "python/module/bindings.h"
+#include "thinreduce/kernels/target.h"
+#include "thinreduce/methods/registry.h"
+
+namespace thinreduce::python {
+
+namespace py = pybind11;
+
+namespace {
+
+py::dict describe(const MethodInfo& info) {
+  py::list options;
+  for (const OptionInfo& option : info.options) {
+    py::dict one;
+    one["name"] = option.name;
+    one["default"] = option.default_value;
+    one["least"] = option.least;
+    one["most"] = option.most;
+    one["choices"] = option.choices;
+    one["help"] = option.help;
+    options.append(one);
+  }
+  py::dict result;
+  result["name"] = info.name;
+  result["algebra"] = to_string(info.algebra);
+  result["summary"] = info.summary;
+  result["paper"] = info.paper;
+  result["momentum_inside"] = info.momentum_inside;
+  result["options"] = options;
+  return result;
+}
+
+}  // namespace
+
+void bind_methods(py::module_& module) {
+  module.def("methods", [] {
+    py::list result;
+    for (const MethodInfo& info : methods()) result.append(describe(info));
+    return result;
+  });
+  module.def("spec_text", [](const std::string& spec) { return Spec::parse(spec).full_text(); });
+  module.def("spec_momentum", [](const std::string& spec) { return Spec::parse(spec).momentum(); });
+  module.def("simd_target", [] { return std::string(kernels::active_target()); });
+}
+
+}  // namespace thinreduce::python

@@ -1,0 +1,193 @@
+// A session, and the buckets on their way through it.
+#include "thinreduce/engine/session.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "python/module/bindings.h"
+#include "python/module/transports.h"
+#include "thinreduce/engine/redistribute.h"
+
+namespace thinreduce::python {
+
+namespace py = pybind11;
+
+namespace {
+
+py::dict to_dict(const Report& report) {
+  py::dict stages;
+  stages["encode"] = report.stages.encode;
+  stages["wire"] = report.stages.wire;
+  stages["decode"] = report.stages.decode;
+  stages["wait"] = report.stages.wait;
+  py::dict result;
+  result["step"] = report.step;
+  result["elements"] = report.elements;
+  result["payload_bytes"] = report.payload_bytes;
+  result["bytes_sent"] = report.bytes_sent;
+  result["bytes_received"] = report.bytes_received;
+  result["queued"] = report.queued;
+  result["total"] = report.total;
+  result["stages"] = stages;
+  result["statistics"] = report.statistics;
+  return result;
+}
+
+py::bytes to_bytes(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::span<const std::byte> view(std::string_view bytes) {
+  return std::as_bytes(std::span(bytes));
+}
+
+// A bucket that was submitted.
+class Pending {
+ public:
+  explicit Pending(std::future<Report> future) : future_(std::move(future)) {}
+
+  bool wait(double seconds) {
+    return future_.wait_for(std::chrono::duration<double>(seconds)) == std::future_status::ready;
+  }
+  Report get() { return future_.get(); }
+
+ private:
+  std::future<Report> future_;
+};
+
+using NamedShape = std::tuple<std::string, std::vector<std::int64_t>>;
+
+BucketLayout make_layout(std::uint32_t id, std::size_t elements,
+                         const std::vector<NamedShape>& tensors, const std::string& spec) {
+  BucketLayout layout{.id = id, .elements = elements, .tensors = {}, .spec = spec};
+  std::size_t offset = 0;
+  for (const auto& [name, shape] : tensors) {
+    Tensor tensor{.name = name, .shape = shape, .offset = offset};
+    offset += tensor.elements();
+    layout.tensors.push_back(std::move(tensor));
+  }
+  return layout;
+}
+
+// A session that may be closed while Python still holds it. Its destructor waits for other threads,
+// so nothing here runs with the GIL held.
+class PythonSession {
+ public:
+  PythonSession(Connection& connection, const SessionOptions& options)
+      : session_(std::make_shared<Session>(connection.take(), options)) {}
+  ~PythonSession() { close(); }
+  PythonSession(const PythonSession&) = delete;
+  PythonSession& operator=(const PythonSession&) = delete;
+
+  void close() {
+    if (PyGILState_Check() != 0) {
+      const py::gil_scoped_release free;
+      session_.reset();
+    } else {
+      session_.reset();
+    }
+  }
+
+  Session& open() {
+    if (!session_) throw Error(ErrorCode::bad_input, "this session is closed");
+    return *session_;
+  }
+
+ private:
+  std::shared_ptr<Session> session_;
+};
+
+std::unique_ptr<Pending> submit(PythonSession& session, const BucketLayout& layout,
+                                std::uintptr_t address, std::uintptr_t second_moment) {
+  const std::span<float> values(reinterpret_cast<float*>(address), layout.elements);
+  std::span<const float> moment;
+  if (second_moment != 0) {
+    moment = {reinterpret_cast<const float*>(second_moment), layout.elements};
+  }
+  return std::make_unique<Pending>(session.open().submit(layout, values, moment));
+}
+
+std::vector<py::bytes> redistribute_bytes(const std::vector<std::string>& states, int world) {
+  std::vector<SessionState> decoded;
+  for (const auto& state : states) decoded.push_back(decode_state(view(state), "saved state"));
+  std::vector<py::bytes> result;
+  for (const auto& state : redistribute(std::move(decoded), world)) {
+    result.push_back(to_bytes(encode_state(state)));
+  }
+  return result;
+}
+
+}  // namespace
+
+void bind_session(py::module_& module) {
+  using release = py::call_guard<py::gil_scoped_release>;
+
+  py::class_<Pending>(module, "Pending")
+      .def("wait", &Pending::wait, py::arg("seconds"), release())
+      .def("get", [](Pending& pending) { return to_dict(pending.get()); });
+
+  py::class_<BucketLayout>(module, "Layout")
+      .def(py::init(&make_layout), py::arg("id"), py::arg("elements"), py::arg("tensors"),
+           py::arg("spec") = "")
+      .def_readonly("id", &BucketLayout::id)
+      .def_readonly("elements", &BucketLayout::elements)
+      .def_readonly("spec", &BucketLayout::spec);
+
+  py::class_<SessionOptions>(module, "SessionOptions")
+      .def(py::init([](std::string spec, double timeout, std::size_t min_elements,
+                       std::uint64_t warmup_steps, std::uint64_t check_replicas_every,
+                       std::uint64_t seed, bool momentum_inside_ok) {
+             return SessionOptions{.spec = std::move(spec),
+                                   .timeout = Seconds(timeout),
+                                   .min_elements = min_elements,
+                                   .warmup_steps = warmup_steps,
+                                   .check_replicas_every = check_replicas_every,
+                                   .seed = seed,
+                                   .momentum_inside_ok = momentum_inside_ok};
+           }),
+           py::kw_only(), py::arg("spec") = "fp32", py::arg("timeout") = 60.0,
+           py::arg("min_elements") = 1024, py::arg("warmup_steps") = 0,
+           py::arg("check_replicas_every") = 100, py::arg("seed") = 0,
+           py::arg("momentum_inside_ok") = false);
+
+  py::class_<PythonSession>(module, "Session")
+      .def(py::init(
+          [](const std::shared_ptr<Connection>& connection, const SessionOptions& options) {
+            const py::gil_scoped_release free;
+            return std::make_unique<PythonSession>(*connection, options);
+          }))
+      .def_property_readonly("rank", [](PythonSession& self) { return self.open().rank(); })
+      .def_property_readonly("world", [](PythonSession& self) { return self.open().size(); })
+      .def("submit", &submit, py::arg("layout"), py::arg("address"), py::arg("second_moment") = 0)
+      .def("save",
+           [](PythonSession& self) {
+             std::vector<std::byte> bytes;
+             {
+               const py::gil_scoped_release free;
+               bytes = self.open().save_bytes();
+             }
+             return to_bytes(bytes);
+           })
+      .def("load",
+           [](PythonSession& self, const std::string& bytes) {
+             const py::gil_scoped_release free;
+             self.open().load_bytes(view(bytes));
+           })
+      .def("abandon",
+           [](PythonSession& self, const std::string& reason) {
+             const py::gil_scoped_release free;
+             self.open().abandon(reason);
+           })
+      .def("close", &PythonSession::close);
+
+  module.def("redistribute", &redistribute_bytes, py::arg("states"), py::arg("world"));
+}
+
+}  // namespace thinreduce::python

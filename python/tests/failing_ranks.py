@@ -1,0 +1,39 @@
+"""Ranks that die or stop in the middle of a run. Started by test_failures.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import thinreduce
+
+what, victim = sys.argv[1], int(sys.argv[2])
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+model = DDP(nn.Linear(64, 64))
+state = thinreduce.State("topk", timeout=60)
+model.register_comm_hook(state, thinreduce.hook)
+started = time.monotonic()
+try:
+    for step in range(1000):
+        if step == 5:
+            print("running", flush=True)
+            started = time.monotonic()
+            if rank == victim:
+                os.kill(os.getpid(), signal.SIGKILL if what == "kill" else signal.SIGSTOP)
+        model(torch.ones(4, 64)).sum().backward()
+        time.sleep(0.01)
+except RuntimeError as error:
+    if what != "kill":
+        raise
+    print(f"after {time.monotonic() - started:.1f} s: {error}", flush=True)
+    print(f"error: {type(state.error).__name__}", flush=True)
+    os._exit(4)

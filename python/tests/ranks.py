@@ -1,0 +1,54 @@
+"""Ranks as real processes, with a time limit."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start(script: Path, world: int, *args: str) -> list[subprocess.Popen[str]]:
+    """Starts all ranks of a script."""
+    shared = {
+        **os.environ,
+        "WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+    }
+    return [
+        subprocess.Popen(
+            [sys.executable, str(script), *args],
+            env={**shared, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+
+
+def finish(ranks: list[subprocess.Popen[str]], seconds: float) -> list[tuple[int, str, str]]:
+    """Exit code, output and errors of every rank; those that hang are killed."""
+    deadline = time.monotonic() + seconds
+    results = []
+    for rank in ranks:
+        try:
+            out, err = rank.communicate(timeout=max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            rank.kill()
+            out, err = rank.communicate()
+            err += f"\nkilled by the test after {seconds:g} s"
+        results.append((rank.returncode, out, err))
+    return results

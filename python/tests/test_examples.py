@@ -1,0 +1,77 @@
+"""The examples as people run them, and the installed package."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ranks
+
+EXAMPLES = ranks.ROOT / "examples"
+
+
+def test_numpy_allreduce():
+    run = subprocess.run(
+        [sys.executable, str(EXAMPLES / "numpy_allreduce.py"), "--ranks", "3", "--rows", "100"],
+        capture_output=True, text=True, timeout=60,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "same result everywhere: yes" in run.stdout
+
+
+def test_numpy_needs_no_torch():
+    code = "import sys, thinreduce; thinreduce.encode([1.0] * 64, 'topk'); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_ddp_mnist_by_torchrun():
+    pytest.importorskip("torch")
+    torchrun = shutil.which("torchrun")
+    if torchrun is None:
+        pytest.skip("no torchrun")
+    run = subprocess.run(
+        [sys.executable, torchrun, "--redirects", "2", "--tee", "1", "--nproc_per_node=2",
+         f"--master_port={ranks.free_port()}", str(EXAMPLES / "ddp_mnist.py"),
+         "--method", "dqsg:levels=7", "--samples", "6400", "--epochs", "1", "--batch", "32"],
+        capture_output=True, text=True, timeout=150, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    line = next(line for line in run.stdout.splitlines() if '"accuracy"' in line)
+    result = json.loads(line[line.index("{") :])
+    assert result["same_bits"] and result["accuracy"] > 85, result
+
+
+def test_pip_installs_the_package(tmp_path):
+    module = next((Path(one) for one in os.environ.get("PYTHONPATH", "").split(":") if one), None)
+    if module is None or not list((module / "thinreduce").glob("_core*.so")):
+        pytest.skip("no built module on PYTHONPATH")
+    environment = {**os.environ, "THINREDUCE_BUILD": str(module.parent)}
+    environment.pop("PYTHONPATH")
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--system-site-packages", str(tmp_path / "venv")], check=True
+    )
+    python = str(tmp_path / "venv" / "bin" / "python")
+    source = tmp_path / "source"  # setuptools leaves folders beside what it builds
+    source.mkdir()
+    for name in ("pyproject.toml", "setup.py", "LICENSE"):
+        shutil.copy(ranks.ROOT / name, source)
+    shutil.copytree(ranks.ROOT / "python" / "thinreduce", source / "python" / "thinreduce")
+    subprocess.run(
+        [python, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", str(source)],
+        check=True, env=environment, timeout=120,
+    )
+    code = (
+        "import thinreduce, pathlib; print(thinreduce.__file__); "
+        "assert pathlib.Path(thinreduce.__file__).with_name('py.typed').exists(); "
+        "assert len(thinreduce.methods()) > 5"
+    )
+    out = subprocess.run(
+        [python, "-c", code], check=True, env=environment, cwd=tmp_path, capture_output=True, text=True
+    ).stdout
+    assert str(tmp_path) in out

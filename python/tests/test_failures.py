@@ -1,0 +1,52 @@
+"""A rank that is killed, and Ctrl-C while a rank hangs."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import ranks  # noqa: E402
+
+SCRIPT = Path(__file__).parent / "failing_ranks.py"
+
+
+def wait_for_line(rank, text: str) -> None:
+    while line := rank.stdout.readline():
+        if text in line:
+            return
+    raise AssertionError(f"'{text}' never came: {rank.stderr.read()}")
+
+
+def test_a_rank_that_is_killed_is_named_by_the_others():
+    started = ranks.start(SCRIPT, 3, "kill", "2")
+    finished = ranks.finish(started, 60)
+    assert finished[2][0] == -signal.SIGKILL
+    for code, out, err in finished[:2]:
+        assert code == 4, err
+        seconds = float(re.search(r"after ([\d.]+) s", out).group(1))
+        assert seconds < 30, out  # the timeout is 60 s
+        assert "rank 2" in out and "LostPeer" in out, out
+
+
+def test_control_c_ends_a_rank_whose_peer_hangs():
+    started = ranks.start(SCRIPT, 2, "stop", "1")
+    try:
+        wait_for_line(started[0], "running")
+        time.sleep(0.5)
+        pressed = time.monotonic()
+        started[0].send_signal(signal.SIGINT)
+        [(code, out, err)] = ranks.finish(started[:1], 30)
+        # As every Python program that Ctrl-C ends.
+        assert code == -signal.SIGINT and "KeyboardInterrupt" in err, out + err
+        assert "interrupted from the keyboard" in err, err
+        assert time.monotonic() - pressed < 25
+    finally:
+        for rank in started:
+            rank.kill()
+            rank.communicate()

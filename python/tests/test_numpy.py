@@ -1,0 +1,170 @@
+"""The parts that need no torch."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import thinreduce
+
+
+def on_all(comms, work):
+    with ThreadPoolExecutor(len(comms)) as threads:
+        return list(threads.map(work, comms))
+
+
+def array(rank: int, shape=(96, 64)) -> np.ndarray:
+    return np.random.default_rng(rank).standard_normal(shape, dtype=np.float32)
+
+
+SPECS = [method.name for method in thinreduce.methods()]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_all_ranks_get_the_same_bits(spec):
+    comms = thinreduce.local(3, momentum_inside_ok=True, check_replicas_every=1)
+
+    def work(comm):
+        for _ in range(4):
+            mean = comm.all_reduce_mean(array(comm.rank), spec)
+        return mean
+
+    means = on_all(comms, work)
+    assert all(mean.tobytes() == means[0].tobytes() for mean in means)
+    assert comms[0].stats()["total"]["steps"] == 4
+
+
+def test_fp32_is_the_mean_whatever_the_type_and_shape():
+    comms = thinreduce.local(2)
+    for given in (array(0).astype(np.float64), np.arange(7), np.float32(3), np.zeros((0, 4)),
+                  array(1).T, array(2, (3, 5, 7))):
+        means = on_all(comms, lambda comm: comm.all_reduce_mean(given * (comm.rank + 1)))
+        np.testing.assert_allclose(means[1], 1.5 * given, rtol=1e-6)
+        assert means[0].shape == np.shape(given) and means[0].dtype == np.float32
+
+
+def test_out_may_be_the_array_itself():
+    comms = thinreduce.local(2)
+    arrays = [array(rank) for rank in range(2)]
+    expected = (arrays[0] + arrays[1]) / 2
+    on_all(comms, lambda comm: comm.all_reduce_mean(arrays[comm.rank], out=arrays[comm.rank]))
+    np.testing.assert_allclose(arrays[0], expected, rtol=1e-6)
+    with pytest.raises(thinreduce.BadInput, match="contiguous float32"):
+        comms[0].all_reduce_mean(array(0), out=np.zeros((96, 64)))
+
+
+def test_residuals_are_kept_saved_and_loaded():
+    def run(comms, first, steps):
+        def work(comm):
+            for step in range(first, first + steps):
+                mean = comm.all_reduce_mean(array(10 * step + comm.rank), "topk:density=0.05")
+            return mean.tobytes()
+
+        return on_all(comms, work)
+
+    comms = thinreduce.local(2)
+    run(comms, 0, 3)
+    saved = [comm.save() for comm in comms]
+    expected = run(comms, 3, 3)
+    fresh = thinreduce.local(2)
+    assert run(fresh, 3, 3) != expected, "the residual makes a difference"
+    fresh = thinreduce.local(2)
+    for comm, state in zip(fresh, saved):
+        comm.load(state)
+    assert run(fresh, 3, 3) == expected
+    with pytest.raises(thinreduce.BadState, match="belongs to rank 1"):
+        thinreduce.local(2)[0].load(saved[1])
+    with pytest.raises(thinreduce.BadState):
+        fresh[0].load(saved[0][:-3])
+
+
+def test_errors_have_the_text_of_the_engine():
+    with pytest.raises(thinreduce.BadSpec, match="topk") as caught:
+        thinreduce.spec_text("tpok")
+    assert caught.value.code == "bad_spec" and isinstance(caught.value, ValueError)
+    with pytest.raises(thinreduce.BadInput, match="host:port"):
+        thinreduce.connect(0, 1, "nowhere")
+    with pytest.raises(thinreduce.BadInput, match="rank 5 is not in a world of 2"):
+        thinreduce.connect(5, 2, "127.0.0.1:29999")
+    with pytest.raises(thinreduce.BadInput, match="link"):
+        thinreduce.connect(0, 2, "127.0.0.1:29999", link="fast")
+    with pytest.raises(thinreduce.Timeout, match="rank 1 never arrived"):
+        thinreduce.connect(0, 2, "127.0.0.1:29998", connect_timeout=0.3)
+    comms = thinreduce.local(2)
+
+    def work(comm):
+        values = array(0)
+        if comm.rank == 1:
+            values[3, 4] = np.nan
+        with pytest.raises(thinreduce.BadInput, match="rank 1"):
+            comm.all_reduce_mean(values)
+        return comm.all_reduce_mean(array(0), name="other")  # and it goes on
+
+    on_all(comms, work)
+    comms[0].close()
+    with pytest.raises(thinreduce.BadInput, match="closed"):
+        comms[0].all_reduce_mean(array(0))
+    with pytest.raises(thinreduce.LostPeer, match="rank 0"):
+        comms[1].all_reduce_mean(array(0))
+
+
+def test_momentum_inside_needs_a_word():
+    comms = thinreduce.local(2)
+    with pytest.raises(thinreduce.BadSpec, match="momentum"):
+        comms[0].all_reduce_mean(array(0), "sketch")
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_encode_and_decode(spec):
+    given = array(5, (128, 96))
+    encoded = thinreduce.encode(given, spec, seed=3)
+    assert 0 < encoded.payload_bytes <= given.nbytes + 4096
+    assert len(encoded.messages) >= encoded.payload_bytes / 2
+    result = thinreduce.decode(encoded)
+    assert result.shape == given.shape and np.isfinite(result).all()
+    assert result.tobytes() == thinreduce.decode(encoded).tobytes()
+    if spec == "fp32":
+        np.testing.assert_allclose(result, given, rtol=1e-6)
+    if spec == "topk":
+        sent = result != 0
+        assert 0 < sent.mean() < 0.1
+        np.testing.assert_allclose(result[sent], given[sent], rtol=1e-5)
+    if spec == "dqsg":
+        assert np.square(result - given).mean() < 0.5 * np.square(given).mean()
+    cut = thinreduce.Encoded(encoded.spec, encoded.shape, 3, encoded.messages[:-1], 0)
+    with pytest.raises(thinreduce.Error):
+        thinreduce.decode(cut)
+
+
+def test_count_sketch_is_linear_and_finds_the_large():
+    rng = np.random.default_rng(1)
+    values = 0.01 * rng.standard_normal(5000).astype(np.float32)
+    values[[17, 4321]] = [5, -3]
+    half = values / 2
+    a = thinreduce.CountSketch(1000, seed=4)
+    b = thinreduce.CountSketch(1000, seed=4)
+    a.accumulate(half)
+    b.accumulate(half)
+    a.merge(b)
+    indices, estimates = a.heavy_hitters(5000, 1.0)
+    assert indices.tolist() == [17, 4321]
+    np.testing.assert_allclose(estimates, [5, -3], atol=0.2)
+    np.testing.assert_allclose(a.estimate(5000)[indices], estimates)
+    assert a.norm() == pytest.approx(np.linalg.norm(values), rel=0.2)
+    assert a.cells().shape == (5, a.columns)
+    again = thinreduce.CountSketch.from_bytes(bytes(a))
+    assert bytes(again) == bytes(a)
+    with pytest.raises(thinreduce.BadInput):
+        a.merge(thinreduce.CountSketch(1000, seed=5))
+    with pytest.raises(thinreduce.BadFrame):
+        thinreduce.CountSketch.from_bytes(bytes(a)[:-1])
+
+
+def test_methods_describe_themselves():
+    names = [method.name for method in thinreduce.methods()]
+    assert {"fp32", "dqsg", "gradiveq", "topk"} <= set(names)
+    topk = next(method for method in thinreduce.methods() if method.name == "topk")
+    assert any(option.name == "density" and option.help for option in topk.options)
+    assert thinreduce.simd_target()

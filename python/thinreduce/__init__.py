@@ -1,0 +1,64 @@
+"""Gradient all-reduce with far fewer bytes on the wire.
+
+In a DistributedDataParallel script::
+
+    import thinreduce
+    model.register_comm_hook(thinreduce.State("gradiveq"), thinreduce.hook)
+
+With numpy arrays only::
+
+    comm = thinreduce.connect(rank, world, "10.0.0.1:29400")
+    mean = comm.all_reduce_mean(array, "dqsg")
+
+docs/python.md explains the rest. ``State``, ``hook`` and ``SecondMoment`` need torch, which is
+imported when one of them is used for the first time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .codec import Encoded, decode, encode
+from .comm import Comm, connect, local
+from .errors import (
+    BadFrame,
+    BadInput,
+    BadSpec,
+    BadState,
+    Error,
+    LostPeer,
+    Mismatch,
+    Timeout,
+    Unavailable,
+)
+from .methods import Method, Option, methods, simd_target, spec_text
+from .sketch import CountSketch
+
+if TYPE_CHECKING:
+    from .ddp import State, hook
+    from .second_moment import SecondMoment
+    from .world import redistribute
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "State": "ddp",
+    "hook": "ddp",
+    "SecondMoment": "second_moment",
+    "redistribute": "world",
+}
+
+__all__ = [
+    "BadFrame", "BadInput", "BadSpec", "BadState", "Comm", "CountSketch", "Encoded",
+    "Error", "LostPeer", "Method", "Mismatch", "Option", "SecondMoment", "State", "Timeout",
+    "Unavailable", "connect", "decode", "encode", "hook", "local", "methods", "redistribute",
+    "simd_target", "spec_text",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'thinreduce' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f".{_LAZY[name]}", __name__), name)

@@ -1,0 +1,53 @@
+"""What methods there are, and what a spec means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from . import _core
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a method."""
+
+    name: str
+    default: str
+    least: float
+    most: float
+    choices: tuple[str, ...]
+    help: str
+
+
+@dataclass(frozen=True)
+class Method:
+    """One published algorithm, as ``thinreduce methods`` shows it."""
+
+    name: str
+    algebra: str
+    summary: str
+    paper: str
+    momentum_inside: bool
+    options: tuple[Option, ...]
+
+
+def methods() -> list[Method]:
+    """Every method, in the order in which people should meet them."""
+    result = []
+    for info in _core.methods():
+        options = tuple(
+            Option(**{**option, "choices": tuple(option["choices"])})
+            for option in info.pop("options")
+        )
+        result.append(Method(options=options, **info))
+    return result
+
+
+def spec_text(spec: str) -> str:
+    """The spec with every option spelled out; raises BadSpec when it is none."""
+    return _core.spec_text(spec)
+
+
+def simd_target() -> str:
+    """The instruction set that the kernels run on."""
+    return _core.simd_target()

@@ -1,0 +1,46 @@
+"""Builds the C++ module with CMake; the rest is in pyproject.toml.
+
+THINREDUCE_BUILD=folder takes the module of a build that is there instead of making one.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).parent.resolve()
+
+
+class CMakeBuild(build_ext):
+    def build_extension(self, ext: Extension) -> None:
+        given = os.environ.get("THINREDUCE_BUILD")
+        folder = Path(given).resolve() if given else Path(self.build_temp).resolve()
+        if not given:
+            folder.mkdir(parents=True, exist_ok=True)
+            generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+            subprocess.check_call(
+                ["cmake", "-S", str(ROOT), "-B", str(folder), *generator]
+                + ["-DCMAKE_BUILD_TYPE=Release", "-DTHINREDUCE_DEVELOPER=OFF"]
+                + ["-DTHINREDUCE_MPI=OFF", "-DTHINREDUCE_PYTHON=ON"]
+                + [f"-DPython_EXECUTABLE={sys.executable}"]
+            )
+            jobs = str(os.cpu_count() or 1)
+            subprocess.check_call(
+                ["cmake", "--build", str(folder), "--target", "thinreduce_python", "-j", jobs]
+            )
+        built = sorted((folder / "python" / "thinreduce").glob("_core*.so"))
+        if not built:
+            raise SystemExit(
+                f"no Python module in {folder}: CMake needs pybind11 and Gloo "
+                "(Debian: scripts/setup.sh python)"
+            )
+        target = Path(self.get_ext_fullpath(ext.name))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(built[0], target)
+
+
+setup(ext_modules=[Extension("thinreduce._core", sources=[])], cmdclass={"build_ext": CMakeBuild})

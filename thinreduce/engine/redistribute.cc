@@ -1,0 +1,161 @@
+#include "thinreduce/engine/redistribute.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "thinreduce/error.h"
+
+namespace thinreduce {
+namespace {
+
+[[noreturn]] void refuse(const std::string& why) {
+  throw Error(ErrorCode::bad_state, fmt::format("states to redistribute: {}", why));
+}
+
+// Of one bucket, by old rank.
+using Fields = std::vector<std::vector<StateField>>;
+
+void check_world(const std::vector<SessionState>& states) {
+  if (states.empty()) refuse("there are none");
+  for (std::size_t rank = 0; rank < states.size(); ++rank) {
+    const SessionState& state = states[rank];
+    if (state.world != static_cast<int>(states.size())) {
+      refuse(fmt::format("{} were given, one of them is of a world of {} ranks", states.size(),
+                         state.world));
+    }
+    if (state.rank != static_cast<int>(rank)) {
+      refuse(fmt::format("the one of rank {} is missing, rank {}'s is there instead", rank,
+                         state.rank));
+    }
+    if (state.settings != states[0].settings) {
+      refuse(fmt::format("rank 0 ran '{}', rank {} ran '{}'", states[0].settings, rank,
+                         state.settings));
+    }
+    if (state.buckets.size() != states[0].buckets.size()) {
+      refuse(fmt::format("rank 0 has {} buckets, rank {} has {}", states[0].buckets.size(), rank,
+                         state.buckets.size()));
+    }
+    for (const auto& [id, bucket] : states[0].buckets) {
+      const auto found = state.buckets.find(id);
+      if (found == state.buckets.end() || found->second.step != bucket.step ||
+          found->second.elements != bucket.elements) {
+        refuse(fmt::format("bucket {} is not the same, at the same step, on ranks 0 and {}", id,
+                           rank));
+      }
+    }
+  }
+}
+
+// GradiVeQ shows a layer from the field "decided" on, and what comes after "renewed at" only at the
+// layer's owner, the rank whose number is the layer's modulo the world. Gives every old rank what
+// the owners have; to_owners() takes it away again.
+std::vector<std::size_t> layer_starts(const std::vector<StateField>& fields) {
+  std::vector<std::size_t> starts;
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    if (fields[i].name == "decided") starts.push_back(i);
+  }
+  return starts;
+}
+
+void from_owners(Fields& fields) {
+  const std::size_t layers = layer_starts(fields[0]).size();
+  std::vector<StateField> owned;
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    const auto& owner = fields[layer % fields.size()];
+    const auto starts = layer_starts(owner);
+    if (starts.size() != layers) refuse("the ranks' methods keep different layers");
+    const auto at = [&](std::size_t index) {
+      return owner.begin() + static_cast<std::ptrdiff_t>(index);
+    };
+    owned.insert(owned.end(), at(starts[layer]),
+                 layer + 1 < layers ? at(starts[layer + 1]) : owner.end());
+  }
+  if (layers == 0) return;
+  for (auto& one : fields) {
+    const auto starts = layer_starts(one);
+    if (starts.size() != layers) refuse("the ranks' methods keep different layers");
+    one.resize(starts[0]);
+    one.insert(one.end(), owned.begin(), owned.end());
+  }
+}
+
+void to_owners(std::vector<StateField>& fields, int rank, int world) {
+  int layer = -1;
+  bool tail = false;
+  std::erase_if(fields, [&](const StateField& field) {
+    if (field.name == "decided") {
+      ++layer;
+      tail = false;
+    }
+    const bool drop = tail && layer % world != rank;
+    if (field.name == "renewed at") tail = true;
+    return drop;
+  });
+}
+
+// With one old rank nothing can differ, so its fields are told apart by name: the last mean is of
+// all ranks, everything else that a method keeps an element is owed by this one.
+bool same_everywhere(const Fields& fields, std::size_t index) {
+  if (fields.size() == 1) return fields[0][index].name == "mean";
+  return std::all_of(fields.begin(), fields.end(),
+                     [&](const auto& one) { return one[index].values == fields[0][index].values; });
+}
+
+// The sum of what goes to `rank`, in the order of the old ranks.
+std::vector<std::byte> share(const Fields& fields, std::size_t index, int rank, int world) {
+  std::size_t bytes = 0;
+  for (const auto& one : fields) bytes = std::max(bytes, one[index].values.size());
+  std::vector<float> sum(bytes / sizeof(float));
+  for (std::size_t old = 0; old < fields.size(); ++old) {
+    if (static_cast<int>(old) % world != rank) continue;
+    const auto residual = fields[old][index].floats();
+    for (std::size_t i = 0; i < residual.size(); ++i) sum[i] += residual[i];
+  }
+  const auto out = std::as_bytes(std::span(sum));
+  return {out.begin(), out.end()};
+}
+
+}  // namespace
+
+std::vector<SessionState> redistribute(std::vector<SessionState> states, int world) {
+  if (world < 1) refuse(fmt::format("a world has at least 1 rank, not {}", world));
+  std::sort(states.begin(), states.end(),
+            [](const auto& a, const auto& b) { return a.rank < b.rank; });
+  check_world(states);
+
+  std::vector<SessionState> result;
+  for (int rank = 0; rank < world; ++rank) {
+    // A new rank has some old rank's copy of all that is no residual.
+    result.push_back(states[static_cast<std::size_t>(rank) % states.size()]);
+    result.back().rank = rank;
+    result.back().world = world;
+  }
+  for (const auto& [id, bucket] : states[0].buckets) {
+    Fields fields;
+    for (const SessionState& state : states) {
+      fields.push_back(split_fields(state.buckets.at(id)));
+    }
+    from_owners(fields);
+    for (const auto& one : fields) {
+      const bool alike = std::equal(
+          fields[0].begin(), fields[0].end(), one.begin(), one.end(),
+          [](const auto& a, const auto& b) { return a.name == b.name && a.kind == b.kind; });
+      if (!alike) refuse(fmt::format("bucket {}: the ranks' methods keep different fields", id));
+    }
+    for (SessionState& state : result) {
+      auto own = fields[static_cast<std::size_t>(state.rank) % fields.size()];
+      for (std::size_t i = 0; i < own.size(); ++i) {
+        if (own[i].kind != FieldKind::per_element || same_everywhere(fields, i)) continue;
+        own[i].values = share(fields, i, state.rank, world);
+      }
+      to_owners(own, state.rank, world);
+      state.buckets.at(id).fields = join_fields(own);
+    }
+  }
+  return result;
+}
+
+}  // namespace thinreduce

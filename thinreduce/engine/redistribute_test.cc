@@ -1,0 +1,140 @@
+#include "thinreduce/engine/redistribute.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "tests/ranks.h"
+#include "thinreduce/engine/session.h"
+
+namespace thinreduce {
+namespace {
+
+BucketLayout layout_of(const std::string& spec) {
+  return {.id = 3,
+          .elements = 64 * 33 + 33,
+          .tensors = {{.name = "weight", .shape = {64, 33}, .offset = 0},
+                      {.name = "bias", .shape = {33}, .offset = 64 * 33}},
+          .spec = spec};
+}
+
+std::vector<float> gradient(std::size_t size, int rank, int step) {
+  std::vector<float> values(size);
+  for (std::size_t i = 0; i < size; ++i) {
+    values[i] = std::sin(static_cast<float>(i * (static_cast<std::size_t>(rank) + 2) + 1) *
+                         static_cast<float>(step + 1));
+  }
+  return values;
+}
+
+// Some steps of a world, from the given states on if there are any; the states at its end.
+std::vector<SessionState> run(int world, const std::string& spec,
+                              const std::vector<SessionState>& from = {}) {
+  std::mutex mutex;
+  std::vector<SessionState> states(static_cast<std::size_t>(world));
+  std::vector<std::vector<float>> ends(states.size());
+  run_ranks(world, [&](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.check_replicas_every = 1, .momentum_inside_ok = true});
+    const auto rank = static_cast<std::size_t>(session.rank());
+    const BucketLayout layout = layout_of(spec);
+    if (!from.empty()) session.load_bytes(encode_state(from[rank]));
+    std::vector<float> values;
+    for (int step = 0; step < 4; ++step) {
+      values = gradient(layout.elements, session.rank(), step);
+      session.submit(layout, values).get();
+    }
+    const auto bytes = session.save_bytes();
+    const std::lock_guard lock(mutex);
+    states[rank] = decode_state(bytes, "state");
+    ends[rank] = values;
+  });
+  for (const auto& end : ends) {
+    EXPECT_EQ(std::memcmp(end.data(), ends[0].data(), end.size() * sizeof(float)), 0);
+  }
+  return states;
+}
+
+// The sum over all ranks and elements of every residual.
+std::map<std::string, double> sums(const std::vector<SessionState>& states) {
+  std::map<std::string, double> result;
+  for (const SessionState& state : states) {
+    for (const StateField& field : split_fields(state.buckets.at(3))) {
+      if (field.kind != FieldKind::per_element || field.name == "mean") continue;
+      for (const float value : field.floats()) result[field.name] += static_cast<double>(value);
+    }
+  }
+  return result;
+}
+
+class Redistribute : public testing::TestWithParam<std::tuple<std::string, std::pair<int, int>>> {};
+
+INSTANTIATE_TEST_SUITE_P(All, Redistribute,
+                         testing::Combine(testing::Values("fp32", "gradiveq:warmup=2", "fft",
+                                                          "dqsg:feedback=on", "ndqsg", "sketch",
+                                                          "topk:density=0.05", "terngrad",
+                                                          "powersgd:rank=2"),
+                                          testing::Values(std::pair(4, 2), std::pair(2, 4),
+                                                          std::pair(3, 1), std::pair(1, 3))));
+
+TEST_P(Redistribute, ConservesTheSumAndTheNewWorldGoesOn) {
+  const auto& [spec, worlds] = GetParam();
+  const auto old = run(worlds.first, spec);
+  const auto states = redistribute(old, worlds.second);
+  ASSERT_EQ(states.size(), static_cast<std::size_t>(worlds.second));
+  const auto before = sums(old);
+  const auto after = sums(states);
+  ASSERT_EQ(before.size(), after.size());
+  for (const auto& [name, sum] : before) {
+    EXPECT_NEAR(after.at(name), sum, 1e-3 * (1 + std::abs(sum))) << name;
+  }
+  run(worlds.second, spec, states);
+}
+
+TEST(Redistribute, SomethingIsOwed) {
+  // The law above would hold for empty residuals, too.
+  for (const auto& [name, sum] : sums(run(2, "topk:density=0.05"))) {
+    EXPECT_EQ(name, "residual");
+    EXPECT_GT(std::abs(sum), 1e-3);
+  }
+}
+
+TEST(Redistribute, RefusesWhatIsNotAWholeWorld) {
+  const auto states = run(2, "topk");
+  EXPECT_NE(thrown_text(ErrorCode::bad_state, [] { (void)redistribute({}, 2); }).find("none"),
+            std::string::npos);
+  EXPECT_NE(thrown_text(ErrorCode::bad_state, [&] { (void)redistribute({states[0]}, 2); })
+                .find("world of 2"),
+            std::string::npos);
+  EXPECT_NE(thrown_text(ErrorCode::bad_state,
+                        [&] {
+                          (void)redistribute({states[0], states[0]}, 3);
+                        })
+                .find("rank 1 is missing"),
+            std::string::npos);
+  auto other_step = states;
+  ++other_step[1].buckets.begin()->second.step;
+  EXPECT_NE(thrown_text(ErrorCode::bad_state, [&] { (void)redistribute(other_step, 3); })
+                .find("same step"),
+            std::string::npos);
+}
+
+TEST(Redistribute, AStateOfAnotherSpecOrWorldIsRefused) {
+  const auto states = run(2, "topk");
+  run_ranks(2, [&](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.check_replicas_every = 1});
+    session.load_bytes(encode_state(states[static_cast<std::size_t>(session.rank())]));
+    const BucketLayout layout = layout_of("topk:density=0.5");
+    auto values = gradient(layout.elements, session.rank(), 0);
+    thrown_text(ErrorCode::bad_state, [&] { session.submit(layout, values).get(); });
+  });
+  run_ranks(1, [&](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.check_replicas_every = 1});
+    thrown_text(ErrorCode::bad_state, [&] { session.load_bytes(encode_state(states[0])); });
+  });
+}
+
+}  // namespace
+}  // namespace thinreduce
