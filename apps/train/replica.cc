@@ -180,7 +180,9 @@ class Replica::Torch {
     // The news needs no time of its own: it travels while backward goes on.
     float news[2]{loss.item<float>(), settings.stop ? 1.0F : 0.0F};
     std::vector<std::future<Report>> pending;
-    pending.push_back(session_->submit({.id = kNewsBucket, .elements = 2, .tensors = {}}, news));
+    // As it is: a method with momentum inside would add it here, too.
+    pending.push_back(
+        session_->submit({.id = kNewsBucket, .elements = 2, .tensors = {}, .spec = "fp32"}, news));
     buckets_->begin([&](const BucketLayout& layout, std::span<float> values) {
       if (settings.record != nullptr) settings.record->write(settings.step + 1, layout, values);
       pending.push_back(session_->submit(

@@ -155,7 +155,7 @@ void Reducer::announce(Job& job) {
       checks_late(slot, job) ? job.values.size() : kernels::first_nonfinite(job.values);
   if (statement.first_bad < job.values.size()) {
     statement.numbers = Numbers::gradient_not_finite;
-  } else if (spec_.info->second_moment && compresses(slot)) {
+  } else if (slot.spec.info->second_moment && compresses(slot)) {
     statement.first_bad = kernels::first_no_square(job.second_moment);
     if (statement.first_bad < job.second_moment.size()) {
       statement.numbers = Numbers::second_moment_no_square;
