@@ -37,9 +37,9 @@ void FftBlocks::to_spectrum(std::size_t group, std::span<const float> values,
   } else {
     if (!is_one_run(group)) std::fill(staging_.begin(), staging_.end(), 0.0f);
     for_runs(group, [&](std::size_t offset, std::size_t at, std::size_t length) {
-      const auto run = std::span<float>(staging_).subspan(at, length);
-      std::copy_n(&values[offset], length, run.begin());
-      if (!more.empty()) kernels::add(run, more.subspan(offset, length));
+      std::copy_n(&values[offset], length, &staging_[at]);
+      if (more.empty()) return;
+      kernels::add(std::span<float>(staging_).subspan(at, length), more.subspan(offset, length));
     });
   }
   kernels::forward(tables_, floats, spectrum, scratch_);
