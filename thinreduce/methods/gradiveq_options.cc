@@ -67,7 +67,8 @@ MethodInfo gradiveq_info() {
   info.options = {
       word_or(OptionInfo::integer("slice", 256, 2, 4096, "floats of a slice; auto: from the shape"),
               "auto"),
-      OptionInfo::number("ratio", 8, 1, 4096, "floats for each that is sent, whole slices included"),
+      OptionInfo::number("ratio", 8, 1, 4096,
+                         "floats for each that is sent, whole slices included"),
       word_or(OptionInfo::integer("rank", 32, 1, 4096, "floats sent for a slice, instead of ratio"),
               "auto"),
       word_or(OptionInfo::number("energy", 0.99, 0.01, 1,
