@@ -116,7 +116,8 @@ struct WatchedConvolution : torch::autograd::Function<WatchedConvolution> {
     context->save_for_backward({input, weight});
     context->saved_data["call"] = c10::IValue::make_capsule(call);
     const Convolution& conv = call->conv;
-    return at::conv2d(input, weight, bias, conv.stride, conv.padding, conv.dilation, conv.groups);
+    return at::conv2d(input, weight, bias.numel() > 0 ? bias : at::Tensor(), conv.stride,
+                      conv.padding, conv.dilation, conv.groups);
   }
 
   static tensor_list backward(AutogradContext* context, const tensor_list& deltas) {
@@ -154,7 +155,8 @@ torch::Tensor Conv2dImpl::forward(const torch::Tensor& input) {
   auto call = c10::make_intrusive<ConvCall>();
   call->conv = settings_of(options);
   call->moments = *moments_;
-  return WatchedConvolution::apply(input, weight, bias, call);
+  // Functions of torch 1.13 take no undefined tensors.
+  return WatchedConvolution::apply(input, weight, bias.defined() ? bias : at::empty({0}), call);
 }
 
 }  // namespace thinreduce::train
