@@ -11,6 +11,7 @@
 #include <pybind11/stl.h>
 
 #include "python/module/bindings.h"
+#include "python/module/floats_at.h"
 #include "thinreduce/engine/session.h"
 #include "thinreduce/error.h"
 #include "thinreduce/transport/threads.h"
@@ -103,8 +104,8 @@ std::pair<py::bytes, std::uint64_t> encode(const BucketLayout& layout, std::uint
   std::uint64_t payload = 0;
   {
     const py::gil_scoped_release free;
-    const auto* values = reinterpret_cast<const float*>(address);
-    std::vector<float> own(values, values + layout.elements);
+    const auto values = floats_at(address, layout.elements);
+    std::vector<float> own(values.begin(), values.end());
     std::vector<float> zeros(layout.elements);
     auto ranks = connect_threads(2);
     std::thread other([&] {
@@ -132,7 +133,7 @@ std::pair<py::bytes, std::uint64_t> encode(const BucketLayout& layout, std::uint
 
 void decode(const BucketLayout& layout, const std::string& log, std::uintptr_t address,
             std::uint64_t seed) {
-  const std::span<float> values(reinterpret_cast<float*>(address), layout.elements);
+  const auto values = floats_at(address, layout.elements);
   Session session(std::make_unique<Player>(log), options_for(layout.spec, seed));
   session.submit(layout, values).get();
   for (float& value : values) value *= 2;  // the mean with the other rank's zeros

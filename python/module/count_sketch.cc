@@ -6,18 +6,11 @@
 #include <string>
 
 #include "python/module/bindings.h"
+#include "python/module/floats_at.h"
 
 namespace thinreduce::python {
 
 namespace py = pybind11;
-
-namespace {
-
-std::span<const float> floats(std::uintptr_t address, std::size_t count) {
-  return {reinterpret_cast<const float*>(address), count};
-}
-
-}  // namespace
 
 void bind_count_sketch(py::module_& module) {
   py::class_<CountSketch>(module, "CountSketch")
@@ -35,14 +28,11 @@ void bind_count_sketch(py::module_& module) {
            })
       .def("accumulate",
            [](CountSketch& self, std::uintptr_t address, std::size_t count, std::uint64_t first) {
-             self.accumulate(floats(address, count), first);
+             self.accumulate(floats_at(address, count), first);
            })
       .def("merge", &CountSketch::merge)
-      .def("estimate",
-           [](const CountSketch& self, std::uint64_t first, std::uintptr_t address,
-              std::size_t count) {
-             self.estimate(first, std::span(reinterpret_cast<float*>(address), count));
-           })
+      .def("estimate", [](const CountSketch& self, std::uint64_t first, std::uintptr_t address,
+                          std::size_t count) { self.estimate(first, floats_at(address, count)); })
       .def("heavy_hitters",
            [](const CountSketch& self, std::size_t elements, float least) {
              std::vector<std::pair<std::size_t, float>> result;

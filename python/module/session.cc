@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "python/module/bindings.h"
+#include "python/module/floats_at.h"
 #include "python/module/transports.h"
 #include "thinreduce/engine/redistribute.h"
 
@@ -106,16 +107,15 @@ class PythonSession {
 
 std::unique_ptr<Pending> submit(PythonSession& session, const BucketLayout& layout,
                                 std::uintptr_t address, std::uintptr_t second_moment) {
-  const std::span<float> values(reinterpret_cast<float*>(address), layout.elements);
   std::span<const float> moment;
-  if (second_moment != 0) {
-    moment = {reinterpret_cast<const float*>(second_moment), layout.elements};
-  }
-  return std::make_unique<Pending>(session.open().submit(layout, values, moment));
+  if (second_moment != 0) moment = floats_at(second_moment, layout.elements);
+  return std::make_unique<Pending>(
+      session.open().submit(layout, floats_at(address, layout.elements), moment));
 }
 
 std::vector<py::bytes> redistribute_bytes(const std::vector<std::string>& states, int world) {
   std::vector<SessionState> decoded;
+  decoded.reserve(states.size());
   for (const auto& state : states) decoded.push_back(decode_state(view(state), "saved state"));
   std::vector<py::bytes> result;
   for (const auto& state : redistribute(std::move(decoded), world)) {

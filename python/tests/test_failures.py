@@ -42,9 +42,9 @@ def test_control_c_ends_a_rank_whose_peer_hangs():
         pressed = time.monotonic()
         started[0].send_signal(signal.SIGINT)
         [(code, out, err)] = ranks.finish(started[:1], 30)
-        # As every Python program that Ctrl-C ends.
-        assert code == -signal.SIGINT and "KeyboardInterrupt" in err, out + err
-        assert "interrupted from the keyboard" in err, err
+        # backward() raises; Python's own KeyboardInterrupt follows when it gets to it.
+        assert code in (1, -signal.SIGINT), out + err
+        assert "rank 0 gave up: interrupted from the keyboard" in err, err
         assert time.monotonic() - pressed < 25
     finally:
         for rank in started:

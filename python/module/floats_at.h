@@ -1,0 +1,14 @@
+// The memory of an array or tensor, which Python names by address and length.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace thinreduce::python {
+
+inline std::span<float> floats_at(std::uintptr_t address, std::size_t count) {
+  return {reinterpret_cast<float*>(address), count};  // NOLINT(performance-no-int-to-ptr)
+}
+
+}  // namespace thinreduce::python
