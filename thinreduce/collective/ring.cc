@@ -1,7 +1,6 @@
 #include "thinreduce/collective/ring.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <deque>
 #include <vector>
@@ -13,10 +12,6 @@
 namespace thinreduce {
 namespace {
 
-// How many receives are posted ahead of the segment that is being worked on: one on the wire, one
-// behind it, and slack for a rank that was scheduled away.
-constexpr std::size_t kReceivesAhead = 3;
-
 class Ring {
  public:
   Ring(Exchange& exchange, RingPayload& payload, const RingOptions& options)
@@ -25,7 +20,8 @@ class Ring {
         world_(exchange.size()),
         rank_(exchange.rank()),
         right_((rank_ + 1) % world_),
-        left_((rank_ + world_ - 1) % world_) {
+        left_((rank_ + world_ - 1) % world_),
+        receives_(options.receives_ahead) {
     const std::size_t longest_chunk = (payload.units() + world() - 1) / world();
     const std::size_t units =
         std::max<std::size_t>(1, options.segment_bytes / payload.unit_bytes());
@@ -72,9 +68,9 @@ class Ring {
     return static_cast<int>(std::min(t / segments_ + 1, world()));
   }
 
-  // Posts receives for transfers before `current` + kReceivesAhead.
+  // Posts receives for transfers before `current` + receives_.size().
   void post_receives(std::size_t current) {
-    for (; posted_ < std::min(current + kReceivesAhead, transfers()); ++posted_) {
+    for (; posted_ < std::min(current + receives_.size(), transfers()); ++posted_) {
       Receive& receive = receives_[posted_ % receives_.size()];
       const UnitRange range = incoming(posted_);
       receive.pending.reset();
@@ -141,7 +137,7 @@ class Ring {
   std::size_t posted_ = 0;    // receives
   std::size_t sent_ = 0;      // sends started
   std::size_t released_ = 0;  // sends collected
-  std::array<Receive, kReceivesAhead> receives_;
+  std::vector<Receive> receives_;
   std::deque<Pending> sends_;
 };
 
@@ -215,6 +211,12 @@ class CheckedFloatRing final : public FloatRing {
   std::size_t first_nonfinite_;
 };
 
+// One receive fewer in flight: what comes in stays in the cache until it is added.
+RingOptions for_floats(RingOptions options) {
+  options.receives_ahead = 2;
+  return options;
+}
+
 // Everybody's floats at every rank, then folded in rank order.
 void fold_directly(Exchange& exchange, std::span<float> values, FloatRing::Fold fold) {
   const auto world = static_cast<std::size_t>(exchange.size());
@@ -261,7 +263,7 @@ void ring_sum(Exchange& exchange, std::span<float> values, float scale,
     return;
   }
   FloatRing payload(values, exchange.size(), kernels::add, scale);
-  ring_sum(exchange, payload, options);
+  ring_sum(exchange, payload, for_floats(options));
 }
 
 std::size_t ring_sum_checked(Exchange& exchange, std::span<float> values, float scale,
@@ -272,7 +274,7 @@ std::size_t ring_sum_checked(Exchange& exchange, std::span<float> values, float 
     return first;
   }
   CheckedFloatRing payload(values, exchange, scale);
-  ring_sum(exchange, payload, options);
+  ring_sum(exchange, payload, for_floats(options));
   return payload.first_nonfinite();
 }
 
@@ -283,7 +285,7 @@ void ring_max(Exchange& exchange, std::span<float> values, const RingOptions& op
     return;
   }
   FloatRing payload(values, exchange.size(), kernels::maximum, 1);
-  ring_sum(exchange, payload, options);
+  ring_sum(exchange, payload, for_floats(options));
 }
 
 std::uint64_t ring_bytes_sent(int rank, int world, std::size_t units, std::size_t unit_bytes) {

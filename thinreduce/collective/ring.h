@@ -47,6 +47,9 @@ struct RingOptions {
   // Small enough that a chunk of a typical bucket has several segments in flight, large enough that
   // a message's fixed cost does not show. Tests shrink it to reach the many-segments path.
   std::size_t segment_bytes = std::size_t{512} * 1024;
+  // How many receives are posted ahead of the segment that is being worked on: one on the wire, one
+  // behind it, and slack for a rank that was scheduled away.
+  std::size_t receives_ahead = 3;
   // Floats of at most this many bytes go straight to every rank: there, a hop costs more than
   // bytes.
   std::size_t direct_bytes = std::size_t{16} * 1024;
