@@ -292,7 +292,8 @@ void Reducer::show_state(Slot& slot, Archive& archive) {
 SessionState Reducer::save() {
   SessionState state;
   state.buckets = loaded_;
-  for (auto& [id, slot] : slots_) {
+  for (auto& [id, kept] : slots_) {
+    Slot& slot = kept;  // a lambda of clang can't hold on to a binding
     BucketState& bucket = state.buckets[id];
     bucket.step = slot.step;
     bucket.elements = slot.layout.elements;

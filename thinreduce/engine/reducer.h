@@ -66,7 +66,7 @@ class Reducer {
     std::vector<float> velocity;
   };
 
-  Slot make_slot(const BucketLayout& layout) const;
+  [[nodiscard]] Slot make_slot(const BucketLayout& layout) const;
   [[nodiscard]] bool compresses(const Slot& slot) const {
     return slot.method && slot.step >= options_.warmup_steps;
   }

@@ -42,7 +42,7 @@ Spec checked_spec(const std::string& text, const SessionOptions& options) {
 // Every rank shows its settings to all others; throws the same Error on all when they differ.
 void compare_settings(Transport& transport, Seconds timeout, const std::string& settings) {
   constexpr std::uint32_t kNoBucket = 0xFFFFFFFF;
-  constexpr std::size_t kLongestText = 64 * 1024;
+  constexpr std::size_t kLongestText = std::size_t{64} * 1024;
   Exchange exchange(transport, timeout, FrameId{.bucket = kNoBucket});
   std::vector<std::string> texts;
   gather(exchange, std::as_bytes(std::span(settings)), kLongestText,
@@ -202,6 +202,7 @@ class Session::Worker {
   // only be announced the second time when the first is done: the statement tells of the result.
   void announce(std::unique_lock<std::mutex>& lock) {
     std::vector<std::uint32_t> ahead;
+    // By index: others are pushed while the lock is open. NOLINTNEXTLINE(modernize-loop-convert)
     for (std::size_t i = 0; i < queue_.size(); ++i) {
       Job& job = queue_[i];  // a deque keeps its elements in place while others are pushed
       if (std::find(ahead.begin(), ahead.end(), job.layout.id) != ahead.end()) return;
