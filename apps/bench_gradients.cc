@@ -53,7 +53,8 @@ class GradientBench {
     // A session waits for the others in its constructor.
     on_all_ranks([&](std::size_t rank) {
       ranks_[rank].session = std::make_unique<Session>(
-          std::move(transports[rank]), SessionOptions{.spec = spec, .check_replicas_every = 0, .momentum_inside_ok = true});
+          std::move(transports[rank]),
+          SessionOptions{.spec = spec, .check_replicas_every = 0, .momentum_inside_ok = true});
     });
     for (const auto& layout : recorded.layouts()) {
       tensors_.emplace_back(layout.tensors.size());
