@@ -38,9 +38,9 @@ test-setup: setup
 test: test-setup python build build/asan/build.ninja build/tsan/build.ninja ## all tests, sanitizers included
 	@ctest --preset release
 	@cmake --build --preset asan -j $(JOBS) --target core_tests
-	@ctest --preset asan -L core
+	@ctest --preset asan -L core -j $(JOBS)
 	@cmake --build --preset tsan -j $(JOBS) --target core_tests
-	@ctest --preset tsan -L core
+	@ctest --preset tsan -L core -j $(JOBS)
 
 bench: build ## speed of kernels, codecs and all-reduces against memcpy, Gloo and MPI
 	@build/release/bin/kernels_bench
