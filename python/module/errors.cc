@@ -9,6 +9,7 @@ namespace thinreduce::python {
 namespace py = pybind11;
 
 void bind_errors(py::module_& /*module*/) {
+  // pybind11 wants the pointer by value. NOLINTNEXTLINE(performance-unnecessary-value-param)
   py::register_exception_translator([](std::exception_ptr thrown) {
     if (!thrown) return;
     try {

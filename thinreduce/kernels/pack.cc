@@ -367,7 +367,8 @@ Packing Packing::of(std::uint32_t symbols) {
 std::size_t Packing::bytes(std::size_t codes) const {
   const std::size_t rows = rows_of(codes);
   if (bits > 0) return (rows * bits + 31) / 32 * kWordRowBytes;
-  return (rows + 2 * digits - 1) / (2 * digits) * kWordRowBytes;
+  const std::size_t word_rows = std::size_t{2} * digits;
+  return (rows + word_rows - 1) / word_rows * kWordRowBytes;
 }
 
 void pack(std::span<const std::uint32_t> codes, const Packing& packing, std::span<std::byte> out) {
@@ -381,7 +382,7 @@ void pack(std::span<const std::uint32_t> codes, const Packing& packing, std::spa
                          out.data() + packing.bytes(whole * kPackRow));
     return;
   }
-  const std::size_t word_rows = 2 * packing.digits;
+  const std::size_t word_rows = std::size_t{2} * packing.digits;
   const std::size_t whole = rows / word_rows;
   THINREDUCE_CALL(pack_digits)(codes.data(), whole, packing, out.data());
   if (rows % word_rows > 0) {
@@ -405,7 +406,7 @@ std::uint32_t unpack(std::span<const std::byte> in, const Packing& packing,
                                packing.bits, codes.data() + whole * kPackRow);
     return std::max(largest, at_end);
   }
-  const std::size_t word_rows = 2 * packing.digits;
+  const std::size_t word_rows = std::size_t{2} * packing.digits;
   const std::size_t whole = rows / word_rows;
   auto largest = THINREDUCE_CALL(unpack_digits)(in.data(), whole, packing, codes.data());
   if (rows % word_rows > 0) {

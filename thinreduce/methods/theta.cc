@@ -12,6 +12,7 @@ constexpr std::uint64_t kPlateaus = 4;
 // The turn of the cosine is cut into this many parts: finer than anybody could see, and a power of
 // two, so that every rank has the same bits.
 constexpr std::size_t kParts = 1u << 20;
+constexpr double kHalfTurn = kParts / 2.0;
 
 // Down fast, because what is dropped now is felt soon; up slowly, because it is only dearer.
 constexpr double kMoreKept = 1.25;
@@ -29,7 +30,7 @@ double ThetaSchedule::at(std::uint64_t step) const {
     case Kind::linear:
       return start + (end - start) * way;
     case Kind::cosine: {
-      const auto part = static_cast<std::size_t>(way * (kParts / 2));
+      const auto part = static_cast<std::size_t>(way * kHalfTurn);
       return end + (start - end) * (1 + kernels::turn(part, kParts).cos) / 2;
     }
     case Kind::step: {

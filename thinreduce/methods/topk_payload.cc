@@ -87,7 +87,7 @@ void add_topk_payload(std::span<const std::byte> payload, int rank, std::span<fl
     std::size_t next = 0;  // the lowest offset that may come
     for (; i < end; ++i) {
       const std::size_t offset = value_at<Offset>(offsets, i);
-      const float value = value_at<float>(values, i);
+      const auto value = value_at<float>(values, i);
       if (offset < next) refuse(block, fmt::format("offset {} after {}", offset, next - 1));
       if (offset >= elements.size()) {
         refuse(block, fmt::format("offset {} of {} elements", offset, elements.size()));

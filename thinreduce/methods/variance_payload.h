@@ -16,7 +16,7 @@ namespace thinreduce {
 // exponent of 2^E, the largest power of two that is not above the largest magnitude.
 inline constexpr std::uint8_t kNotSent = 0xFF;
 [[nodiscard]] inline std::uint8_t nibble_of(float value, std::uint32_t exponent) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const auto bits = std::bit_cast<std::uint32_t>(value);
   // Half a power of two more carries into the exponent when the next power is the nearer one.
   const std::uint32_t rounded = ((bits & 0x7FFFFFFF) + 0x00400000) >> 23U;
   const std::uint32_t power = rounded < exponent ? rounded : exponent;
