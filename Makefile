@@ -28,7 +28,9 @@ python: setup ## build the Python package: PYTHONPATH=build/release/python
 	@cmake --preset release >/dev/null
 	@cmake --build --preset release -j $(JOBS) --target thinreduce_python
 
-demo: build ## train LeNet on MNIST with every method over a thin link, and compare
+# Only the programs: tests take longer to compile than the demo to run.
+demo: setup build/release/build.ninja ## train LeNet on MNIST with every method over a thin link, and compare
+	@cmake --build --preset release -j $(JOBS) --target thinreduce_cli
 	@scripts/demo.sh
 
 # A browser first: CMake looks for it.

@@ -57,5 +57,8 @@ foreach(layer kernels wire transport collective methods engine)
   else()
     add_test(NAME ${layer} COMMAND ${layer}_test)
     set_tests_properties(${layer} PROPERTIES ENVIRONMENT "${test_environment}" LABELS core)
+    if(layer STREQUAL transport)
+      set_tests_properties(${layer} PROPERTIES RUN_SERIAL ON)  # deadlines
+    endif()
   endif()
 endforeach()

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 thinreduce=build/release/bin/thinreduce
-steps=${1:-100}
+steps=${1:-80}
 link=${2:-100mbit}
 out=runs/demo
 mkdir -p "$out"
