@@ -21,19 +21,19 @@ STEPS_PER_EPOCH = 50_000 // (32 * plan.RANKS)
 
 def reproduce(program: Program, out: Path, timed_steps: int, recorded_steps: int) -> None:
     middle = max(int(program.epochs * STEPS_PER_EPOCH / 2), 1)
-    parts = Progress(len(plan.SETTINGS) + 4)
+    parts = Progress(2 * len(plan.SETTINGS) + 4)
     parts.begin("data")
     fetch(program)
     for setting in plan.SETTINGS:
         parts.begin(f"train {setting.name}: {setting.spec}, {setting.optimizer}")
-        program.train(setting, stop_after=middle)
+        program.train(setting, middle)
+    for setting in plan.SETTINGS:
+        parts.begin(f"time {setting.name} over {' and '.join(plan.LINKS)}")
         for link in plan.LINKS:
             program.time_steps(setting, link, timed_steps)
-        if setting.name == "fp32":
-            gradients = str(program.record_gradients(setting, recorded_steps))
-        program.train(setting, stop_after=0)
     rows = measures.rows(program, timed_steps)
     parts.begin("error against size")
+    gradients = str(program.record_gradients(plan.SETTINGS[0], recorded_steps))
     distortion = measures.rate_distortion(program, gradients)
     parts.begin("more ranks")
     scaling = measures.scaling(program)

@@ -71,7 +71,8 @@ class Program:
             part.rename(path)
         return json.loads(path.read_text())
 
-    # Training: to the middle, there the time of a step over each link, then to the end.
+    # Training: to the middle, where a copy is kept, then to the end. From the copies, later and one after the other,
+    # comes the time of a step over each link.
 
     def run_folder(self, setting: Setting) -> Path:
         return self.folder / "train" / setting.name
@@ -81,10 +82,26 @@ class Program:
         checkpoint = run / "checkpoint.json"
         return json.loads(checkpoint.read_text())["step"] if checkpoint.exists() else 0
 
-    def train(self, setting: Setting, stop_after: int) -> None:
+    def middle_folder(self, setting: Setting) -> Path:
+        return self.folder / "middle" / setting.name
+
+    def train(self, setting: Setting, middle: int) -> None:
+        if self.finished(setting):
+            return
+        copy = self.middle_folder(setting)
+        if not copy.exists():
+            self.train_to(setting, middle)
+            part = self.folder / "copying"
+            shutil.rmtree(part, ignore_errors=True)
+            shutil.copytree(self.run_folder(setting), part)
+            copy.parent.mkdir(exist_ok=True)
+            part.rename(copy)
+        self.train_to(setting, 0)
+
+    def train_to(self, setting: Setting, stop_after: int) -> None:
         """Trains to step `stop_after`, or to the end if it is 0."""
         run = self.run_folder(setting)
-        if self.finished(setting) or (stop_after and self.steps_done(run) >= stop_after):
+        if stop_after and self.steps_done(run) >= stop_after:
             return
         stop = ("--stop-after", str(stop_after)) if stop_after else ()
         if self.steps_done(run):
@@ -107,10 +124,10 @@ class Program:
         """Steps from the middle of the training over `link`, from a copy of the run."""
 
         def measure() -> list[Json]:
-            middle = self.steps_done(self.run_folder(setting))
+            middle = self.steps_done(self.middle_folder(setting))
             copy = self.folder / "timing"
             shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(self.run_folder(setting), copy)
+            shutil.copytree(self.middle_folder(setting), copy)
             # The first step after a start touches memory for the first time.
             self.call(
                 "train", "--resume", str(copy), "--link", link, "--stop-after", str(middle + steps + 1),
@@ -131,7 +148,7 @@ class Program:
             copy = self.folder / "recording"
             for folder in (copy, gradients):
                 shutil.rmtree(folder, ignore_errors=True)
-            shutil.copytree(self.run_folder(setting), copy)
+            shutil.copytree(self.middle_folder(setting), copy)
             last = self.steps_done(copy) + steps
             self.call(
                 "train", "--resume", str(copy), "--stop-after", str(last), "--save-gradients", str(gradients),
