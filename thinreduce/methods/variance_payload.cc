@@ -221,17 +221,10 @@ class Adder {
       for (const std::uint64_t place : places) out[place] += whole(t, values, i++);
       return;
     }
-    if (format_.values == Values::nibble && parts_[t].exponent > 7) {  // all codes are valid
-      for (const std::uint64_t place : places) {
-        const auto byte = std::to_integer<std::uint32_t>(values[i / 2]);
-        out[place] += shares[byte >> (i % 2 * 4) & 15U];
-        ++i;
-      }
-      return;
-    }
+    const bool all_codes = format_.values == Values::nibble && parts_[t].exponent > 7;
     for (const std::uint64_t place : places) {
       const std::uint32_t code = code_at(values, i++);
-      if (!valid(parts_[t], code)) refuse(t, fmt::format("no code {}", code));
+      if (!all_codes && !valid(parts_[t], code)) refuse(t, fmt::format("no code {}", code));
       out[place] += shares[code];
     }
   }
