@@ -67,15 +67,16 @@ struct ConvGradients {
 };
 
 // Adds the second moments and returns the gradients. Samples become groups of one convolution, so
-// that each gets a gradient of its own. A few at a time: their gradients should stay in the caches,
-// and memory bounded.
+// that each gets a gradient of its own. A few at a time: their gradients should stay in the second
+// cache (beyond it, a sample costs twice the time), and memory bounded. But at least two, because
+// torch has no fast way for one.
 ConvGradients conv_gradients(const at::Tensor& input, const at::Tensor& delta,
                              const Convolution& conv, const LayerMoments& moments) {
-  constexpr std::int64_t kFloats = 1 << 20;
+  constexpr std::int64_t kFloats = 1 << 18;
   const at::Tensor& moment = moments.weight;
   const auto x = input.contiguous();
   const std::int64_t batch = x.size(0);
-  const std::int64_t most = std::clamp<std::int64_t>(kFloats / moment.numel(), 1, batch);
+  const auto most = std::max<std::int64_t>(kFloats / moment.numel(), 2);
   auto shape = moment.sizes().vec();
   const std::int64_t filters = shape[0];
   ConvGradients gradients{.weight = at::zeros_like(moment), .bias = {}};

@@ -203,14 +203,16 @@ HWY_INLINE hn::Vec<DN> load_rows(const float* from, std::size_t row) {
     return hn::Combine(DN(), high, low);
   }
 }
+// Four lanes of every fourth float, one float's in each 128 bits.
 template <class DN = D>
-HWY_INLINE void store_rows(hn::Vec<DN> value, float* to, std::size_t row) {
+HWY_INLINE hn::Vec<DN> load_lanes(const float* lanes, const std::uint32_t* order) {
   if constexpr (hn::MaxLanes(DN()) == 4) {
-    hn::StoreU(value, DN(), to);
+    return hn::LoadU(DN(), lanes + kLanes * *order);
   } else {
     using Half = hn::Half<DN>;
-    store_rows<Half>(hn::LowerHalf(Half(), value), to, row);
-    store_rows<Half>(hn::UpperHalf(Half(), value), to + hn::MaxLanes(Half()) * row, row);
+    const auto low = load_lanes<Half>(lanes, order);
+    const auto high = load_lanes<Half>(lanes, order + hn::MaxLanes(Half()));
+    return hn::Combine(DN(), high, low);
   }
 }
 
@@ -228,18 +230,26 @@ void rows_to_lanes(const TransformTables& tables, const float* rows, float* lane
     hn::Store(d, D(), lanes + kLanes * tables.order[i + 3]);
   }
 }
+// Stores whole vectors, four rows at a time and several vectors of each: the rows lie a power of
+// two apart, so lines of more than a few rows drive each other out of the cache before they are
+// full.
 void lanes_to_rows(const TransformTables& tables, const float* lanes, float* rows) {
   const std::size_t n = tables.length;
-  for (std::size_t i = 0; i < n; i += 4) {
-    V a = hn::Load(D(), lanes + kLanes * tables.order[i]);
-    V b = hn::Load(D(), lanes + kLanes * tables.order[i + 1]);
-    V c = hn::Load(D(), lanes + kLanes * tables.order[i + 2]);
-    V d = hn::Load(D(), lanes + kLanes * tables.order[i + 3]);
-    transpose(a, b, c, d);
-    store_rows(a, rows + i, n);
-    store_rows(b, rows + n + i, n);
-    store_rows(c, rows + 2 * n + i, n);
-    store_rows(d, rows + 3 * n + i, n);
+  constexpr std::size_t kColumns = 64;
+  for (std::size_t first = 0; first < n; first += kColumns) {
+    for (std::size_t row = 0; row < kLanes; row += 4) {
+      for (std::size_t i = first; i < first + kColumns; i += kLanes) {
+        V a = load_lanes(lanes + row, &tables.order[i]);
+        V b = load_lanes(lanes + row, &tables.order[i + 1]);
+        V c = load_lanes(lanes + row, &tables.order[i + 2]);
+        V d = load_lanes(lanes + row, &tables.order[i + 3]);
+        transpose(a, b, c, d);
+        hn::StoreU(a, D(), rows + row * n + i);
+        hn::StoreU(b, D(), rows + (row + 1) * n + i);
+        hn::StoreU(c, D(), rows + (row + 2) * n + i);
+        hn::StoreU(d, D(), rows + (row + 3) * n + i);
+      }
+    }
   }
 }
 

@@ -181,7 +181,7 @@ class Adder {
   }
 
   void add_words(std::span<const std::byte> words, std::span<const std::byte> values) const {
-    constexpr std::size_t kAhead = 32;
+    constexpr std::size_t kAhead = 64;
     const std::size_t last = total_ - 1;
     std::size_t i = 0;
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
@@ -204,31 +204,67 @@ class Adder {
     }
   }
 
+  // A code of the values beside compact places; value_bytes() has made sure that it is there.
+  [[nodiscard]] std::uint32_t code_at(std::span<const std::byte> values, std::size_t i) const {
+    if (format_.values == Values::nibble) {
+      return std::to_integer<std::uint32_t>(values[i / 2]) >> (i % 2 * 4) & 15U;
+    }
+    return (std::to_integer<std::uint32_t>(values[i / 8]) >> i % 8 & 1U) << 3U;
+  }
+
+  // Values i and following, at ascending places.
+  void add_batch(std::size_t t, std::span<const std::uint64_t> places,
+                 std::span<const std::byte> values, std::size_t i,
+                 const std::array<float, 16>& shares) const {
+    const auto out = sum_.subspan(tensors_[t].offset, tensors_[t].elements);
+    if (format_.values == Values::whole) {
+      for (const std::uint64_t place : places) out[place] += whole(t, values, i++);
+      return;
+    }
+    const bool all_codes = format_.values == Values::nibble && parts_[t].exponent > 7;
+    for (const std::uint64_t place : places) {
+      const std::uint32_t code = code_at(values, i++);
+      if (!all_codes && !valid(parts_[t], code)) refuse(t, fmt::format("no code {}", code));
+      out[place] += shares[code];
+    }
+  }
+
+  // Places are found some batches before their values are added, so that their memory can be asked
+  // for. Batches are short, so that the CPU finds places, one after the other, while it adds.
   void add_compact(std::span<const std::byte> values, std::span<const std::byte> gaps) const {
+    constexpr std::size_t kBatch = 4;
+    constexpr std::size_t kAhead = 16 * kBatch;
+    std::array<std::uint64_t, kAhead> ring{};
+    const auto batch = [&](std::size_t i, std::size_t count) {
+      return std::span(ring).subspan(i % kAhead, std::min(kBatch, count - i));
+    };
     BitReader bits(gaps);
-    BitReader codes(values);
-    std::size_t i = 0;
+    std::size_t first = 0;
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
       const auto out = sum_.subspan(tensors_[t].offset, tensors_[t].elements);
-      const unsigned low = parts_[t].low;
       const auto shares = table(parts_[t]);
+      const std::size_t count = parts_[t].count;
+      RiceReader rice(bits, parts_[t].low, out.size() >> parts_[t].low);
       std::uint64_t next = 0;
-      for (const std::size_t end = i + parts_[t].count; i < end; ++i) {
-        const std::uint64_t index = next + bits.take_rice(low, out.size() >> low);
-        if (index >= out.size()) refuse_index(t, index, next);
-        float value = 0;
-        if (format_.values == Values::whole) {
-          value = whole(t, values, i);
-        } else {
-          const bool nibble = format_.values == Values::nibble;
-          const auto code =
-              static_cast<std::uint32_t>(nibble ? codes.take(4) : codes.take(1) << 3U);
-          if (!valid(parts_[t], code)) refuse(t, fmt::format("no code {}", code));
-          value = shares[code];
+      std::size_t added = 0;
+      for (std::size_t found = 0; added < count; found += kBatch) {
+        if (found >= kAhead || found >= count) {
+          const auto places = batch(added, count);
+          add_batch(t, places, values, first + added, shares);
+          added += places.size();
         }
-        out[index] += value;
-        next = index + 1;
+        if (found >= count) continue;
+        const auto places = batch(found, count);
+        rice.take(places);
+        for (std::uint64_t& place : places) {
+          place += next;
+          if (place >= out.size()) refuse_index(t, place, next);
+          __builtin_prefetch(out.data() + place);
+          next = place + 1;
+        }
       }
+      rice.finish();
+      first += count;
     }
     if ((bits.bits_read() + 7) / 8 != gaps.size()) {
       throw Error(ErrorCode::bad_frame, fmt::format("{}: gaps of {} bits in {} bytes", what_,

@@ -90,6 +90,78 @@ class BitReader {
   std::uint64_t at_ = 0;
 };
 
+// The same Rice codes as BitReader::take_rice takes, four at a time and faster. Goes on where
+// `reader` is, which is where this one is again after finish().
+class RiceReader {
+ public:
+  // low <= 32
+  RiceReader(BitReader& reader, unsigned low, std::uint64_t limit)
+      : reader_(reader), bytes_(reader.bytes()), low_(low), limit_(limit) {
+    start();
+  }
+  void finish() { reader_.seek(next_ * 8 - count_); }
+  // At most four values.
+  void take(std::span<std::uint64_t> values) {
+    if (values.size() == 4 && low_ <= kShort && take_together<4>(values.data())) return;
+    finish();
+    for (std::uint64_t& value : values) value = reader_.take_rice(low_, limit_);
+    start();
+  }
+
+ private:
+  static constexpr unsigned kShort = 10;  // four codes of so many low bits fit nearly always
+  static constexpr unsigned kHeld = 56;   // bits at hand after more bytes have joined them
+
+  [[nodiscard]] std::uint64_t load() const {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes_.data() + next_, sizeof(word));
+    return word;
+  }
+  void start() {
+    next_ = reader_.bits_read() / 8;
+    held_ = 0;
+    count_ = 0;
+    const auto skip = static_cast<unsigned>(reader_.bits_read() % 8);
+    if (skip == 0) return;
+    if (next_ < bytes_.size()) held_ = std::to_integer<std::uint64_t>(bytes_[next_]) >> skip;
+    count_ = 8 - skip;
+    ++next_;
+  }
+  // Does not look how long the codes are until the last. Behind the bits at hand come ones, and an
+  // arithmetic shift keeps them coming, so there is always one to find. More bytes join the bits at
+  // hand above them: the address is known before the codes in front of them are.
+  template <unsigned kCodes>
+  bool take_together(std::uint64_t* values) {
+    if (next_ + sizeof(held_) > bytes_.size()) return false;
+    held_ |= load() << count_;
+    next_ += (63 - count_) / 8;
+    count_ |= kHeld;
+    auto word = static_cast<std::int64_t>(held_ | ~std::uint64_t{0} << kHeld);
+    unsigned used = 0;
+    for (unsigned i = 0; i < kCodes; ++i) {
+      const auto quotient =
+          static_cast<unsigned>(__builtin_ctzll(static_cast<std::uint64_t>(word)));
+      const unsigned length = quotient + 1 + low_;
+      const auto rest = static_cast<std::uint64_t>(word >> (quotient + 1));
+      values[i] = std::uint64_t{quotient} << low_ | (rest & ((std::uint64_t{1} << low_) - 1));
+      word >>= length % 64;
+      used += length;
+    }
+    if (used > kHeld) return false;
+    held_ >>= used;
+    count_ -= used;
+    return true;
+  }
+
+  BitReader& reader_;
+  std::span<const std::byte> bytes_;
+  unsigned low_;
+  std::uint64_t limit_;
+  std::size_t next_ = 0;    // the byte behind those at hand
+  std::uint64_t held_ = 0;  // may have more than it counts, but not other ones than come next
+  unsigned count_ = 0;
+};
+
 // Bytes that `count` numbers of `bits` bits take.
 [[nodiscard]] constexpr std::size_t packed_bytes(std::size_t count, unsigned bits) {
   return (count * bits + 7) / 8;

@@ -39,6 +39,43 @@ TEST(BitStream, NumbersComeBack) {
   }
 }
 
+// Four at a time and one by one: the same codes, and the same place behind them; in front of the
+// end of the bytes, where codes are long, and in bytes that are no codes.
+TEST(BitStream, RiceCodesFourAtATimeAreThoseOneByOne) {
+  std::mt19937_64 random(2);
+  for (int round = 0; round < 2000; ++round) {
+    const auto low = static_cast<unsigned>(random() % 17);
+    std::vector<std::byte> bytes;
+    BitWriter writer(bytes);
+    const auto before = static_cast<unsigned>(random() % 9);
+    writer.put(0, before);
+    const std::size_t count = random() % 100;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint64_t quotient = random() % 20 == 0 ? random() % 100 : random() % 4;
+      writer.put_rice((quotient << low) + random() % (std::uint64_t{1} << low), low);
+    }
+    writer.finish();
+    if (round % 2 == 1) {
+      for (auto& byte : bytes) byte = static_cast<std::byte>(random() & random());
+    }
+    constexpr std::uint64_t kLimit = 1000;
+    BitReader one(bytes);
+    BitReader four(bytes);
+    one.seek(before);
+    four.seek(before);
+    RiceReader rice(four, low, kLimit);
+    std::vector<std::uint64_t> expected(count);
+    for (auto& value : expected) value = one.take_rice(low, kLimit);
+    std::vector<std::uint64_t> values(count);
+    for (std::size_t i = 0; i < count; i += 4) {
+      rice.take(std::span(values).subspan(i, std::min<std::size_t>(4, count - i)));
+    }
+    rice.finish();
+    ASSERT_EQ(values, expected) << "low " << low;
+    ASSERT_EQ(four.bits_read(), one.bits_read()) << "low " << low;
+  }
+}
+
 TEST(BitStream, LowestBitFirst) {
   std::vector<std::byte> bytes;
   BitWriter writer(bytes);
