@@ -131,15 +131,15 @@ class Sketch final : public Method {
     for (std::size_t i = 0; i < nominees_.size(); ++i) residual_[nominees_[i]] = set_aside_[i];
   }
 
-  // The mean of what was chosen; there, residual and momentum start again from zero. Where nothing
-  // is ever left behind, momentum stays: it is not stale.
+  // The mean of what was chosen; there, the residual keeps only what rounding left, and momentum
+  // starts again from zero. Where nothing is ever left behind, momentum stays: it is not stale.
   void apply(const ExactSums& largest, std::span<float> values, int world) {
     const float share = 1.0f / static_cast<float>(world);
     std::fill(values.begin(), values.end(), 0.0f);
     for (std::size_t i = 0; i < largest.indices.size(); ++i) {
       const std::size_t element = largest.indices[i];
       values[element] = largest.sums[i] * share;
-      residual_[element] = 0;
+      residual_[element] -= largest.given[i];
       if (masks_) velocity_[element] = 0;
     }
   }
@@ -180,10 +180,14 @@ SketchSetup set_up(const Options& options, const MethodSetup& setup) {
   };
   made.rounds.most_candidates = multiple_of_k("candidates");
   made.nominees = multiple_of_k("nominees");
-  // Two floats for what a sketch proposes, five bytes a nominee: when that is no less than all
-  // there is, send it all.
+  const bool multiples =
+      options.text("values") == "i16" && setup.world <= SharedQuantum::kMostRanks;
+  made.rounds.values = multiples ? SketchValues::i16 : SketchValues::f32;
+  const std::size_t width = multiples ? sizeof(std::int16_t) : sizeof(float);
+  // A value and as many bytes of sketch for what the sketch proposes, a value and a byte for a
+  // nominee: when that is no less than all the values there are, send them all.
   if (options.text("k") == "auto" &&
-      8 * made.rounds.most_candidates + 5 * made.nominees >= sizeof(float) * compressed) {
+      2 * width * made.rounds.most_candidates + (width + 1) * made.nominees >= width * compressed) {
     made.rounds.k = made.rounds.most_candidates = compressed;
   }
   const bool halfs = options.text("cells") == "f16";
@@ -192,8 +196,8 @@ SketchSetup set_up(const Options& options, const MethodSetup& setup) {
   made.rows = static_cast<std::size_t>(options.integer("rows"));
   if (options.text("columns") == "auto") {
     // As many bytes in the sketch as in the exact values.
-    made.columns =
-        std::max<std::size_t>(1, made.rounds.most_candidates * (halfs ? 2 : 1) / made.rows);
+    const std::size_t cells = made.rounds.most_candidates * width / (halfs ? 2 : 4);
+    made.columns = std::max<std::size_t>(1, cells / made.rows);
   } else {
     made.columns = static_cast<std::size_t>(options.integer("columns"));
   }
@@ -223,19 +227,21 @@ MethodInfo sketch_info() {
   info.options = {
       or_auto(
           OptionInfo::integer("k", 0, 1, 4294967295, "values applied a step; auto: by density")),
-      OptionInfo::number("density", 0.03, 1e-6, 1, "share of the values applied a step, at most"),
+      OptionInfo::number("density", 0.06, 1e-6, 1, "share of the values applied a step, at most"),
       OptionInfo::integer("least", 4096, 1, 4294967295,
                           "values applied a step in a bucket of any size, unless k is given"),
       OptionInfo::choice("rows", "5", {"1", "3", "5"}, "rows of the sketch"),
       or_auto(OptionInfo::integer("columns", 0, 16, 268435456,
                                   "columns of the sketch; auto: as many bytes as candidates")),
-      OptionInfo::number("candidates", 0.3, 0.01, 1000,
+      OptionInfo::number("candidates", 0.1, 0.01, 1000,
                          "elements that the sketch proposes, as multiple of k"),
-      OptionInfo::number("nominees", 0.7, 0, 1000,
+      OptionInfo::number("nominees", 0.9, 0, 1000,
                          "elements that one rank proposes, another in each step, as multiple of k"),
       OptionInfo::number("momentum", 0.9, 0, 0.9999,
                          "inside the method; 0: leave it to the optimizer"),
       OptionInfo::choice("cells", "f16", {"f32", "f16"}, "the sketch on the wire"),
+      OptionInfo::choice("values", "i16", {"f32", "i16"},
+                         "the second round on the wire; i16: as multiples of a shared quantum"),
       OptionInfo::choice("travel", "ring", {"ring", "root"}, "sums by rings, or through rank 0"),
   };
   info.make = [](const Options& options, const MethodSetup& setup) {

@@ -200,14 +200,42 @@ ExactSums SketchRounds::find_largest(Exchange& exchange, std::span<const std::ui
     exact_.resize(candidates.size());
     for (std::size_t i = 0; i < candidates.size(); ++i) exact_[i] = own[candidates[i]];
   });
+  quantum_.reset();
+  if (options_.values == SketchValues::i16) {
+    quantum_ = SharedQuantum::agree(exchange, exact_);
+    exchange.encode([&] {
+      multiples_.resize(exact_.size());
+      quantum_->round(exact_, multiples_);
+    });
+  }
   if (options_.travel == SketchTravel::root) {
     largest_through_root(exchange, candidates);
   } else {
-    exchange.payload_bytes += exact_.size() * sizeof(float);
-    ring_sum(exchange, exact_, 1);
+    if (quantum_) {
+      room_.resize(multiples_.size());
+      ring_sum(exchange, *quantum_, {multiples_, room_, exact_});
+    } else {
+      exchange.payload_bytes += exact_.size() * sizeof(float);
+      ring_sum(exchange, exact_, 1);
+    }
     exchange.decode([&] { select_largest(exchange, candidates); });
   }
-  return {indices_, sums_};
+  exchange.decode([&] { collect_given(candidates, own); });
+  return {indices_, sums_, given_};
+}
+
+void SketchRounds::collect_given(std::span<const std::uint32_t> candidates,
+                                 std::span<const float> own) {
+  given_.resize(indices_.size());
+  std::size_t at = 0;  // both ascend, and all that were chosen are candidates
+  for (std::size_t i = 0; i < indices_.size(); ++i) {
+    if (!quantum_) {
+      given_[i] = own[indices_[i]];
+      continue;
+    }
+    while (candidates[at] != indices_[i]) ++at;
+    given_[i] = static_cast<float>(multiples_[at]) * quantum_->quantum();
+  }
 }
 
 void SketchRounds::select_largest(Exchange& exchange, std::span<const std::uint32_t> candidates) {
@@ -220,20 +248,33 @@ void SketchRounds::select_largest(Exchange& exchange, std::span<const std::uint3
   sums_.assign(selected.values.begin(), selected.values.end());
 }
 
+// One rank's values at the candidates, added to those of the ranks before it. Multiples add exactly
+// as floats, too: the sum has at most 15 bits.
+void SketchRounds::add_part(std::span<const std::byte> payload, int rank) {
+  std::vector<float> part(exact_.size());
+  if (quantum_) {
+    room_.resize(exact_.size());
+    if (!room_.empty()) std::memcpy(room_.data(), payload.data(), payload.size());
+    quantum_->check(room_, 1, rank);
+    quantum_->restore(room_, part);
+  } else if (!part.empty()) {
+    std::memcpy(part.data(), payload.data(), payload.size());
+  }
+  kernels::add(exact_, part);
+}
+
 // Rank 0 adds the exact values in rank order and answers with elements, then their sums.
 void SketchRounds::largest_through_root(Exchange& exchange,
                                         std::span<const std::uint32_t> candidates) {
   const std::vector<float> own = exact_;
-  const auto own_bytes = std::as_bytes(std::span(own));
+  const auto own_bytes =
+      quantum_ ? std::as_bytes(std::span(multiples_)) : std::as_bytes(std::span(own));
   constexpr std::size_t kPair = sizeof(std::uint32_t) + sizeof(float);
   const std::size_t limit = std::max(own_bytes.size(), options_.k * kPair);
   const auto answer = through_root(exchange, kRoot, own_bytes, limit, [&](const auto& payloads) {
-    std::vector<float> part(exact_.size());
     std::fill(exact_.begin(), exact_.end(), 0.0f);
     for (std::size_t rank = 0; rank < payloads.size(); ++rank) {
-      const auto bytes = exactly(payloads[rank], own_bytes.size(), rank);
-      if (!part.empty()) std::memcpy(part.data(), bytes.data(), bytes.size());
-      kernels::add(exact_, part);
+      add_part(exactly(payloads[rank], own_bytes.size(), rank), static_cast<int>(rank));
     }
     select_largest(exchange, candidates);
     std::vector<std::byte> chosen;

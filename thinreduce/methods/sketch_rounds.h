@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,24 +13,28 @@
 #include "thinreduce/kernels/top_selector.h"
 #include "thinreduce/methods/bucket.h"
 #include "thinreduce/methods/count_sketch.h"
+#include "thinreduce/methods/shared_quantum.h"
 
 namespace thinreduce {
 
 enum class SketchCells { f32, f16 };
+enum class SketchValues { f32, i16 };
 enum class SketchTravel { ring, root };
 
 struct SketchRoundsOptions {
   std::size_t most_candidates = 0;
   std::size_t k = 0;
   SketchCells cells = SketchCells::f16;
+  SketchValues values = SketchValues::i16;
   SketchTravel travel = SketchTravel::ring;
 };
 
-// Elements of the bucket and the sum over all ranks there, by ascending index. The same on all
-// ranks.
+// Elements of the bucket and the sum over all ranks there, by ascending index: the same on all
+// ranks. And what this rank gave to it: its values as they are, or as multiples of the quantum.
 struct ExactSums {
   std::span<const std::uint32_t> indices;
   std::span<const float> sums;
+  std::span<const float> given;
 };
 
 class SketchRounds {
@@ -60,6 +65,8 @@ class SketchRounds {
   void candidates_through_root(Exchange& exchange, const Search& search);
   void select_largest(Exchange& exchange, std::span<const std::uint32_t> candidates);
   void largest_through_root(Exchange& exchange, std::span<const std::uint32_t> candidates);
+  void add_part(std::span<const std::byte> payload, int rank);
+  void collect_given(std::span<const std::uint32_t> candidates, std::span<const float> own);
 
   SketchRoundsOptions options_;
   kernels::TopSelector candidate_selector_;
@@ -67,6 +74,10 @@ class SketchRounds {
   std::vector<std::uint16_t> halfs_;
   std::vector<std::uint32_t> candidates_;
   std::vector<float> exact_;
+  std::optional<SharedQuantum> quantum_;  // of this step
+  std::vector<std::int16_t> multiples_;   // of it, this rank's, at the candidates
+  std::vector<std::int16_t> room_;
+  std::vector<float> given_;
   std::vector<std::uint32_t> indices_;
   std::vector<float> sums_;
 };
