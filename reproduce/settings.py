@@ -57,7 +57,7 @@ SETTINGS = (
     Setting("fft-paper", "fft:block=16384,feedback=off", "paper", note="θ=0.85, 10 bits, long blocks, no feedback"),
     Setting(
         "sketch-paper",
-        "sketch:nominees=0,density=0.0125,candidates=2",
+        "sketch:nominees=0,density=0.0125,candidates=2,values=f32",
         "paper",
         note="all candidates from the sketch",
     ),
@@ -78,7 +78,7 @@ RATE_DISTORTION = {
     "ndqsg": [f"ndqsg:levels={a},nested={b}" for a, b in ((3, 1), (9, 3), (15, 5), (31, 1))],
     "qsgd": [f"qsgd:bits={b}" for b in (2, 3, 4, 6, 8)],
     "terngrad": ["terngrad:bucket=512", "terngrad"],
-    "sketch": [f"sketch:momentum=0,density={d}" for d in (0.01, 0.03, 0.1)],
+    "sketch": [f"sketch:momentum=0,density={d}" for d in (0.02, 0.06, 0.2)],
     "variance": [f"variance:alpha={a}" for a in (1, 1.5, 2, 3)],
     "powersgd": [f"powersgd:rank={r}" for r in (1, 2, 4, 8, 16, 32)],
 }

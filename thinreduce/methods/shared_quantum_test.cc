@@ -82,8 +82,8 @@ TEST(SharedQuantum, RefusesImpossibleMaxima) {
         return;
       }
       const std::vector<float> values{0.5f, -1.5f};
-      EXPECT_EQ(SharedQuantum::agree(exchange, values).quantum(),
-                SharedQuantum(std::max(1.5f, claimed), 2).quantum());
+      const auto agreed = SharedQuantum::agree(exchange, values);
+      EXPECT_EQ(agreed.quantum(), SharedQuantum(std::max(1.5f, claimed), 2).quantum());
     })[0];
   };
   for (const float claimed : {0.0f, -3.0f, 1.5f, 3e38f, -kInfinity}) {
