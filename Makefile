@@ -55,10 +55,10 @@ bench: build ## speed of kernels, codecs and all-reduces against memcpy, Gloo an
 
 lint: ## clang-format and clang-tidy
 	@scripts/setup.sh lint
-	@cmake --preset release >/dev/null
+	@cmake --preset lint >/dev/null
 	@git ls-files '*.cc' '*.h' | xargs clang-format --dry-run --Werror
 	@git ls-files '*.cc' | grep -v '^tests/consumer/' \
-	  | xargs -P $(JOBS) -n 4 clang-tidy --quiet -p build/release
+	  | xargs -P $(JOBS) -n 4 clang-tidy --quiet -p build/lint
 
 install: build ## install library, headers, CMake package and program to PREFIX
 	@cmake --install build/release --prefix $(PREFIX)
