@@ -53,11 +53,13 @@ bench: build ## speed of kernels, codecs and all-reduces against memcpy, Gloo an
 	@$(THINREDUCE) bench reduce --ranks 2 --floats 1000 --steps 200
 	@$(THINREDUCE) train --bench-plain --steps 100
 
+# clang 14 can't compile the headers of torch as C++20; what includes them is left to GCC's warnings.
+SEES_TORCH := bench_plain|bench_second_moment|gradient_buckets|models|replica|replica_test|second_moment|second_moment_test|watched_layers
 lint: ## clang-format and clang-tidy
 	@scripts/setup.sh lint
 	@cmake --preset lint >/dev/null
 	@git ls-files '*.cc' '*.h' | xargs clang-format --dry-run --Werror
-	@git ls-files '*.cc' | grep -v '^tests/consumer/' \
+	@git ls-files '*.cc' | grep -v '^tests/consumer/' | grep -vE '^apps/train/($(SEES_TORCH))\.cc$$' \
 	  | xargs -P $(JOBS) -n 4 clang-tidy --quiet -p build/lint
 
 install: build ## install library, headers, CMake package and program to PREFIX
