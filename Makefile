@@ -1,6 +1,6 @@
 # Everything a newcomer needs: `make demo` and `make test`. `make help` lists the rest.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-setup build python demo test bench lint install clean
+.PHONY: help setup test-setup build python demo test bench reproduce lint install clean
 
 # Ninja runs jobs side by side; two of them in one folder would get in each other's way.
 .NOTPARALLEL:
@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 THINREDUCE := build/release/bin/thinreduce
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install missing Debian packages (as root or with sudo), fetch uPlot
 	@scripts/setup.sh build
@@ -52,6 +52,12 @@ bench: build ## speed of kernels, codecs and all-reduces against memcpy, Gloo an
 	@$(THINREDUCE) bench reduce --ranks 4 --link 1gbit
 	@$(THINREDUCE) bench reduce --ranks 2 --floats 1000 --steps 200
 	@$(THINREDUCE) train --bench-plain --steps 100
+
+# Debian's Python: another one first on the path would not see Debian's packages.
+reproduce: setup build/release/build.ninja ## the results page: train CIFAR-10 with every method, over an hour; goes on when stopped
+	@scripts/setup.sh reproduce
+	@cmake --build --preset release -j $(JOBS) --target thinreduce_cli
+	@/usr/bin/python3 -m reproduce
 
 # clang 14 can't compile the headers of torch as C++20; what includes them is left to GCC's warnings.
 SEES_TORCH := bench_plain|bench_second_moment|gradient_buckets|models|replica|replica_test|second_moment|second_moment_test|watched_layers

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that a part of the project needs and that are missing.
-#   scripts/setup.sh build|python|test|lint
+#   scripts/setup.sh build|python|test|lint|reproduce
 set -euo pipefail
 
 build=(build-essential cmake ninja-build pkg-config
@@ -13,6 +13,7 @@ python=(python3-dev python3-pybind11 pybind11-dev python3-numpy python3-torch
         python3-pip python3-venv python3-setuptools python3-wheel)
 test=(chromium fonts-dejavu-core python3-pytest)
 lint=(clang-format clang-tidy)
+reproduce=(python3 python3-matplotlib)
 
 # npm fetches what Debian does not have; any npm will do.
 command -v npm >/dev/null || build+=(npm)
@@ -22,7 +23,8 @@ case "${1:-}" in
   python) wanted=("${build[@]}" "${python[@]}") ;;
   test) wanted=("${build[@]}" "${python[@]}" "${test[@]}") ;;
   lint) wanted=("${build[@]}" "${python[@]}" "${lint[@]}") ;;
-  *) echo "usage: scripts/setup.sh build|python|test|lint" >&2; exit 2 ;;
+  reproduce) wanted=("${build[@]}" "${reproduce[@]}") ;;
+  *) echo "usage: scripts/setup.sh build|python|test|lint|reproduce" >&2; exit 2 ;;
 esac
 
 missing=()

@@ -9,6 +9,14 @@ function(run)
   set(output "${out}" PARENT_SCOPE)
 endfunction()
 
+# The README shows this program.
+file(READ ${SOURCE}/main.cc program)
+file(READ ${SOURCE}/../../README.md readme)
+string(FIND "${readme}" "${program}" found)
+if(found EQUAL -1)
+  message(FATAL_ERROR "README.md does not show ${SOURCE}/main.cc as it is")
+endif()
+
 file(REMOVE_RECURSE ${WORK})
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/prefix)
 run(${CMAKE_COMMAND} -G Ninja -S ${SOURCE} -B ${WORK}/build -DCMAKE_PREFIX_PATH=${WORK}/prefix

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,18 @@ import pytest
 import ranks
 
 EXAMPLES = ranks.ROOT / "examples"
+
+
+def test_the_lines_of_the_readme(tmp_path):
+    pytest.importorskip("torch")
+    readme = (ranks.ROOT / "README.md").read_text()
+    script = tmp_path / "script.py"
+    script.write_text(re.search(r"```python\n(.*?)```", readme, re.DOTALL).group(1))
+    results = ranks.finish(ranks.start(script, 2), seconds=60)
+    for code, _, err in results:
+        assert code == 0, err
+    ratio = float(results[0][1].split(" times fewer bytes")[0])
+    assert 6 < ratio < 12, results[0][1]  # 3 bits an element, of 32
 
 
 def test_numpy_allreduce():

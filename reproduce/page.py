@@ -1,0 +1,215 @@
+"""Writes docs/results.md and the charts beside it."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import asdict
+from datetime import date
+from pathlib import Path
+
+from . import headlines as claims
+from . import plots
+from . import settings as plan
+from .headlines import Headline, Target
+from .measures import LEVEL, Row
+from .runs import Json
+
+
+def table(header: list[str], lines: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(line) + " |" for line in [header, ["---"] * len(header), *lines])
+
+
+def cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def seconds(value: float | None) -> str:
+    if value is None:
+        return "not reached"
+    return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s"
+
+
+def results_table(rows: list[Row]) -> str:
+    header = ["setting", "accuracy", "against fp32", "smaller", "sent a step"]
+    for link in plan.LINKS:
+        header += [f"step at {link}", "faster", f"to {100 * LEVEL:.0f} % of fp32"]
+    lines = []
+    for row in rows:
+        line = [
+            row.setting.name,
+            f"{100 * row.accuracy:.2f} %",
+            "" if row.setting.spec == "fp32" else f"{row.points:+.2f}",
+            f"{row.ratio:.1f}x",
+            f"{row.bytes_sent / 1e3:,.0f} kB",
+        ]
+        for link in plan.LINKS:
+            here = row.links[link]
+            line += [f"{1e3 * here.step_seconds:.0f} ms", f"{here.speedup:.1f}x", seconds(here.level_seconds)]
+        lines.append(line)
+    return table(header, lines)
+
+
+def stages_table(rows: list[Row], link: str) -> str:
+    names = ("compute", "exposed", "encode", "wire", "decode", "wait")
+    return table(
+        ["setting", *names],
+        [[row.setting.name, *(f"{1e3 * row.links[link].stages[name]:.1f}" for name in names)] for row in rows],
+    )
+
+
+def settings_table() -> str:
+    meaning = {"both": "the paper's, and our default", "paper": "the paper's", "default": "our default"}
+    return table(
+        ["setting", "spec", "optimizer", "whose", ""],
+        [[one.name, f"`{one.spec}`", one.optimizer, meaning[one.kind], one.note] for one in plan.SETTINGS],
+    )
+
+
+def scaling_table(curves: dict[str, list[Json]]) -> str:
+    header = ["method"]
+    for ranks in plan.SCALING_RANKS:
+        header += [f"N={ranks}", "vs fp32", "MB", "/ formula"]
+    lines = []
+    for method, points in curves.items():
+        line = [method]
+        for point in points:
+            line += [
+                f"{1e3 * point['seconds']:.0f} ms",
+                f"{point['fp32_seconds'] / point['seconds']:.1f}x",
+                f"{point['bytes_sent'] / 1e6:.2f}",
+                f"{point['bytes_sent'] / point['formula_bytes']:.2f}",
+            ]
+        lines.append(line)
+    return table(header, lines)
+
+
+def rate_distortion_table(curves: dict[str, list[Json]]) -> str:
+    return table(
+        ["spec", "bits an element", "error of a step", "error of the sum"],
+        [
+            [f"`{point['spec']}`", f"{point['bits']:.3f}", f"{point['nmse']:.3g}", f"{point['sum_nmse']:.3g}"]
+            for points in curves.values()
+            for point in points
+        ],
+    )
+
+
+def write(
+    folder: Path,
+    rows: list[Row],
+    heads: list[Headline],
+    goals: list[Target],
+    distortion: dict[str, list[Json]],
+    scaling: dict[str, list[Json]],
+    epochs: float,
+    recorded: int,
+    timed: int,
+) -> Path:
+    charts = folder / "results"
+    charts.mkdir(parents=True, exist_ok=True)
+    plots.accuracy_over_time(rows, charts / "accuracy-over-time.svg")
+    plots.accuracy_and_ratio(rows, charts / "accuracy-and-ratio.svg")
+    plots.step_times(rows, charts / "step-times.svg")
+    plots.rate_distortion(distortion, charts / "rate-distortion.svg")
+    plots.scaling(scaling, charts / "scaling.svg")
+    steps = rows[0].curve[-1][0]
+    same = "all replicas ended with the same bits" if all(row.identical for row in rows) else "REPLICAS DIFFERED"
+    slow_stages, fast_stages = (stages_table(rows, link) for link in plan.LINKS)
+    text = f"""# Results
+
+Written by `make reproduce` on {date.today().isoformat()}; {cpu()}, 2 cores of it used by {plan.RANKS} ranks (threads of one process).
+All figures are of this one run: other machines have other times, other seeds differ by some tenths of a point in accuracy. What they mean, and why
+some are missed, is discussed in [results-notes.md](results-notes.md).
+
+**Set-up.** CIFAR-10, `{plan.MODEL}` ({plan.PARAMETERS:,} parameters: two convolutions and three linear layers, so that two cores train it in minutes and no method
+meets only the kind of layer that suits it), {plan.RANKS} ranks of 32 images, {epochs:g} epochs ({steps} steps), seed {plan.SEED}, one-cycle learning rate up to 0.05 with momentum 0.9, or Adam;
+random crops and flips. Every setting sees the same images in the same order; {same}.
+
+**Times.** In the middle of each training {timed} steps are timed over each simulated link, with the exchange overlapping backward (means; steps that a method sends uncompressed
+count with fp32's time in their share of the run). The time to {100 * LEVEL:.0f} % of fp32's final accuracy is the step at which the test accuracy (2,000 images, mean of two evaluations 50 steps apart)
+reaches it, times the time of a step over the link. *smaller*: bytes of the gradient / bytes of the payload, over the whole run; *sent*: by the busiest rank to all others.
+
+{results_table(rows)}
+
+![accuracy over time](results/accuracy-over-time.svg)
+
+![accuracy and ratio](results/accuracy-and-ratio.svg)
+
+## What was aimed at
+
+{table(["aim", "found", ""], [[goal.what, goal.found, "met" if goal.met else "**missed**"] for goal in goals])}
+
+## The papers' headlines
+
+{table(["paper", "headline", "here", "what differs"], [[one.paper, one.claim, one.here, one.differs] for one in heads])}
+
+## The settings
+
+{settings_table()}
+
+## Where a step's time goes
+
+Milliseconds of a compressed step. *compute* and *exposed* (what the step waited for the exchange after backward) add up to the step; *encode*, *wire*, *decode* and *wait* are the engine's,
+mostly hidden behind backward, and with four ranks on two cores each of them also waits for a core.
+
+Link {plan.LINKS[0]}:
+
+{slow_stages}
+
+Link {plan.LINKS[1]}:
+
+{fast_stages}
+
+![step times](results/step-times.svg)
+
+## Error against size
+
+{recorded} consecutive steps of the fp32 run's gradients, recorded on {plan.RANKS} ranks in the middle of the training, through `thinreduce bench codec --gradients`. The left chart is the error of
+one step's mean over its energy (second half of the steps), without feedback where that can be turned off. The right one is the error of the sum of all steps: what is sent late is no error there, and
+noise averages out. `sketch`, `powersgd` and `variance` (dotted) always keep what they did not send, so only the right chart is fair to them; `variance` is without its second moment here, which is not recorded.
+
+![rate-distortion](results/rate-distortion.svg)
+
+<details><summary>the points</summary>
+
+{rate_distortion_table(distortion)}
+
+</details>
+
+## More ranks
+
+`thinreduce bench reduce --ranks N --floats {plan.SCALING_FLOATS} --link {plan.SCALING_LINK} --method METHOD`: synthetic gradients, N threads on two cores (so with 16 ranks, a rank has an eighth of a core: what
+encodes slowly suffers here more than on 16 machines). *MB*: sent by a rank. *formula*: of [methods.md](methods.md); where the size depends on the data the measured payload stands in it.
+
+{scaling_table(scaling)}
+
+![scaling](results/scaling.svg)
+"""
+    page = folder / "results.md"
+    page.write_text(text)
+    raw = {
+        "rows": [asdict(row) for row in rows],
+        "targets": [asdict(goal) for goal in goals],
+        "headlines": [asdict(one) for one in heads],
+        "rate_distortion": distortion,
+        "scaling": scaling,
+    }
+    (charts / "results.json").write_text(json.dumps(raw, indent=1) + "\n")
+    return page
+
+
+def speak(rows: list[Row], goals: list[Target]) -> str:
+    """The short form for the terminal."""
+    lines = [f"{'setting':16} {'accuracy':>9} {'smaller':>9}" + "".join(f" {link:>9}" for link in plan.LINKS)]
+    for row in rows:
+        faster = "".join(f" {row.links[link].speedup:>8.1f}x" for link in plan.LINKS)
+        lines.append(f"{row.setting.name:16} {100 * row.accuracy:>7.2f} % {row.ratio:>8.1f}x{faster}")
+    lines += [f"{'met   ' if goal.met else 'MISSED'} {goal.what}: {goal.found}" for goal in goals]
+    return "\n".join(lines)
+
+
+__all__ = ["claims", "speak", "write"]

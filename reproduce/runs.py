@@ -1,0 +1,161 @@
+"""Runs the program, step by step: what is done stays done, so that a stopped reproduction goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from . import settings as plan
+from .settings import Setting
+
+Json = dict[str, Any]
+
+
+class Failed(Exception):
+    """A command of the reproduction failed; the message names it."""
+
+
+def read_lines(path: Path) -> list[Json]:
+    """A JSONL file; a last line that was cut is left out."""
+    lines = []
+    for line in path.read_text().splitlines():
+        try:
+            lines.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return lines
+
+
+class Progress:
+    """One line a part: how far, what, and how long it took."""
+
+    def __init__(self, parts: int) -> None:
+        self.parts = parts
+        self.done = 0
+        self.start = time.monotonic()
+
+    def begin(self, what: str) -> None:
+        self.done += 1
+        minutes = (time.monotonic() - self.start) / 60
+        print(f"[{self.done}/{self.parts}, {minutes:.0f} min] {what}", flush=True)
+
+
+class Program:
+    """The command line, and the folder that everything of a reproduction goes to."""
+
+    def __init__(self, program: Path, folder: Path, epochs: float) -> None:
+        self.program = program
+        self.folder = folder
+        self.epochs = epochs
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def call(self, *arguments: str, stopped_ok: bool = False) -> str:
+        command = [str(self.program), *arguments]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if done.returncode != 0 and not (stopped_ok and done.returncode == 1):
+            raise Failed(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.strip()[-500:]}")
+        return done.stdout
+
+    def kept(self, name: str, make: Any) -> Any:
+        """What `make` gives as JSON, from the folder if it is there already."""
+        path = self.folder / f"{name}.json"
+        if not path.exists():
+            found = make()
+            part = path.with_suffix(".part")
+            part.write_text(json.dumps(found, indent=1))
+            part.rename(path)
+        return json.loads(path.read_text())
+
+    # Training: to the middle, there the time of a step over each link, then to the end.
+
+    def run_folder(self, setting: Setting) -> Path:
+        return self.folder / "train" / setting.name
+
+    def steps_done(self, run: Path) -> int:
+        """Steps of the run's newest checkpoint."""
+        checkpoint = run / "checkpoint.json"
+        return json.loads(checkpoint.read_text())["step"] if checkpoint.exists() else 0
+
+    def train(self, setting: Setting, stop_after: int) -> None:
+        """Trains to step `stop_after`, or to the end if it is 0."""
+        run = self.run_folder(setting)
+        if self.finished(setting) or (stop_after and self.steps_done(run) >= stop_after):
+            return
+        stop = ("--stop-after", str(stop_after)) if stop_after else ()
+        if self.steps_done(run):
+            self.call("train", "--resume", str(run), *stop, stopped_ok=bool(stop))
+        else:
+            self.call(
+                "train", "--data", plan.DATA, "--model", plan.MODEL, "--ranks", str(plan.RANKS),
+                "--epochs", str(self.epochs), "--seed", str(plan.SEED), "--optimizer", setting.optimizer,
+                "--method", setting.spec, "--evaluate-every", "50", "--out", str(run), "--overwrite",
+                *stop, stopped_ok=bool(stop),
+            )  # fmt: skip
+        if stop and self.steps_done(run) < stop_after:
+            raise Failed(f"{run}: stopped at step {self.steps_done(run)} instead of {stop_after}")
+
+    def finished(self, setting: Setting) -> bool:
+        summary = self.run_folder(setting) / "summary.json"
+        return summary.exists() and json.loads(summary.read_text())["status"] == "finished"
+
+    def time_steps(self, setting: Setting, link: str, steps: int) -> list[Json]:
+        """Steps from the middle of the training over `link`, from a copy of the run."""
+
+        def measure() -> list[Json]:
+            middle = self.steps_done(self.run_folder(setting))
+            copy = self.folder / "timing"
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(self.run_folder(setting), copy)
+            # The first step after a start touches memory for the first time.
+            self.call(
+                "train", "--resume", str(copy), "--link", link, "--stop-after", str(middle + steps + 1),
+                stopped_ok=True,
+            )  # fmt: skip
+            lines = [line for line in read_lines(copy / "steps.jsonl") if line["step"] > middle + 1]
+            shutil.rmtree(copy)
+            if len(lines) != steps:
+                raise Failed(f"{setting.name} over {link}: {len(lines)} steps timed instead of {steps}")
+            return lines
+
+        return self.kept(f"steps-{setting.name}-{link}", measure)
+
+    def record_gradients(self, setting: Setting, steps: int) -> Path:
+        """Every rank's gradients of so many steps from the middle of the training."""
+        gradients = self.folder / "gradients"
+        if not (self.folder / "gradients.done").exists():
+            copy = self.folder / "recording"
+            for folder in (copy, gradients):
+                shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(self.run_folder(setting), copy)
+            last = self.steps_done(copy) + steps
+            self.call(
+                "train", "--resume", str(copy), "--stop-after", str(last), "--save-gradients", str(gradients),
+                "--save-every", "1", stopped_ok=True,
+            )  # fmt: skip
+            shutil.rmtree(copy)
+            (self.folder / "gradients.done").touch()
+        return gradients
+
+    # Benches.
+
+    def bench(self, name: str, *arguments: str) -> Json:
+        """`thinreduce bench ARGUMENTS --json` for one method."""
+
+        def measure() -> Json:
+            found = json.loads(self.call("bench", *arguments, "--json"))
+            return found[0] if isinstance(found, list) else found
+
+        return self.kept(name, measure)
+
+
+def fetch(program: Program) -> None:
+    program.call("train", "--data", plan.DATA, "--model", plan.MODEL, "--fetch-only")
+
+
+def warn(message: str) -> None:
+    print(f"reproduce: {message}", file=sys.stderr, flush=True)

@@ -1,0 +1,92 @@
+"""What is compared: one network, one plan of training, every method at its paper's setting and at our default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Two convolutions and three linear layers, 1,068,298 parameters: the network of one of the papers (nested
+# dithered quantization), small enough that four ranks on two cores train it in minutes, and with layers of
+# both kinds, so that no method is tried only on what suits it.
+MODEL = "cifarnet"
+PARAMETERS = 1_068_298
+DATA = "cifar10"
+RANKS = 4
+EPOCHS = 5
+SEED = 1
+LINKS = ("100mbit", "1gbit")
+
+
+@dataclass(frozen=True)
+class Setting:
+    name: str  # also its folder
+    spec: str
+    kind: str  # "paper", "default", or "both" where the default is the paper's setting
+    optimizer: str = "sgd"
+    note: str = ""
+
+    @property
+    def method(self) -> str:
+        return self.spec.split(":")[0]
+
+    @property
+    def baseline(self) -> str:
+        """The run that its accuracy and its time are compared with."""
+        return "fp32-adam" if self.optimizer == "adam" else "fp32"
+
+
+SETTINGS = (
+    Setting("fp32", "fp32", "both"),
+    Setting("fp32-adam", "fp32", "both", "adam", "what variance is compared with"),
+    Setting("bf16", "bf16", "both"),
+    Setting("topk", "topk", "both", note="1 % of the values, error feedback"),
+    Setting("gradiveq", "gradiveq", "default", note="8x, running samples, error feedback"),
+    Setting(
+        "gradiveq-paper",
+        "gradiveq:sampling=phases,layout=paper,warmup=200,collect=100,interval=400,energy=0.99,feedback=off",
+        "paper",
+        note="99 % of the energy, 100 of 500 steps uncompressed; warm-up 200 steps, 2,500 in the paper",
+    ),
+    Setting("fft", "fft", "default", note="θ=0.85, 10 bits, blocks of 64, error feedback"),
+    Setting("fft-paper", "fft:block=16384,feedback=off", "paper", note="θ=0.85, 10 bits, long blocks, no feedback"),
+    Setting("dqsg", "dqsg", "default", note="7 symbols, codes add in the ring"),
+    Setting("dqsg-paper", "dqsg:levels=3,travel=gather", "paper", note="3 symbols, every payload to every rank"),
+    Setting("ndqsg", "ndqsg", "both", note="levels (3, 1), half of the ranks nested"),
+    Setting("sketch", "sketch", "default", note="a rank in turn nominates part of the candidates"),
+    Setting(
+        "sketch-paper",
+        "sketch:nominees=0,density=0.0125,candidates=2",
+        "paper",
+        note="all candidates from the sketch",
+    ),
+    Setting("variance", "variance", "default", "adam", "α=1.5, rounding errors are kept"),
+    Setting("variance-paper", "variance:residual=drop,index=28bit", "paper", "adam", "α=1.5, 32-bit words"),
+    Setting("qsgd", "qsgd", "both", note="4 bits"),
+    Setting("terngrad", "terngrad", "both", note="clipped at 2.5 σ"),
+    Setting("powersgd", "powersgd", "default", note="rank 4"),
+    Setting("powersgd-paper", "powersgd:rank=2", "paper", note="rank 2"),
+)
+
+# Error against size: each method over its options, without feedback where it can be turned off, because an
+# error that is sent in the next step would count as one.
+RATE_DISTORTION = {
+    "bf16": ["bf16"],
+    "topk": [f"topk:feedback=off,density={d}" for d in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)],
+    "gradiveq": [f"gradiveq:feedback=off,ratio={r}" for r in (2, 4, 8, 16, 32, 64)],
+    "gradiveq+dqsg": [f"gradiveq:feedback=off,ratio={r}+dqsg:levels=15" for r in (4, 8, 16)],
+    "fft": [f"fft:feedback=off,theta={t},bits={b}" for t, b in ((0.5, 12), (0.7, 10), (0.85, 10), (0.95, 8), (0.99, 8))],
+    "dqsg": [f"dqsg:travel=gather,levels={m}" for m in (3, 7, 15, 31, 63)],
+    "ndqsg": [f"ndqsg:levels={a},nested={b}" for a, b in ((3, 1), (9, 3), (15, 5), (31, 1))],
+    "qsgd": [f"qsgd:bits={b}" for b in (2, 3, 4, 6, 8)],
+    "terngrad": ["terngrad:bucket=512", "terngrad"],
+    "sketch": [f"sketch:momentum=0,density={d}" for d in (0.01, 0.03, 0.1)],
+    "variance": [f"variance:alpha={a}" for a in (1, 1.5, 2, 3)],
+    "powersgd": [f"powersgd:rank={r}" for r in (1, 2, 4, 8, 16, 32)],
+}
+KEEPS_RESIDUAL = ("sketch", "variance", "powersgd")  # feedback is part of the method
+
+SCALING_RANKS = (2, 4, 8, 16)
+SCALING_FLOATS = 4_000_000
+SCALING_LINK = "1gbit"
+SCALING_METHODS = (
+    "fp32", "bf16", "gradiveq", "fft", "variance", "dqsg", "ndqsg", "sketch", "topk", "qsgd", "terngrad", "powersgd",
+)
