@@ -227,12 +227,13 @@ TEST(GradiveqComposed, BothTogetherBeatEitherAtTheSameRatio) {
     Result result;
     TestWorld ranks(3, text, layout);
     constexpr unsigned kSteps = 16;
+    constexpr unsigned kJudged = kSteps / 2;
     for (unsigned step = 0; step < kSteps; ++step) {
       const auto gradients = correlated_gradients(3, kSlices, kSlice, step);
       const auto mean = ranks.mean(gradients);
-      if (step < kSteps / 2) continue;
-      result.error += error_of(mean, gradients) / (kSteps / 2);
-      result.bytes += static_cast<double>(ranks.payload_bytes[0]) / (kSteps / 2);
+      if (step < kSteps - kJudged) continue;
+      result.error += error_of(mean, gradients) / kJudged;
+      result.bytes += static_cast<double>(ranks.payload_bytes[0]) / kJudged;
     }
     return result;
   };

@@ -46,7 +46,7 @@ class EigenPowerSgd {
     for (const auto& view : views_.matrices) {
       const Eigen::Map<const Eigen::MatrixXf> q(&start[at], static_cast<long>(view.columns),
                                                 static_cast<long>(rank));
-      q_.push_back(q.cast<double>());
+      q_.emplace_back(q.cast<double>());
       at += view.columns * rank;
     }
   }
