@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "apps/commands.h"
+#include "apps/distortion.h"
 #include "apps/synthetic.h"
 #include "apps/terminal.h"
 #include "thinreduce/engine/session.h"
@@ -25,17 +26,6 @@ double memcpy_speed(const std::vector<float>& source, std::vector<float>& target
   std::memcpy(target.data(), source.data(), source.size() * sizeof(float));
   const double seconds = Seconds(Clock::now() - start).count();
   return static_cast<double>(source.size() * sizeof(float)) / seconds / 1e9;
-}
-
-double normalised_error(const std::vector<float>& truth, const std::vector<float>& result) {
-  double error = 0;
-  double energy = 0;
-  for (std::size_t i = 0; i < truth.size(); ++i) {
-    const double difference = static_cast<double>(result[i]) - truth[i];
-    error += difference * difference;
-    energy += static_cast<double>(truth[i]) * truth[i];
-  }
-  return energy > 0 ? error / energy : 0;
 }
 
 // A method without work in a stage (fp32 has nothing to encode) has no speed there.
@@ -76,7 +66,7 @@ nlohmann::ordered_json measure(const std::string& text, const BenchCodecOptions&
     }
     const double copied = memcpy_speed(gradient, values);
     const Report report = session.submit(layout, values, second_moment).get();
-    if (step == uncompressed) nmse = normalised_error(gradient, values);
+    if (step == uncompressed) nmse = normalised_error(values, gradient);
     if (step >= warmup) {
       copies.push_back(copied);
       encode.push_back(report.stages.encode);

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "apps/commands.h"
+#include "apps/distortion.h"
 #include "apps/gradients.h"
 #include "apps/terminal.h"
 #include "thinreduce/engine/session.h"
@@ -21,22 +22,6 @@ namespace thinreduce::apps {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// Squared error against the mean, and the mean's energy.
-struct Distortion {
-  double error = 0;
-  double energy = 0;
-
-  void add(double result, double truth) {
-    error += (result - truth) * (result - truth);
-    energy += truth * truth;
-  }
-  void add(const Distortion& other) {
-    error += other.error;
-    energy += other.energy;
-  }
-  [[nodiscard]] double normalised() const { return energy > 0 ? error / energy : 0; }
-};
 
 struct Sum {
   double result = 0;
@@ -206,7 +191,7 @@ class GradientBench {
   std::vector<double> mean_;  // the true one of the bucket at hand
   std::vector<std::vector<Distortion>> tensors_;
   std::vector<std::vector<Sum>> sums_;  // of the steps so far
-  std::vector<double> encode_;  // seconds a step, rank 0
+  std::vector<double> encode_;          // seconds a step, rank 0
   std::vector<double> decode_;
   std::uint64_t wire_bytes_ = 0;
   std::vector<float> copy_;

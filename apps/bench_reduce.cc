@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "apps/commands.h"
+#include "apps/distortion.h"
 #include "apps/share.h"
 #include "apps/synthetic.h"
 #include "apps/terminal.h"
@@ -120,7 +121,7 @@ class RankBench {
     return describe(spec, seconds, last,
                     {{"bytes_sent", *std::max_element(bytes.begin(), bytes.end())},
                      {"identical", identical},
-                     {"nmse", error(applied, wanted)},
+                     {"nmse", normalised_error(applied, wanted)},
                      {"latency_us", median(latency) * 1e6},
                      {"cycle", whole}});
   }
@@ -157,17 +158,6 @@ class RankBench {
       synthetic_gradient({rank, static_cast<std::uint64_t>(step)}, values_);
       for (std::size_t i = 0; i < values_.size(); ++i) wanted[i] += values_[i] * part;
     }
-  }
-
-  static double error(const std::vector<float>& applied, const std::vector<float>& wanted) {
-    double squares = 0;
-    double energy = 0;
-    for (std::size_t i = 0; i < applied.size(); ++i) {
-      const double difference = static_cast<double>(applied[i]) - wanted[i];
-      squares += difference * difference;
-      energy += static_cast<double>(wanted[i]) * wanted[i];
-    }
-    return energy > 0 ? squares / energy : 0;
   }
 
   // The slowest rank's time, and the stages averaged over ranks.

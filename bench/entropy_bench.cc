@@ -8,10 +8,10 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <random>
 #include <vector>
 
+#include "bench/memcpy_seconds.h"
 #include "thinreduce/wire/entropy.h"
 
 namespace thinreduce {
@@ -31,15 +31,6 @@ double best_seconds(int rounds, Work&& work) {
         best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   return best;
-}
-
-// 100 MB, between memory that was touched before.
-double memcpy_bytes_per_second() {
-  const std::vector<char> from(100'000'000, 1);
-  std::vector<char> to(from.size(), 2);
-  const double seconds =
-      best_seconds(12, [&] { std::memcpy(to.data(), from.data(), from.size()); });
-  return static_cast<double>(from.size()) / seconds;
 }
 
 // Normal values on the grid of a block whose largest magnitude is about three deviations.
@@ -90,7 +81,9 @@ bool measure(std::uint32_t alphabet, double copied) {
 }  // namespace thinreduce
 
 int main() {
-  const double copied = thinreduce::memcpy_bytes_per_second();
+  constexpr std::size_t kCopied = 100'000'000;
+  const double copied =
+      static_cast<double>(kCopied) / thinreduce::memcpy_seconds(kCopied, 12).front();
   fmt::print("memcpy: {:.2f} GB/s\n", copied / 1e9);
   bool good = true;
   for (const std::uint32_t alphabet : {3U, 7U, 15U}) good &= thinreduce::measure(alphabet, copied);

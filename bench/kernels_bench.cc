@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "bench/memcpy_seconds.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/bf16.h"
 #include "thinreduce/kernels/floats.h"
@@ -47,22 +48,8 @@ const Floats& gradient() {
   return values;
 }
 
-// The median of a few copies between memory that was touched before.
 double memcpy_bytes_per_second() {
-  static const double speed = [] {
-    Floats out(kElements);
-    std::vector<double> seconds;
-    for (int round = 0; round < 16; ++round) {
-      const auto start = std::chrono::steady_clock::now();
-      std::memcpy(out.data(), gradient().data(), kBytes);
-      benchmark::DoNotOptimize(out.data());
-      benchmark::ClobberMemory();
-      seconds.push_back(
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    }
-    std::nth_element(seconds.begin(), seconds.begin() + 8, seconds.end());
-    return static_cast<double>(kBytes) / seconds[8];
-  }();
+  static const double speed = static_cast<double>(kBytes) / memcpy_seconds(kBytes, 17)[8];
   return speed;
 }
 

@@ -6,8 +6,12 @@ set_target_properties(thinreduce PROPERTIES VERSION ${PROJECT_VERSION}
 install(TARGETS thinreduce EXPORT thinreduce-targets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+# What needs the headers of a backend or of the vector library is not for users.
 install(DIRECTORY thinreduce DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-        FILES_MATCHING PATTERN "*.h")
+        FILES_MATCHING PATTERN "*.h"
+        PATTERN "*-inl.h" EXCLUDE
+        PATTERN "gloo_transport.h" EXCLUDE
+        PATTERN "tcp_store*.h" EXCLUDE)
 install(EXPORT thinreduce-targets NAMESPACE thinreduce::
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/thinreduce)
 

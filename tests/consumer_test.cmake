@@ -1,4 +1,5 @@
-# Installs the build to a fresh folder, then configures, builds and runs tests/consumer against it.
+# Installs the build to a fresh folder, then configures, builds and runs tests/consumer against it,
+# and compiles each installed header alone.
 #   cmake -DBUILD=... -DSOURCE=... -DWORK=... -P consumer_test.cmake
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE out)
@@ -26,3 +27,7 @@ if(NOT output MATCHES "^[0-9]+ bytes instead of 4000000")
   message(FATAL_ERROR "the consumer printed: ${output}")
 endif()
 run(${WORK}/prefix/bin/thinreduce methods)
+
+run(${CMAKE_COMMAND} -G Ninja -S ${SOURCE}/../headers -B ${WORK}/headers
+    -DCMAKE_PREFIX_PATH=${WORK}/prefix)
+run(${CMAKE_COMMAND} --build ${WORK}/headers)

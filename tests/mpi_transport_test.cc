@@ -85,8 +85,8 @@ void exchange(Transport& transport) {
   std::vector<float> values(1001, static_cast<float>(me + 1));
   check(transport.native_sum(values), "MPI has a sum");
   const int world = transport.size();
-  check(values[0] == static_cast<float>(world * (world + 1) / 2) && values[0] == values[1000],
-        "MPI's sum adds up");
+  const int sum = world * (world + 1) / 2;
+  check(values[0] == static_cast<float>(sum) && values[0] == values[1000], "MPI's sum adds up");
 }
 
 void mismatch(Transport& transport) {

@@ -24,7 +24,7 @@ const std::string kProgram = THINREDUCE_PROGRAM;
 
 // In the build folder and kept after the test, so that one can look at the pages.
 fs::path work(const std::string& name) {
-  const fs::path folder = fs::path(THINREDUCE_PAGES) / name;
+  fs::path folder = fs::path(THINREDUCE_PAGES) / name;
   fs::create_directories(folder);
   return folder;
 }
@@ -221,7 +221,7 @@ TEST(Page, DrawsFourteenMethodsInTheDark) {
   for (const char* method :
        {"ndqsg", "qsgd:levels=4", "terngrad", "fft:keep=0.1", "powersgd:rank=4", "variance",
         "topk:density=0.001", "powersgd:rank=1"}) {
-    const double place = static_cast<double>(runs.size());
+    const auto place = static_cast<double>(runs.size());
     runs.push_back({.method = method,
                     .ratio = 3 * place,
                     .encode = 0.001 * place,

@@ -4,15 +4,21 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
+#include <functional>
+#include <map>
 #include <memory>
 #include <random>
 #include <span>
+#include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "thinreduce/error.h"
 #include "thinreduce/methods/archive.h"
 #include "thinreduce/methods/registry.h"
 #include "thinreduce/transport/threads.h"
@@ -22,22 +28,94 @@ namespace thinreduce {
 // One vector a rank.
 using PerRank = std::vector<std::vector<float>>;
 
+// Everything a method shows, in order; shows it back when `loading`.
+class MemoryArchive final : public Archive {
+ public:
+  void per_element(std::string_view name, std::vector<float>& values) override {
+    floats(name, values);
+  }
+  void floats(std::string_view name, std::vector<float>& values) override {
+    if (loading) {
+      values = vectors.at(at_vector++).second;
+    } else {
+      vectors.emplace_back(name, values);
+    }
+  }
+  void number(std::string_view name, std::uint64_t& value) override {
+    if (loading) {
+      value = numbers.at(at_number++).second;
+    } else {
+      numbers.emplace_back(name, value);
+    }
+  }
+  [[nodiscard]] const std::vector<float>& find(std::string_view name) const {
+    for (const auto& [key, values] : vectors) {
+      if (key == name) return values;
+    }
+    throw BrokenInvariant("the archive has such a field");
+  }
+  [[nodiscard]] bool has(std::string_view name) const {
+    return std::any_of(vectors.begin(), vectors.end(),
+                       [&](const auto& vector) { return vector.first == name; });
+  }
+  [[nodiscard]] std::uint64_t find_number(std::string_view name) const {
+    for (const auto& [key, value] : numbers) {
+      if (key == name) return value;
+    }
+    throw BrokenInvariant("the archive has such a number");
+  }
+
+  bool loading = false;
+  std::size_t at_vector = 0, at_number = 0;
+  std::vector<std::pair<std::string, std::vector<float>>> vectors;
+  std::vector<std::pair<std::string, std::uint64_t>> numbers;
+};
+
+// A bucket that is one run of unknown shape.
+inline BucketLayout shapeless(std::size_t elements) {
+  return {.id = 0, .elements = elements, .tensors = {}};
+}
+
+inline BucketLayout layout_of(const std::vector<std::vector<std::int64_t>>& shapes) {
+  BucketLayout layout;
+  for (const auto& shape : shapes) {
+    Tensor tensor;
+    tensor.name = "tensor" + std::to_string(layout.tensors.size());
+    tensor.shape = shape;
+    tensor.offset = layout.elements;
+    layout.elements += tensor.elements();
+    layout.tensors.push_back(std::move(tensor));
+  }
+  return layout;
+}
+
+// Two convolutions, a bias that nobody has flagged, a matrix, and one that is too small to gain
+// from a factorisation.
+inline BucketLayout mixed_layout() {
+  return layout_of({{16, 8, 3, 3}, {16}, {40, 101}, {3, 5}, {24, 16, 5, 5}});
+}
+
 class TestWorld {
  public:
+  using Make = std::function<std::unique_ptr<Method>(const MethodSetup&)>;
+
   TestWorld(int world, std::string_view spec_text, std::size_t elements)
-      : TestWorld(world, spec_text, BucketLayout{.id = 0, .elements = elements, .tensors = {}}) {}
+      : TestWorld(world, spec_text, shapeless(elements)) {}
 
   TestWorld(int world, std::string_view spec_text, BucketLayout layout)
-      : spec_(Spec::parse(spec_text)),
-        layout_(std::move(layout)),
+      : TestWorld(world, std::move(layout),
+                  [spec = Spec::parse(spec_text)](const MethodSetup& setup) {
+                    return spec.make(setup);
+                  }) {
+    wire_id_ = Spec::parse(spec_text).info->wire_id;
+  }
+
+  TestWorld(int world, BucketLayout layout, const Make& make)
+      : layout_(std::move(layout)),
         transports_(connect_threads(world)),
         thrown(transports_.size()) {
     for (int rank = 0; rank < world; ++rank) {
-      MethodSetup setup;
-      setup.layout = layout_;
-      setup.rank = rank;
-      setup.world = world;
-      methods_.push_back(spec_.make(setup));
+      methods_.push_back(make({.layout = layout_, .rank = rank, .world = world}));
     }
   }
 
@@ -48,10 +126,7 @@ class TestWorld {
     payload_bytes.assign(values.size(), 0);
     for (std::size_t rank = 0; rank < values.size(); ++rank) {
       ranks.emplace_back([&, rank] {
-        FrameId id;
-        id.method = spec_.info->wire_id;
-        id.step = step_;
-        id.elements = layout_.elements;
+        const FrameId id{.method = wire_id_, .step = step_, .elements = layout_.elements};
         Exchange exchange(*transports_[rank], Seconds(20), id);
         thrown[rank] = nullptr;
         try {
@@ -71,7 +146,7 @@ class TestWorld {
     return values;
   }
 
-  // A step that must succeed with the same bits on all ranks: the mean.
+  // A step that must succeed with the same bits and fingerprints on all ranks: the mean.
   std::vector<float> mean(const PerRank& gradients) {
     const auto after = step(gradients);
     for (std::size_t rank = 0; rank < after.size(); ++rank) {
@@ -79,33 +154,37 @@ class TestWorld {
       const bool same = after[rank].empty() || std::memcmp(after[rank].data(), after[0].data(),
                                                            after[0].size() * sizeof(float)) == 0;
       EXPECT_TRUE(same) << "rank " << rank << " has other bits";
+      EXPECT_EQ(methods_[rank]->fingerprint(), methods_[0]->fingerprint()) << "rank " << rank;
     }
     return after[0];
   }
 
+  [[nodiscard]] std::size_t elements() const { return layout_.elements; }
   [[nodiscard]] Method& method(std::size_t rank) { return *methods_[rank]; }
   [[nodiscard]] Transport& transport(std::size_t rank) { return *transports_[rank]; }
 
-  // What a method shows to an archive as its residual, or under another name.
+  [[nodiscard]] MemoryArchive saved(std::size_t rank) {
+    MemoryArchive archive;
+    methods_[rank]->state(archive);
+    return archive;
+  }
+  void load(std::size_t rank, MemoryArchive archive) {
+    archive.loading = true;
+    methods_[rank]->state(archive);
+    EXPECT_EQ(archive.at_vector, archive.vectors.size());
+    EXPECT_EQ(archive.at_number, archive.numbers.size());
+  }
+
+  // What a method shows to an archive as its residual, or under another name; empty without one.
   [[nodiscard]] std::vector<float> residual(std::size_t rank,
                                             std::string_view wanted = "residual") {
-    struct Reader final : Archive {
-      std::string_view wanted;
-      std::vector<float> found;
-      void per_element(std::string_view name, std::vector<float>& values) override {
-        if (name == wanted) found = values;
-      }
-      void floats(std::string_view, std::vector<float>&) override {}
-      void number(std::string_view, std::uint64_t&) override {}
-    } reader;
-    reader.wanted = wanted;
-    methods_[rank]->state(reader);
-    return reader.found;
+    const MemoryArchive archive = saved(rank);
+    return archive.has(wanted) ? archive.find(wanted) : std::vector<float>();
   }
 
  private:
-  Spec spec_;
   BucketLayout layout_;
+  std::uint16_t wire_id_ = 0;
   std::vector<std::unique_ptr<Transport>> transports_;
   std::vector<std::unique_ptr<Method>> methods_;
   std::uint64_t step_ = 0;
@@ -134,6 +213,15 @@ inline PerRank whole_gradients(int world, std::size_t elements, unsigned seed) {
     for (auto& value : gradient) value = static_cast<float>(static_cast<int>(value * 50));
   }
   return gradients;
+}
+
+// Sums of squares that go with gradients of about 1: some larger, some smaller than g^2.
+inline PerRank random_moments(int world, std::size_t elements, unsigned seed) {
+  auto moments = normal_gradients(world, elements, seed + 1000);
+  for (auto& moment : moments) {
+    for (auto& value : moment) value = value * value * 0.5F + 0.05F;
+  }
+  return moments;
 }
 
 inline std::vector<double> exact_sum(const PerRank& values) {

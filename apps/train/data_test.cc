@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Bytes idx(std::vector<std::uint32_t> extents, std::size_t values) {
+Bytes idx(const std::vector<std::uint32_t>& extents, std::size_t values) {
   Bytes bytes{std::byte{0}, std::byte{0}, std::byte{8}, static_cast<std::byte>(extents.size())};
   for (const std::uint32_t extent : extents) {
     for (int shift = 24; shift >= 0; shift -= 8) {
@@ -87,7 +87,7 @@ TEST(Png, ARowIsAnImage) {
   ASSERT_EQ(images.count, 5U);
   ASSERT_EQ(images.pixels.size(), 5U * 3 * 1024);
   // Image 2 of the second file, pixel 1000, in the planes of red, green and blue.
-  const std::uint8_t* image = images.pixels.data() + 4 * 3072;
+  const std::uint8_t* image = images.pixels.data() + std::ptrdiff_t{4} * 3072;
   EXPECT_EQ(image[1000], 2);
   EXPECT_EQ(image[1024 + 1000], 1000 % 256);
   EXPECT_EQ(image[2048 + 1000], 250);
@@ -227,7 +227,7 @@ TEST(Batches, AnEpochHasEveryImageAtMostOnceAndEpochsDiffer) {
 TEST(Batches, CropsAreOfTheImageOrTheBlackAroundIt) {
   const Dataset data = numbered();
   Batches batches(data, {.seed = 3, .batch = 50, .side = 4, .padding = 2, .augment = true});
-  std::vector<float> images(50 * 16);
+  std::vector<float> images(std::size_t{50} * 16);
   std::vector<std::int64_t> labels(50);
   batches.training(1, images, labels);
   const auto indices = batches.indices(1);

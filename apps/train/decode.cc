@@ -77,7 +77,7 @@ Images decode_idx(const Bytes& images, const Bytes& labels, const std::string& w
 }
 
 void append_png(const Bytes& png, const std::string& what, Images& images) {
-  constexpr std::size_t kPixels = 32 * 32;
+  constexpr std::size_t kPixels = std::size_t{32} * 32;
   constexpr std::size_t kMostRows = 100'000;
   png_image decoder{};
   decoder.version = PNG_IMAGE_VERSION;

@@ -16,7 +16,7 @@ using Moments = std::vector<torch::Tensor>;  // in the order of the parameters
 
 void expect_near(const torch::Tensor& found, const torch::Tensor& expected,
                  const std::string& what) {
-  const double largest = expected.abs().max().item<double>();
+  const auto largest = expected.abs().max().item<double>();
   EXPECT_GT(largest, 0) << what;
   EXPECT_LT((found - expected).abs().max().item<double>(), 2e-5 * largest) << what;
 }

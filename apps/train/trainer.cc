@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <optional>
 #include <thread>
@@ -46,7 +47,7 @@ std::uint64_t space_needed(const TrainOptions& options, int ranks) {
 }
 
 std::string show_time(double seconds) {
-  const auto whole = static_cast<long long>(seconds + 0.5);
+  const auto whole = std::llround(seconds);
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 

@@ -151,22 +151,42 @@ TEST_P(Collective, DirectSumEqualsTheRing) {
 }
 
 TEST_P(Collective, CheckedRingGivesTheSameBitsAndFindsTheFirstNonfinite) {
+  const auto ranks = static_cast<std::size_t>(world());
+  // Round by round, where in each rank's values somebody saw the first.
+  std::vector<std::vector<std::size_t>> seen(6, std::vector<std::size_t>(ranks, size()));
+  const auto place = [&](std::size_t round, std::size_t rank) {
+    return (round * (size() / 5 + 1) + rank) % size();
+  };
+  std::mutex mutex;
   run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
     Exchange exchange(*transport, 30s, kId);
     const float share = 1.0F / static_cast<float>(world());
     auto plain = fractions(size(), transport->rank());
     ring_sum(exchange, plain, share, ring_);
     auto checked = fractions(size(), transport->rank());
-    EXPECT_EQ(ring_sum_checked(exchange, checked, share, ring_), size());
+    const Nonfinite clean = ring_sum_checked(exchange, checked, share, ring_);
+    EXPECT_EQ(clean.own, size());
+    EXPECT_EQ(clean.left, size());
     EXPECT_EQ(plain, checked);
-    // Every rank has one elsewhere, and each finds its own.
-    for (std::size_t i = 0; i < size(); i += size() / 5 + 1) {
-      const std::size_t place = (i + static_cast<std::size_t>(transport->rank())) % size();
+    if (size() == 0) return;
+    // Every rank has one elsewhere.
+    const auto rank = static_cast<std::size_t>(transport->rank());
+    const std::size_t left = (rank + ranks - 1) % ranks;
+    for (std::size_t round = 0; round < seen.size(); ++round) {
       auto values = fractions(size(), transport->rank());
-      values[place] = std::numeric_limits<float>::infinity();
-      EXPECT_EQ(ring_sum_checked(exchange, values, share, ring_), place);
+      values[place(round, rank)] = std::numeric_limits<float>::infinity();
+      const Nonfinite found = ring_sum_checked(exchange, values, share, ring_);
+      const std::lock_guard lock(mutex);
+      seen[round][rank] = std::min(seen[round][rank], found.own);
+      seen[round][left] = std::min(seen[round][left], found.left);
     }
   });
+  if (size() == 0) return;
+  for (std::size_t round = 0; round < seen.size(); ++round) {
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      EXPECT_EQ(seen[round][rank], place(round, rank)) << "round " << round << ", rank " << rank;
+    }
+  }
 }
 
 TEST_P(Collective, RingMaxIsTheMaximum) {

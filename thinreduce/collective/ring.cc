@@ -151,6 +151,9 @@ class FloatRing : public RingPayload {
 
   [[nodiscard]] std::size_t units() const override { return values_.size(); }
   [[nodiscard]] std::size_t unit_bytes() const override { return sizeof(float); }
+  [[nodiscard]] std::size_t chunk_bytes() const {
+    return values_.size_bytes() / static_cast<std::size_t>(world_);
+  }
   [[nodiscard]] std::span<std::byte> wire(UnitRange range, int /*summed*/) override {
     return std::as_writable_bytes(part(range));
   }
@@ -181,39 +184,36 @@ class FloatRing : public RingPayload {
   float scale_;
 };
 
-// Also looks for NaN and Inf in this rank's own values: just before they are added to, or, in the
-// chunk that it starts on its way, before they leave.
+// Also looks for NaN and Inf while the values are in the cache for the addition: in this rank's
+// own values, and at the first hop in those of the rank on the left, which sent them unseen.
 class CheckedFloatRing final : public FloatRing {
  public:
-  CheckedFloatRing(std::span<float> values, const Exchange& exchange, float scale)
-      : FloatRing(values, exchange.size(), kernels::add, scale),
-        own_chunk_(cut({0, values.size()}, static_cast<std::size_t>(exchange.size()),
-                       static_cast<std::size_t>(exchange.rank()))),
-        first_nonfinite_(values.size()) {}
+  CheckedFloatRing(std::span<float> values, int world, float scale)
+      : FloatRing(values, world, kernels::add, scale), found_{values.size(), values.size()} {}
 
-  void encode(UnitRange range) override {
-    if (range.begin >= own_chunk_.begin && range.end <= own_chunk_.end) {
-      note(range, kernels::first_nonfinite(part(range)));
-    }
-  }
   void add(UnitRange range, int summed, std::span<const std::byte> incoming) override {
-    note(range, kernels::add_scale_checked(part(range), floats(incoming), factor(summed)));
+    if (summed == 1) note(found_.left, range, kernels::first_nonfinite(floats(incoming)));
+    note(found_.own, range,
+         kernels::add_scale_checked(part(range), floats(incoming), factor(summed)));
   }
 
-  [[nodiscard]] std::size_t first_nonfinite() const { return first_nonfinite_; }
+  [[nodiscard]] Nonfinite found() const { return found_; }
 
  private:
-  void note(UnitRange range, std::size_t at) {
-    if (at < range.size()) first_nonfinite_ = std::min(first_nonfinite_, range.begin + at);
+  static void note(std::size_t& first, UnitRange range, std::size_t at) {
+    if (at < range.size()) first = std::min(first, range.begin + at);
   }
 
-  UnitRange own_chunk_;
-  std::size_t first_nonfinite_;
+  Nonfinite found_;
 };
 
-// One receive fewer in flight: what comes in stays in the cache until it is added.
-RingOptions for_floats(RingOptions options) {
+// One receive fewer in flight: what comes in stays in the cache until it is added. Where a chunk
+// has many segments, half as many of twice the size overlap just as well and cost half the
+// messages.
+RingOptions for_floats(RingOptions options, const FloatRing& payload) {
+  constexpr std::size_t kMany = 16;
   options.receives_ahead = 2;
+  if (payload.chunk_bytes() >= kMany * options.segment_bytes) options.segment_bytes *= 2;
   return options;
 }
 
@@ -263,19 +263,19 @@ void ring_sum(Exchange& exchange, std::span<float> values, float scale,
     return;
   }
   FloatRing payload(values, exchange.size(), kernels::add, scale);
-  ring_sum(exchange, payload, for_floats(options));
+  ring_sum(exchange, payload, for_floats(options, payload));
 }
 
-std::size_t ring_sum_checked(Exchange& exchange, std::span<float> values, float scale,
-                             const RingOptions& options) {
+Nonfinite ring_sum_checked(Exchange& exchange, std::span<float> values, float scale,
+                           const RingOptions& options) {
   if (exchange.size() == 1 || values.size_bytes() <= options.direct_bytes) {
     const std::size_t first = kernels::first_nonfinite(values);
     ring_sum(exchange, values, scale, options);
-    return first;
+    return {.own = first, .left = values.size()};
   }
-  CheckedFloatRing payload(values, exchange, scale);
-  ring_sum(exchange, payload, for_floats(options));
-  return payload.first_nonfinite();
+  CheckedFloatRing payload(values, exchange.size(), scale);
+  ring_sum(exchange, payload, for_floats(options, payload));
+  return payload.found();
 }
 
 void ring_max(Exchange& exchange, std::span<float> values, const RingOptions& options) {
@@ -285,7 +285,7 @@ void ring_max(Exchange& exchange, std::span<float> values, const RingOptions& op
     return;
   }
   FloatRing payload(values, exchange.size(), kernels::maximum, 1);
-  ring_sum(exchange, payload, for_floats(options));
+  ring_sum(exchange, payload, for_floats(options, payload));
 }
 
 std::uint64_t ring_bytes_sent(int rank, int world, std::size_t units, std::size_t unit_bytes) {

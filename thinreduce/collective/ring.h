@@ -61,11 +61,17 @@ void ring_sum(Exchange& exchange, RingPayload& payload, const RingOptions& optio
 void ring_sum(Exchange& exchange, std::span<float> values, float scale,
               const RingOptions& options = {});
 
-// The same, and looks for NaN and Inf in this rank's values on the way, while they are in the cache
-// anyway. Returns the index of the first, or values.size(); the sum is void on all ranks when any
-// rank found one.
-[[nodiscard]] std::size_t ring_sum_checked(Exchange& exchange, std::span<float> values, float scale,
-                                           const RingOptions& options = {});
+// Where a rank saw the first NaN or Inf while a sum was made: an index, or the number of values.
+struct Nonfinite {
+  std::size_t own = 0;   // in its own values, but for the chunk that it started
+  std::size_t left = 0;  // in the chunk that the rank before it started
+};
+
+// The same, and looks for NaN and Inf on the way, while the values are in the cache anyway. What
+// all ranks saw covers all values of all ranks; the sum is void everywhere when any of them saw
+// one.
+[[nodiscard]] Nonfinite ring_sum_checked(Exchange& exchange, std::span<float> values, float scale,
+                                         const RingOptions& options = {});
 
 // The elementwise maximum in place, by the same ring.
 void ring_max(Exchange& exchange, std::span<float> values, const RingOptions& options = {});

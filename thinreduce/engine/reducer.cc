@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <optional>
+#include <array>
 #include <utility>
 
 #include "thinreduce/collective/gather.h"
@@ -43,23 +43,33 @@ void for_raw_tensors(const BucketLayout& layout, std::span<float> values, std::s
   }
 }
 
-// After a sum that was checked on the way: every rank shows where it found a NaN or Inf, so that
-// all come to the same verdict. Mostly nobody did, and the frames are empty.
-void compare_findings(Exchange& exchange, std::uint64_t own) {
-  const bool found = own < exchange.id().elements;
-  std::optional<Error> verdict;
-  gather(exchange, std::as_bytes(std::span(&own, found ? 1 : 0)), sizeof(own),
+// After a sum that was checked on the way: every rank shows where it saw a NaN or Inf in its own
+// values and in those of the rank before it, so that all come to the same verdict. Mostly nobody
+// did, and the frames are empty.
+void compare_findings(Exchange& exchange, const Nonfinite& found) {
+  const std::uint64_t none = exchange.id().elements;
+  const std::array<std::uint64_t, 2> seen{found.own, found.left};
+  const bool clean = found.own >= none && found.left >= none;
+  const auto world = static_cast<std::size_t>(exchange.size());
+  std::vector<std::uint64_t> first(world, none);  // by the rank whose values they are
+  gather(exchange, std::as_bytes(std::span(seen)).first(clean ? 0 : sizeof(seen)), sizeof(seen),
          [&](int rank, std::span<const std::byte> finding) {
-           if (finding.empty() || verdict) return;
-           if (finding.size() != sizeof(own)) {
+           if (finding.empty()) return;
+           if (finding.size() != sizeof(seen)) {
              throw Error(ErrorCode::bad_frame,
-                         fmt::format("rank {} tells of a NaN in {} bytes; 8 would be right", rank,
-                                     finding.size()));
+                         fmt::format("rank {} tells of a NaN in {} bytes; {} would be right", rank,
+                                     finding.size(), sizeof(seen)));
            }
-           verdict = nonfinite_gradient(exchange.id(), rank, load_value<std::uint64_t>(finding, 0),
-                                        "no mean was made, and the bucket's values are void");
+           const auto own = static_cast<std::size_t>(rank);
+           const std::size_t left = (own + world - 1) % world;
+           first[own] = std::min(first[own], load_value<std::uint64_t>(finding, 0));
+           first[left] = std::min(first[left], load_value<std::uint64_t>(finding, 8));
          });
-  if (verdict) throw Disagreement{*verdict};
+  for (std::size_t rank = 0; rank < world; ++rank) {
+    if (first[rank] >= none) continue;
+    throw Disagreement{nonfinite_gradient(exchange.id(), static_cast<int>(rank), first[rank],
+                                          "no mean was made, and the bucket's values are void")};
+  }
 }
 
 }  // namespace

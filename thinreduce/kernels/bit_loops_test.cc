@@ -44,7 +44,9 @@ TEST(BitLoops, RicePositionsEqualTheReference) {
     Bytes bytes(random() % 200);
     const unsigned ones = random() % 4;
     for (auto& byte : bytes) {
-      byte = static_cast<std::byte>(ones == 0 ? random() : random() & random());
+      auto bits = random();
+      if (ones != 0) bits &= random();
+      byte = static_cast<std::byte>(bits);
       if (ones == 3 && random() % 20 != 0) byte = {};
     }
     const Bytes exact(bytes.begin(), bytes.end());

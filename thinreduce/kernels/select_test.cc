@@ -149,9 +149,11 @@ TEST(TopSelector, HardInputs) {
   inputs.emplace_back("denormals", made);
   for (auto& value : made) value = random() % 2000 == 0 ? 1.0f : 0.0f;
   inputs.emplace_back("few are not zero", made);
-  for (std::size_t i = 0; i < kSize; ++i) made[i] = i < kSize - 5000 ? 1e-3f : 1.0f + i % 7;
+  for (std::size_t i = 0; i < kSize; ++i)
+    made[i] = i < kSize - 5000 ? 1e-3f : 1.0f + static_cast<float>(i % 7);
   inputs.emplace_back("all of it at the end", made);
-  for (std::size_t i = 0; i < kSize; ++i) made[i] = i % 16 == 0 ? 1.0f + i % 5 : 0.1f;
+  for (std::size_t i = 0; i < kSize; ++i)
+    made[i] = i % 16 == 0 ? 1.0f + static_cast<float>(i % 5) : 0.1f;
   inputs.emplace_back("periodic", made);
   for (const auto& [name, values] : inputs) {
     SCOPED_TRACE(name);

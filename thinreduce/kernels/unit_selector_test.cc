@@ -67,7 +67,7 @@ Selection select(const std::vector<float>& spectrum, std::size_t k, std::span<co
 
 Selection expect_top(const std::vector<float>& spectrum, std::size_t k,
                      std::span<const float> sample) {
-  const auto found = select(spectrum, k, sample);
+  auto found = select(spectrum, k, sample);
   EXPECT_EQ(found.bitmap, sorted_top(spectrum, k, found.scale));
   std::vector<float> values;
   for_units(found.bitmap, [&](std::size_t unit) {

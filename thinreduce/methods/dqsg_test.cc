@@ -185,35 +185,6 @@ TEST(Dqsg, ZerosOneElementAndHugeValues) {
 }
 
 // Applied means times N plus residuals are the sum of all gradients, up to float rounding.
-TEST(Dqsg, FeedbackLosesNothing) {
-  for (const char* spec :
-       {"dqsg:levels=3,feedback=on", "dqsg:levels=3,feedback=on,clip=1.5",
-        "dqsg:levels=7,feedback=on,travel=gather", "dqsg:levels=3,feedback=on,clip=2,travel=gather",
-        "qsgd:bits=3,feedback=on", "terngrad:feedback=on", "ndqsg:feedback=on,failures=1"}) {
-    for (const int world : {1, 4}) {
-      SCOPED_TRACE(testing::Message() << spec << ", " << world << " ranks");
-      constexpr std::size_t kElements = 5009;
-      TestWorld ranks(world, spec, kElements);
-      std::vector<double> given(kElements), applied(kElements);
-      for (unsigned step = 0; step < 6; ++step) {
-        const auto gradients = normal_gradients(world, kElements, step);
-        const auto sum = exact_sum(gradients);
-        const auto mean = ranks.mean(gradients);
-        for (std::size_t i = 0; i < kElements; ++i) {
-          given[i] += sum[i];
-          applied[i] += static_cast<double>(mean[i]) * world;
-        }
-      }
-      for (std::size_t rank = 0; rank < static_cast<std::size_t>(world); ++rank) {
-        const auto held = ranks.residual(rank);
-        ASSERT_EQ(held.size(), kElements);
-        for (std::size_t i = 0; i < kElements; ++i) applied[i] += held[i];
-      }
-      for (std::size_t i = 0; i < kElements; ++i) ASSERT_NEAR(applied[i], given[i], 2e-4);
-    }
-  }
-}
-
 // Without feedback, clipping still keeps what it cut off; the dither's error is not kept.
 TEST(Dqsg, ClippedPartComesBackLater) {
   for (const char* travel : {"sum", "gather"}) {
@@ -241,30 +212,15 @@ TEST(Dqsg, KeepsNothingByDefault) {
   }
 }
 
-// Rank 1 is gone: rank 0 keeps its whole gradient for later.
-TEST(Dqsg, FailedExchangeKeepsTheGradient) {
-  for (const char* spec : {"dqsg:feedback=on", "dqsg:clip=1", "dqsg:feedback=on,travel=gather",
-                           "dqsg:feedback=on,travel=server", "ndqsg:feedback=on"}) {
-    TestWorld ranks(2, spec, 1000);
-    const auto gradients = normal_gradients(2, 1000, 5);
-    ranks.transport(1).abandon("this rank leaves");
-    (void)ranks.step(gradients);
-    ASSERT_NE(ranks.thrown[0], nullptr);
-    EXPECT_EQ(ranks.residual(0), gradients[0]) << spec;
-  }
-}
-
-// Residual and gradient together overflow: an error on every rank, and nobody gets a mean.
-TEST(Dqsg, OverflowOfTheResidualIsAnError) {
+// Without peers too, residual and gradient together may overflow.
+TEST(Dqsg, OverflowOfTheResidualIsAnErrorOnOneRank) {
   for (const char* spec :
        {"dqsg:clip=0.01,bucket=100", "dqsg:clip=0.01,bucket=100,travel=gather"}) {
-    for (const int world : {1, 2}) {
-      TestWorld ranks(world, spec, 100);
-      const PerRank gradients(static_cast<std::size_t>(world), std::vector<float>(100, kMost));
-      (void)ranks.mean(gradients);
-      (void)ranks.step(gradients);
-      for (const auto& thrown : ranks.thrown) EXPECT_NE(thrown, nullptr) << spec;
-    }
+    TestWorld ranks(1, spec, 100);
+    const PerRank gradients(1, std::vector<float>(100, kMost));
+    (void)ranks.mean(gradients);
+    (void)ranks.step(gradients);
+    EXPECT_NE(ranks.thrown[0], nullptr) << spec;
   }
 }
 

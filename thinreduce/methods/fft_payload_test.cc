@@ -195,7 +195,8 @@ TEST(FftPayload, HostileBytes) {
   for (int round = 0; round < 10000; ++round) {
     const std::size_t words = 1 + random() % 40;
     const int bits = 4 + static_cast<int>(random() % 13);
-    Bytes payload = written(random_spectrum(words, 0.3 / (1 + random() % 20), bits, random()));
+    Bytes payload = written(
+        random_spectrum(words, 0.3 / static_cast<double>(1 + random() % 20), bits, random()));
     const auto changes = random() % 4;
     for (unsigned i = 0; i < changes && !payload.empty(); ++i) {
       auto& byte = payload[random() % payload.size()];

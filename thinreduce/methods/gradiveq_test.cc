@@ -358,88 +358,6 @@ TEST(Gradiveq, AutoChoosesTheOrderThatLosesLeast) {
   }
 }
 
-// Save at any moment, load into new methods: the rest of the run has the same bits.
-TEST(Gradiveq, SavedStateResumesToTheSameBits) {
-  for (const bool phases : {false, true}) {
-    for (const unsigned moment : {1U, 3U, 4U, 9U}) {
-      SCOPED_TRACE(testing::Message() << "saved after " << moment << " steps, phases " << phases);
-      auto settings = quick(3, 5);
-      settings.schedule.phases = phases;
-      settings.sample = settings.flush = 0.05;
-      const auto layout = layout_of({{16, 8, 3, 3}, {10, 256}});
-      GradiveqWorld whole(3, settings, layout);
-      GradiveqWorld first(3, settings, layout);
-      GradiveqWorld second(3, settings, layout);
-      for (unsigned step = 0; step < 14; ++step) {
-        const auto gradients = normal_gradients(3, layout.elements, step);
-        const auto expected = whole.mean(gradients);
-        if (step < moment) (void)first.mean(gradients);
-        if (step + 1 == moment) {
-          for (std::size_t rank = 0; rank < 3; ++rank) second.load(rank, first.saved(rank));
-        }
-        if (step < moment) continue;
-        const auto resumed = second.mean(gradients);
-        ASSERT_EQ(std::memcmp(resumed.data(), expected.data(), expected.size() * sizeof(float)), 0)
-            << "step " << step;
-        ASSERT_EQ(second.methods[0]->fingerprint(), whole.methods[0]->fingerprint());
-      }
-    }
-  }
-}
-
-TEST(Gradiveq, StateOfAnotherLayoutIsRefused) {
-  GradiveqWorld small(1, quick(1, 5), layout_of({{16, 16}}));
-  GradiveqWorld large(1, quick(1, 5), layout_of({{16, 16}, {32, 32}}));
-  for (unsigned step = 0; step < 3; ++step) {
-    (void)small.mean(normal_gradients(1, 256, step));
-    (void)large.mean(normal_gradients(1, 1280, step));
-  }
-  auto archive = large.saved(0);
-  archive.loading = true;
-  EXPECT_THROW(small.methods[0]->state(archive), Error);
-  // A basis cut short.
-  GradiveqWorld other(1, quick(1, 5), layout_of({{16, 16}}));
-  for (unsigned step = 0; step < 3; ++step) (void)other.mean(normal_gradients(1, 256, step));
-  auto cut = other.saved(0);
-  for (auto& [name, values] : cut.vectors) {
-    if (name == "basis") values.pop_back();
-  }
-  cut.loading = true;
-  EXPECT_THROW(other.methods[0]->state(cut), Error);
-}
-
-// Rank 1 is gone: rank 0 keeps what it held and its whole gradient.
-TEST(Gradiveq, FailedExchangeKeepsTheGradient) {
-  for (const unsigned before : {0U, 2U, 3U, 6U}) {
-    SCOPED_TRACE(before);
-    auto settings = quick(2, 4);
-    settings.slice = 16;
-    settings.trigger = 0;
-    GradiveqWorld ranks(2, settings, shapeless(16 * 40 + 5));
-    for (unsigned step = 0; step < before; ++step) {
-      (void)ranks.mean(normal_gradients(2, 16 * 40 + 5, step));
-    }
-    auto expected = residual_of(ranks.saved(0), 16);
-    const auto gradients = normal_gradients(2, 16 * 40 + 5, 50);
-    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += gradients[0][i];
-    ranks.transport(1).abandon("this rank leaves");
-    (void)ranks.step(gradients);
-    ASSERT_NE(ranks.thrown[0], nullptr);
-    const auto residual = residual_of(ranks.saved(0), 16);
-    for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(residual[i], expected[i], 1e-5);
-  }
-}
-
-TEST(Gradiveq, StateIsTwoBucketsAndTheBases) {
-  auto settings = quick(2, 10);
-  settings.slice = 64;
-  GradiveqWorld ranks(2, settings, shapeless(64 * 500));
-  for (unsigned step = 0; step < 5; ++step) (void)ranks.mean(normal_gradients(2, 64 * 500, step));
-  std::size_t floats = 0;
-  for (const auto& [name, values] : ranks.saved(0).vectors) floats += values.size();
-  EXPECT_LE(floats, 2 * 64 * 500 + 64 * 8 + 64 * 64 + 8);
-}
-
 TEST(Gradiveq, DefaultsSendAnEighth) {
   constexpr std::size_t kElements = 256 * 600;
   auto settings = gradiveq_settings(Spec::parse("gradiveq").options);
@@ -453,14 +371,6 @@ TEST(Gradiveq, DefaultsSendAnEighth) {
     bytes += ranks.payload_bytes[0];
   }
   EXPECT_GT(10 * kElements * 4.0 / static_cast<double>(bytes), 7.9);
-}
-
-TEST(Gradiveq, WithoutFeedbackNothingIsKept) {
-  auto settings = quick(1, 5);
-  settings.feedback = false;
-  GradiveqWorld ranks(2, settings, shapeless(4000));
-  for (unsigned step = 0; step < 8; ++step) (void)ranks.mean(normal_gradients(2, 4000, step));
-  for (const auto& [name, values] : ranks.saved(0).vectors) EXPECT_NE(name, "kept");
 }
 
 TEST(Gradiveq, GradientsThatOverflowAreAnErrorOnAllRanks) {

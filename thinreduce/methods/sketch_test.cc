@@ -186,31 +186,6 @@ TEST(Sketch, FindsWhatNoLocalTopKHolds) {
 
 // Applied means times N plus residuals are the sum of all gradients; exactly, on whole numbers and
 // N a power of two.
-TEST(Sketch, NothingIsLostWithoutMomentum) {
-  for (const int world : {1, 2, 4}) {
-    for (const char* more : {"", ",travel=root", ",cells=f32"}) {
-      constexpr std::size_t kElements = 1009;
-      TestWorld ranks(world, std::string("sketch:density=0.05,least=1,momentum=0") + more,
-                      kElements);
-      std::vector<double> given(kElements), applied(kElements);
-      for (unsigned step = 0; step < 12; ++step) {
-        const auto gradients = whole_gradients(world, kElements, step);
-        const auto sum = exact_sum(gradients);
-        const auto mean = ranks.mean(gradients);
-        for (std::size_t i = 0; i < kElements; ++i) {
-          given[i] += sum[i];
-          applied[i] += static_cast<double>(mean[i]) * world;
-        }
-      }
-      for (std::size_t rank = 0; rank < static_cast<std::size_t>(world); ++rank) {
-        const auto held = ranks.residual(rank);
-        for (std::size_t i = 0; i < kElements; ++i) applied[i] += held[i];
-      }
-      EXPECT_EQ(applied, given);
-    }
-  }
-}
-
 // In the ring the payload does not know the number of ranks, and a rank sends less than twice it.
 TEST(Sketch, BytesDoNotGrowWithTheRanks) {
   constexpr std::size_t kElements = 200000;
@@ -357,34 +332,6 @@ TEST(Sketch, RawTensorsAreLeftOut) {
     EXPECT_TRUE(std::all_of(&mean[1200], &mean[2400], [](float value) { return value == 0; }));
     const auto moved = std::ranges::count_if(mean, [](float value) { return value != 0; });
     EXPECT_EQ(moved, std::string_view(spec).starts_with("sketch:k=20,") ? 20 : 2400) << spec;
-  }
-}
-
-// Rank 1 is gone: rank 0 keeps its whole gradient for later.
-TEST(Sketch, FailedExchangeKeepsTheGradient) {
-  for (const char* spec :
-       {"sketch:momentum=0,k=20", "sketch:momentum=0,k=20,travel=root", "sketch"}) {
-    TestWorld ranks(2, spec, 1000);
-    const auto gradients = normal_gradients(2, 1000, 7);
-    ranks.transport(1).abandon("this rank leaves");
-    (void)ranks.step(gradients);
-    ASSERT_NE(ranks.thrown[0], nullptr);
-    EXPECT_EQ(ranks.residual(0), gradients[0]);
-  }
-}
-
-// A sum that is not finite is refused by all ranks alike; nobody selects from it.
-TEST(Sketch, OverflowIsAnError) {
-  for (const char* more : {"cells=f32", "cells=f16", "cells=f32,candidates=1000"}) {
-    TestWorld ranks(2, std::string("sketch:momentum=0,k=10,") + more, 500);
-    const PerRank gradients(2, std::vector<float>(500, 3e38f));
-    (void)ranks.step(gradients);
-    for (std::size_t rank = 0; rank < 2; ++rank) {
-      EXPECT_THAT(error_text(ranks.thrown[rank], ErrorCode::bad_frame),
-                  testing::HasSubstr("after the sum over 2 ranks"))
-          << more;
-      EXPECT_EQ(ranks.residual(rank), gradients[rank]);
-    }
   }
 }
 

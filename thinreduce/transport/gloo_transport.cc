@@ -15,22 +15,22 @@ using std::chrono::milliseconds;
 
 // Channels, and the stamps of a throttled link, are slots below 32 of the data mesh; Gloo's own
 // collectives use slots from 2^56.
-constexpr std::uint64_t goodbye_slot = 255;
-constexpr std::uint64_t notice_slot = 0;
+constexpr std::uint64_t kGoodbyeSlot = 255;
+constexpr std::uint64_t kNoticeSlot = 0;
 
 // "Forever" that can still be added to a clock.
-constexpr milliseconds forever = std::chrono::hours(24 * 365);
+constexpr milliseconds kForever = std::chrono::hours(24 * 365);
 // What a rank that leaves or gives up waits at most for its last words to go out.
-constexpr milliseconds last_words{1000};
+constexpr milliseconds kLastWords{1000};
 // A rank that gives up closes its connections soon after its notice. Who sees the one waits this
 // long for the other, so that the error names the root cause.
-constexpr milliseconds notice_grace{250};
+constexpr milliseconds kNoticeGrace{250};
 // The all-reduce of Gloo has no deadline of ours; this one is for links, not for lost peers.
-constexpr std::chrono::minutes native_sum_timeout{10};
+constexpr std::chrono::minutes kNativeSumTimeout{10};
 
 milliseconds time_left(Clock::time_point until) {
   return std::clamp(std::chrono::ceil<milliseconds>(until - Clock::now()), milliseconds(1),
-                    forever);
+                    kForever);
 }
 
 // Gloo's texts begin with the place in its source: "[file:line] ".
@@ -138,7 +138,7 @@ GlooTransport::GlooTransport(Meshes meshes)
       others.push_back(peer);
       Peer& one = peers_[static_cast<std::size_t>(peer)];
       one.watched = meshes_.data->createUnboundBuffer(one.goodbye.data(), one.goodbye.size());
-      one.watched->recv(peer, goodbye_slot);
+      one.watched->recv(peer, kGoodbyeSlot);
       one.watcher = std::thread([this, peer] { watch(peer); });
     }
     listening_ = meshes_.control->createUnboundBuffer(heard_.data(), heard_.size());
@@ -187,7 +187,7 @@ void GlooTransport::watch(int peer) {
   Peer& one = peers_[static_cast<std::size_t>(peer)];
   std::string why;
   try {
-    if (!one.watched->waitRecv(forever)) return;
+    if (!one.watched->waitRecv(kForever)) return;
     // The goodbye is the last thing on the connection: what the peer had sent is here by now.
     // What can't complete any more fails when the connection closes, so wait for that, too.
     {
@@ -195,8 +195,8 @@ void GlooTransport::watch(int peer) {
       one.left = true;
       if (closing_) return;
     }
-    one.watched->recv(peer, goodbye_slot);
-    one.watched->waitRecv(forever);
+    one.watched->recv(peer, kGoodbyeSlot);
+    one.watched->waitRecv(kForever);
   } catch (const std::exception& e) {
     why = without_place(e.what());
   }
@@ -208,7 +208,7 @@ void GlooTransport::watch(int peer) {
     end_operations(peer);
     return;
   }
-  changed_.wait_for(lock, notice_grace, [this] { return closing_ || failure_; });
+  changed_.wait_for(lock, kNoticeGrace, [this] { return closing_ || failure_; });
   if (closing_ || failure_) return;
   lock.unlock();
   auto lost = fmt::format("rank {}: lost rank {}: {}", rank(), peer, why);
@@ -219,8 +219,8 @@ void GlooTransport::listen_for_notices(const std::vector<int>& others) {
   try {
     // The first one counts. The others are taken so that their senders need not wait.
     for (;;) {
-      listening_->recv(others, notice_slot);
-      if (!listening_->waitRecv(forever)) return;
+      listening_->recv(others, kNoticeSlot);
+      if (!listening_->waitRecv(kForever)) return;
       heard_.back() = 0;
       const std::string text(heard_.data());
       record({ErrorCode::lost_peer, text, text});
@@ -268,7 +268,7 @@ bool GlooTransport::is_over(int peer) {
 Error GlooTransport::explain(int peer, const std::string& operation, const std::string& what) {
   std::unique_lock lock(mutex_);
   // A closed connection is often the echo of a failure elsewhere that is about to be known.
-  changed_.wait_for(lock, 2 * notice_grace, [this] { return failure_.has_value(); });
+  changed_.wait_for(lock, 2 * kNoticeGrace, [this] { return failure_.has_value(); });
   if (failure_) return Error(failure_->code, failure_->message);
   if (peers_[static_cast<std::size_t>(peer)].left) {
     return Error(ErrorCode::lost_peer,
@@ -313,12 +313,12 @@ void GlooTransport::abandon(const std::string& reason) noexcept {
 void GlooTransport::tell_everybody(const std::string& notice) noexcept {
   const std::lock_guard lock(notice_mutex_);
   if (std::exchange(told_, true)) return;
-  std::memcpy(notice_.data(), notice.data(), std::min(notice.size(), notice_bytes - 1));
+  std::memcpy(notice_.data(), notice.data(), std::min(notice.size(), kNoticeBytes - 1));
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     try {
       auto buffer = meshes_.control->createUnboundBuffer(notice_.data(), notice_.size());
-      buffer->send(peer, notice_slot);
+      buffer->send(peer, kNoticeSlot);
       notices_.push_back(std::move(buffer));
     } catch (const std::exception&) {
       // This peer is gone itself.
@@ -328,7 +328,7 @@ void GlooTransport::tell_everybody(const std::string& notice) noexcept {
 
 void GlooTransport::wait_for_notices() noexcept {
   const std::lock_guard lock(notice_mutex_);
-  const auto until = Clock::now() + last_words;
+  const auto until = Clock::now() + kLastWords;
   for (const Buffer& buffer : notices_) {
     try {
       buffer->waitSend(time_left(until));
@@ -339,14 +339,14 @@ void GlooTransport::wait_for_notices() noexcept {
 }
 
 void GlooTransport::say_goodbye() noexcept {
-  const auto until = Clock::now() + last_words;
+  const auto until = Clock::now() + kLastWords;
   NoticeBytes nothing{};
   std::vector<Buffer> goodbyes;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     try {
       auto buffer = meshes_.data->createUnboundBuffer(nothing.data(), nothing.size());
-      buffer->send(peer, goodbye_slot);
+      buffer->send(peer, kGoodbyeSlot);
       goodbyes.push_back(std::move(buffer));
     } catch (const std::exception&) {
       // It left before us.
@@ -374,7 +374,7 @@ bool GlooTransport::native_sum(std::span<float> values) {
     options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
     options.setReduceFunction(
         static_cast<void (*)(void*, const void*, const void*, std::size_t)>(&gloo::sum<float>));
-    options.setTimeout(native_sum_timeout);
+    options.setTimeout(kNativeSumTimeout);
     gloo::allreduce(options);
   } catch (const std::exception& e) {
     what = e.what();

@@ -52,8 +52,8 @@ class GlooTransport : public Transport {
   using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
 
   // A text, cut when it is too long, and zero bytes.
-  static constexpr std::size_t notice_bytes = 512;
-  using NoticeBytes = std::array<char, notice_bytes>;
+  static constexpr std::size_t kNoticeBytes = 512;
+  using NoticeBytes = std::array<char, kNoticeBytes>;
 
   // Why this world is over.
   struct Failure {

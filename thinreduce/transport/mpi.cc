@@ -23,24 +23,24 @@ namespace thinreduce {
 namespace {
 
 // Channels are tags 0 to 2.
-constexpr int notice_tag = 100;
+constexpr int kNoticeTag = 100;
 // A notice: its kind, a text that is cut when it is too long, and zero bytes.
-constexpr std::size_t notice_bytes = 512;
-using NoticeBytes = std::array<char, notice_bytes>;
-constexpr char goodbye = 'g';
-constexpr char abandoned = 'a';
+constexpr std::size_t kNoticeBytes = 512;
+using NoticeBytes = std::array<char, kNoticeBytes>;
+constexpr char kGoodbye = 'g';
+constexpr char kAbandoned = 'a';
 
 // A message of a fast network is there within microseconds; after that, waiting must not take the
 // core from a rank that computes.
-constexpr int polls_before_sleep = 200;
-constexpr std::chrono::microseconds first_sleep{10};
-constexpr std::chrono::microseconds longest_sleep{100};
+constexpr int kPollsBeforeSleep = 200;
+constexpr std::chrono::microseconds kFirstSleep{10};
+constexpr std::chrono::microseconds kLongestSleep{100};
 // What a rank that leaves or gives up waits at most for its last words, and what a message that
 // was matched before a goodbye takes at most to complete.
-constexpr std::chrono::milliseconds last_words{1000};
-constexpr std::chrono::milliseconds goodbye_grace{250};
+constexpr std::chrono::milliseconds kLastWords{1000};
+constexpr std::chrono::milliseconds kGoodbyeGrace{250};
 // A cancelled receive whose message is on its way completes as soon as the sender goes on.
-constexpr std::chrono::seconds cancel_patience{5};
+constexpr std::chrono::seconds kCancelPatience{5};
 
 std::string describe(int code) {
   std::array<char, MPI_MAX_ERROR_STRING + 1> text{};
@@ -62,11 +62,11 @@ class MessageType {
       count_ = static_cast<int>(bytes);
       return;
     }
-    constexpr std::size_t block = std::size_t{1} << 30;
-    std::array<int, 2> counts{static_cast<int>(bytes / block), static_cast<int>(bytes % block)};
-    std::array<MPI_Aint, 2> offsets{0, static_cast<MPI_Aint>(bytes / block * block)};
+    constexpr std::size_t kBlock = std::size_t{1} << 30;
+    std::array<int, 2> counts{static_cast<int>(bytes / kBlock), static_cast<int>(bytes % kBlock)};
+    std::array<MPI_Aint, 2> offsets{0, static_cast<MPI_Aint>(bytes / kBlock * kBlock)};
     std::array<MPI_Datatype, 2> types{MPI_DATATYPE_NULL, MPI_BYTE};
-    check(MPI_Type_contiguous(static_cast<int>(block), MPI_BYTE, types.data()), "MPI_Type");
+    check(MPI_Type_contiguous(static_cast<int>(kBlock), MPI_BYTE, types.data()), "MPI_Type");
     const int code =
         MPI_Type_create_struct(2, counts.data(), offsets.data(), types.data(), &owned_);
     MPI_Type_free(types.data());
@@ -92,17 +92,17 @@ class MessageType {
 class Poller {
  public:
   void pause() {
-    if (++polls_ <= polls_before_sleep) {
+    if (++polls_ <= kPollsBeforeSleep) {
       ::sched_yield();
       return;
     }
     std::this_thread::sleep_for(sleep_);
-    sleep_ = std::min(2 * sleep_, longest_sleep);
+    sleep_ = std::min(2 * sleep_, kLongestSleep);
   }
 
  private:
   int polls_ = 0;
-  std::chrono::microseconds sleep_ = first_sleep;
+  std::chrono::microseconds sleep_ = kFirstSleep;
 };
 
 class MpiOperation;
@@ -174,7 +174,7 @@ class MpiOperation : public Operation {
     // would write to memory that is no longer ours; a send only reads from it.
     if (kind_ == Kind::receive) MPI_Cancel(&request_);
     const auto until =
-        Clock::now() + (kind_ == Kind::receive ? Clock::duration(cancel_patience) : goodbye_grace);
+        Clock::now() + (kind_ == Kind::receive ? Clock::duration(kCancelPatience) : kGoodbyeGrace);
     Poller poller;
     int done = 0;
     while (MPI_Test(&request_, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done == 0 &&
@@ -194,7 +194,7 @@ class MpiOperation : public Operation {
       }
       const auto now = Clock::now();
       const auto& left = transport_.left_[static_cast<std::size_t>(peer_)];
-      if (left && now - *left > goodbye_grace) {
+      if (left && now - *left > kGoodbyeGrace) {
         throw Error(ErrorCode::lost_peer, fmt::format("rank {}: rank {} has left ({})",
                                                       transport_.rank_, peer_, describe_me()));
       }
@@ -248,7 +248,7 @@ class MpiOperation : public Operation {
                                     deadline.allowed.count(), describe_me());
     transport_.failure_ = {ErrorCode::timeout, fmt::format("rank {}: {}", transport_.rank_, reason),
                            fmt::format("rank {} gave up: {}", transport_.rank_, reason)};
-    transport_.tell_everybody(abandoned, transport_.failure_->notice);
+    transport_.tell_everybody(kAbandoned, transport_.failure_->notice);
     throw Error(ErrorCode::timeout, transport_.failure_->message);
   }
 
@@ -268,9 +268,9 @@ MpiTransport::~MpiTransport() {
   MPI_Finalized(&finalised);
   if (finalised != 0) return;
   if (failure_) {
-    tell_everybody(abandoned, failure_->notice);
+    tell_everybody(kAbandoned, failure_->notice);
   } else {
-    tell_everybody(goodbye, "");
+    tell_everybody(kGoodbye, "");
   }
   MPI_Comm_free(&world_);
   if (finalises_) MPI_Finalize();
@@ -280,16 +280,16 @@ void MpiTransport::listen() {
   for (;;) {
     int there = 0;
     MPI_Status status;
-    if (MPI_Iprobe(MPI_ANY_SOURCE, notice_tag, world_, &there, &status) != MPI_SUCCESS) return;
+    if (MPI_Iprobe(MPI_ANY_SOURCE, kNoticeTag, world_, &there, &status) != MPI_SUCCESS) return;
     if (there == 0) return;
     NoticeBytes bytes{};
     if (MPI_Recv(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, status.MPI_SOURCE,
-                 notice_tag, world_, MPI_STATUS_IGNORE) != MPI_SUCCESS) {
+                 kNoticeTag, world_, MPI_STATUS_IGNORE) != MPI_SUCCESS) {
       return;
     }
     bytes.back() = 0;
     left_[static_cast<std::size_t>(status.MPI_SOURCE)] = Clock::now();
-    if (bytes[0] == abandoned && !failure_) {
+    if (bytes[0] == kAbandoned && !failure_) {
       const std::string text(bytes.data() + 1);
       failure_ = {ErrorCode::lost_peer, text, text};
     }
@@ -300,12 +300,12 @@ void MpiTransport::tell_everybody(char kind, const std::string& text) noexcept {
   if (std::exchange(told_, true)) return;
   NoticeBytes bytes{};
   bytes[0] = kind;
-  std::memcpy(bytes.data() + 1, text.data(), std::min(text.size(), notice_bytes - 2));
-  const auto until = Clock::now() + last_words;
+  std::memcpy(bytes.data() + 1, text.data(), std::min(text.size(), kNoticeBytes - 2));
+  const auto until = Clock::now() + kLastWords;
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     MPI_Request request = MPI_REQUEST_NULL;
-    if (MPI_Isend(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, peer, notice_tag, world_,
+    if (MPI_Isend(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, peer, kNoticeTag, world_,
                   &request) != MPI_SUCCESS) {
       continue;
     }
@@ -325,7 +325,7 @@ void MpiTransport::abandon(const std::string& reason) noexcept {
       const auto notice = fmt::format("rank {} gave up: {}", rank_, reason);
       failure_ = {ErrorCode::lost_peer, notice, notice};
     }
-    tell_everybody(abandoned, failure_->notice);
+    tell_everybody(kAbandoned, failure_->notice);
   } catch (const std::exception&) {
     // Out of memory at worst; the deadlines of the others end their waits.
   }
@@ -350,9 +350,9 @@ Pending MpiTransport::start_receive(int peer, Channel channel, std::span<std::by
 
 bool MpiTransport::native_sum(std::span<float> values) {
   throw_if_failed();
-  constexpr std::size_t most = std::size_t{1} << 30;
+  constexpr std::size_t kMost = std::size_t{1} << 30;
   while (!values.empty()) {
-    const auto part = values.first(std::min(values.size(), most));
+    const auto part = values.first(std::min(values.size(), kMost));
     const int code = MPI_Allreduce(MPI_IN_PLACE, part.data(), static_cast<int>(part.size()),
                                    MPI_FLOAT, MPI_SUM, world_);
     if (code != MPI_SUCCESS) {

@@ -20,14 +20,14 @@ namespace {
 using namespace store_protocol;
 
 // How long to leave an address alone that refused, and to wait for one that says nothing.
-constexpr std::chrono::milliseconds retry_pause{50};
-constexpr std::chrono::seconds silent_patience{3};
+constexpr std::chrono::milliseconds kRetryPause{50};
+constexpr std::chrono::seconds kSilentPatience{3};
 // Who waits for a value asks again after these.
-constexpr std::chrono::milliseconds first_pause{1};
-constexpr std::chrono::milliseconds longest_pause{20};
-constexpr std::chrono::seconds answer_patience{1};
+constexpr std::chrono::milliseconds kFirstPause{1};
+constexpr std::chrono::milliseconds kLongestPause{20};
+constexpr std::chrono::seconds kAnswerPatience{1};
 // Long enough for all of them to ask once more.
-constexpr auto farewell = 5 * longest_pause;
+constexpr auto kFarewell = 5 * kLongestPause;
 
 int milliseconds_until(Clock::time_point at) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(at - Clock::now()).count();
@@ -75,7 +75,7 @@ class TcpStore::Client {
     for (;;) {
       for (const SocketAddress& address : resolve(host, options.master_port, why)) {
         socket_ =
-            try_connect(address, std::min(deadline.at, Clock::now() + silent_patience), error);
+            try_connect(address, std::min(deadline.at, Clock::now() + kSilentPatience), error);
         if (!socket_) continue;
         const int on = 1;
         ::setsockopt(socket_.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
@@ -87,8 +87,8 @@ class TcpStore::Client {
           disconnected = true;
         }
       }
-      if (Clock::now() + retry_pause >= deadline.at) break;
-      std::this_thread::sleep_for(retry_pause);
+      if (Clock::now() + kRetryPause >= deadline.at) break;
+      std::this_thread::sleep_for(kRetryPause);
     }
     if (disconnected) {
       why = "it answers, but not like rank 0";
@@ -105,11 +105,11 @@ class TcpStore::Client {
   // The reply to one request; empty when there is no such key.
   std::optional<std::vector<char>> ask(std::uint8_t what, const std::string& key,
                                        const std::vector<char>& value, const Deadline& deadline) {
-    ensure(!key.empty() && key.size() <= max_key && value.size() <= max_value,
+    ensure(!key.empty() && key.size() <= kMaxKey && value.size() <= kMaxValue,
            "a key and a value that the store takes");
     const auto key_length = static_cast<std::uint16_t>(key.size());
     const auto value_length = static_cast<std::uint32_t>(value.size());
-    std::vector<char> request(request_bytes);
+    std::vector<char> request(kRequestBytes);
     request[0] = static_cast<char>(what);
     std::memcpy(request.data() + 1, &key_length, sizeof(key_length));
     std::memcpy(request.data() + 3, &value_length, sizeof(value_length));
@@ -126,7 +126,7 @@ class TcpStore::Client {
 
  private:
   void say_hello(const TcpStoreOptions& options, const Deadline& deadline) {
-    std::vector<char> hello(magic, magic + magic_bytes);
+    std::vector<char> hello(kMagic, kMagic + kMagicBytes);
     for (const int number : {options.rank, options.world}) {
       const auto value = static_cast<std::uint32_t>(number);
       const auto* const bytes = reinterpret_cast<const char*>(&value);
@@ -169,18 +169,18 @@ class TcpStore::Client {
   }
 
   std::optional<std::vector<char>> receive_reply(const Deadline& deadline) {
-    receive_at_least(reply_bytes, deadline);
+    receive_at_least(kReplyBytes, deadline);
     const auto status = static_cast<std::uint8_t>(in_[0]);
     std::uint32_t length = 0;
     std::memcpy(&length, in_.data() + 1, sizeof(length));
-    if (status > over || length > max_value) throw Disconnected();
-    receive_at_least(reply_bytes + length, deadline);
-    std::vector<char> value(in_.begin() + reply_bytes, in_.end());
+    if (status > kOver || length > kMaxValue) throw Disconnected();
+    receive_at_least(kReplyBytes + length, deadline);
+    std::vector<char> value(in_.begin() + kReplyBytes, in_.end());
     in_.clear();
-    if (status == done) return value;
-    if (status == absent) return std::nullopt;
+    if (status == kDone) return value;
+    if (status == kAbsent) return std::nullopt;
     const std::string reason(value.begin(), value.end());
-    if (status == over) throw Error(ErrorCode::timeout, fmt::format("{}: {}", me_, reason));
+    if (status == kOver) throw Error(ErrorCode::timeout, fmt::format("{}: {}", me_, reason));
     throw Error(ErrorCode::mismatch, fmt::format("{}: turned away by rank 0: {}", me_, reason));
   }
 
@@ -206,19 +206,19 @@ TcpStore::TcpStore(const TcpStoreOptions& options)
 TcpStore::~TcpStore() = default;
 
 void TcpStore::set(const std::string& key, const std::vector<char>& value) {
-  client_->ask(store_protocol::set, key, value, deadline_);
+  client_->ask(store_protocol::kSet, key, value, deadline_);
 }
 
 std::optional<std::vector<char>> TcpStore::find(const std::string& key, const Deadline& deadline) {
-  auto pause = first_pause;
+  auto pause = kFirstPause;
   for (;;) {
     // `deadline` is for the value to appear. The answer, whatever it is, takes only a moment.
     Deadline answer = deadline_;
-    answer.at = std::max(answer.at, Clock::now() + answer_patience);
-    if (auto value = client_->ask(store_protocol::get, key, {}, answer)) return value;
+    answer.at = std::max(answer.at, Clock::now() + kAnswerPatience);
+    if (auto value = client_->ask(store_protocol::kGet, key, {}, answer)) return value;
     if (Clock::now() >= deadline.at) return std::nullopt;
     std::this_thread::sleep_for(pause);
-    pause = std::min(2 * pause, longest_pause);
+    pause = std::min(2 * pause, kLongestPause);
   }
 }
 
@@ -246,7 +246,7 @@ void TcpStore::wait(const std::vector<std::string>& keys,
 void TcpStore::give_up(const std::string& reason) {
   if (!server_) return;
   server_->give_up(reason);
-  std::this_thread::sleep_for(farewell);
+  std::this_thread::sleep_for(kFarewell);
 }
 
 std::string TcpStore::turned_away() const {

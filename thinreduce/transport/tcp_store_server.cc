@@ -19,13 +19,13 @@ namespace {
 using namespace store_protocol;
 
 // A rank says hello at once; who is silent for this long is not a rank.
-constexpr std::chrono::seconds hello_patience{10};
+constexpr std::chrono::seconds kHelloPatience{10};
 // Strangers and ranks that retry, on top of the ranks themselves.
-constexpr std::size_t spare_clients = 64;
+constexpr std::size_t kSpareClients = 64;
 // Joining, leaving and Gloo's two meshes need about six values a rank.
-constexpr std::size_t max_values_a_rank = 16;
+constexpr std::size_t kMaxValuesARank = 16;
 // A message stays readable however many strangers came by.
-constexpr std::size_t max_turned_away = 4;
+constexpr std::size_t kMaxTurnedAway = 4;
 
 template <typename T>
 T load(const char* from) {
@@ -128,7 +128,7 @@ void TcpStoreServer::serve() {
       if (events & POLLOUT) stays = write_to(client);
       if (stays && (events & POLLIN)) stays = read_from(client);
       if (events & (POLLERR | POLLHUP | POLLNVAL) && !(events & POLLIN)) stays = false;
-      if (client.rank < 0 && now - client.since > hello_patience) stays = false;
+      if (client.rank < 0 && now - client.since > kHelloPatience) stays = false;
       if (!stays || (client.leaving && client.out.empty())) client.socket = Socket();
     }
     std::erase_if(clients_, [](const Client& client) { return !client.socket; });
@@ -141,7 +141,7 @@ void TcpStoreServer::accept_one() {
   from.length = sizeof(from.storage);
   Socket socket(::accept4(listener_.fd(), from.get(), &from.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!socket) return;
-  if (clients_.size() >= static_cast<std::size_t>(world_) + spare_clients) {
+  if (clients_.size() >= static_cast<std::size_t>(world_) + kSpareClients) {
     // Ranks say hello at once, so the oldest of the silent ones is the least likely rank.
     const auto oldest = std::find_if(clients_.begin(), clients_.end(),
                                      [](const Client& client) { return client.rank < 0; });
@@ -176,34 +176,34 @@ bool TcpStoreServer::take_requests(Client& client) {
   while (client.out.empty() && !client.leaving) {
     std::vector<char>& in = client.in;
     if (client.rank < 0) {
-      const std::size_t known = std::min(in.size(), magic_bytes);
-      if (std::memcmp(in.data(), magic, known) != 0) return false;
-      if (in.size() < hello_bytes) return true;
-      greet(client, load<std::uint32_t>(in.data() + magic_bytes),
-            load<std::uint32_t>(in.data() + magic_bytes + 4));
-      in.erase(in.begin(), in.begin() + hello_bytes);
+      const std::size_t known = std::min(in.size(), kMagicBytes);
+      if (std::memcmp(in.data(), kMagic, known) != 0) return false;
+      if (in.size() < kHelloBytes) return true;
+      greet(client, load<std::uint32_t>(in.data() + kMagicBytes),
+            load<std::uint32_t>(in.data() + kMagicBytes + 4));
+      in.erase(in.begin(), in.begin() + kHelloBytes);
       continue;
     }
-    if (in.size() < request_bytes) return true;
+    if (in.size() < kRequestBytes) return true;
     const auto what = static_cast<std::uint8_t>(in[0]);
     const std::size_t key_length = load<std::uint16_t>(in.data() + 1);
     const std::size_t value_length = load<std::uint32_t>(in.data() + 3);
-    if (what != set && what != get) return false;
-    if (key_length == 0 || key_length > max_key || value_length > max_value) return false;
-    if (what == get && value_length != 0) return false;
-    const std::size_t length = request_bytes + key_length + value_length;
+    if (what != kSet && what != kGet) return false;
+    if (key_length == 0 || key_length > kMaxKey || value_length > kMaxValue) return false;
+    if (what == kGet && value_length != 0) return false;
+    const std::size_t length = kRequestBytes + key_length + value_length;
     if (in.size() < length) return true;
-    const char* const key_at = in.data() + request_bytes;
+    const char* const key_at = in.data() + kRequestBytes;
     const std::string key(key_at, key_length);
     std::vector<char> value(key_at + key_length, key_at + key_length + value_length);
     in.erase(in.begin(), in.begin() + static_cast<std::ptrdiff_t>(length));
-    if (what == set) {
+    if (what == kSet) {
       if (!store(client, key, std::move(value))) return false;
     } else if (const auto found = values_.find(key); found != values_.end()) {
-      reply(client.out, done, found->second.data(), found->second.size());
+      reply(client.out, kDone, found->second.data(), found->second.size());
     } else {
       const std::lock_guard lock(mutex_);
-      reply(client.out, given_up_.empty() ? absent : over, given_up_.data(), given_up_.size());
+      reply(client.out, given_up_.empty() ? kAbsent : kOver, given_up_.data(), given_up_.size());
     }
   }
   return true;
@@ -227,22 +227,22 @@ void TcpStoreServer::greet(Client& client, std::uint32_t rank, std::uint32_t wor
   }
   if (reason.empty()) {
     client.rank = static_cast<int>(rank);
-    reply(client.out, done, nullptr, 0);
+    reply(client.out, kDone, nullptr, 0);
     return;
   }
-  reply(client.out, store_protocol::turned_away, reason.data(), reason.size());
+  reply(client.out, store_protocol::kTurnedAway, reason.data(), reason.size());
   client.leaving = true;
   const std::lock_guard lock(mutex_);
-  if (turned_away_.size() < max_turned_away) turned_away_.push_back(std::move(reason));
+  if (turned_away_.size() < kMaxTurnedAway) turned_away_.push_back(std::move(reason));
 }
 
 bool TcpStoreServer::store(Client& client, const std::string& key, std::vector<char> value) {
-  if (values_.size() >= static_cast<std::size_t>(world_) * max_values_a_rank &&
+  if (values_.size() >= static_cast<std::size_t>(world_) * kMaxValuesARank &&
       !values_.contains(key)) {
     return false;
   }
   values_[key] = std::move(value);
-  reply(client.out, done, nullptr, 0);
+  reply(client.out, kDone, nullptr, 0);
   return true;
 }
 

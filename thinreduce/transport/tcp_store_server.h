@@ -24,20 +24,20 @@
 namespace thinreduce {
 
 namespace store_protocol {
-inline constexpr char magic[] = "thinred1";
-inline constexpr std::size_t magic_bytes = sizeof(magic) - 1;
-inline constexpr std::size_t hello_bytes = magic_bytes + 8;
-inline constexpr std::size_t request_bytes = 7;
-inline constexpr std::size_t reply_bytes = 5;
-inline constexpr std::uint8_t set = 1;
-inline constexpr std::uint8_t get = 2;
-inline constexpr std::uint8_t done = 0;
-inline constexpr std::uint8_t turned_away = 1;
-inline constexpr std::uint8_t absent = 2;
-inline constexpr std::uint8_t over = 3;
-inline constexpr std::size_t max_key = 256;
+inline constexpr char kMagic[] = "thinred1";
+inline constexpr std::size_t kMagicBytes = sizeof(kMagic) - 1;
+inline constexpr std::size_t kHelloBytes = kMagicBytes + 8;
+inline constexpr std::size_t kRequestBytes = 7;
+inline constexpr std::size_t kReplyBytes = 5;
+inline constexpr std::uint8_t kSet = 1;
+inline constexpr std::uint8_t kGet = 2;
+inline constexpr std::uint8_t kDone = 0;
+inline constexpr std::uint8_t kTurnedAway = 1;
+inline constexpr std::uint8_t kAbsent = 2;
+inline constexpr std::uint8_t kOver = 3;
+inline constexpr std::size_t kMaxKey = 256;
 // Gloo stores one socket address of about 140 bytes a peer: enough for thousands of ranks.
-inline constexpr std::size_t max_value = 1 << 20;
+inline constexpr std::size_t kMaxValue = 1 << 20;
 }  // namespace store_protocol
 
 class TcpStoreServer {

@@ -77,7 +77,7 @@ std::string raw(T value) {
 }
 
 std::string hello(std::uint32_t rank, std::uint32_t world) {
-  return store_protocol::magic + raw(rank) + raw(world);
+  return store_protocol::kMagic + raw(rank) + raw(world);
 }
 
 std::string request(std::uint8_t what, std::uint16_t key_length, std::uint32_t value_length,
@@ -204,11 +204,11 @@ TEST(TcpStore, DisconnectsWhoDoesNotKeepToTheProtocol) {
       hello(7, 2),
       hello(0xffffffff, 2),
       hello(1, 2) + request(9, 1, 0, "k"),
-      hello(1, 2) + request(set, 0, 1, "v"),
-      hello(1, 2) + request(set, max_key + 1, 0, ""),
-      hello(1, 2) + request(set, 1, max_value + 1, ""),
-      hello(1, 2) + request(set, 1, 0xffffffff, ""),
-      hello(1, 2) + request(get, 1, 1, "kv"),
+      hello(1, 2) + request(kSet, 0, 1, "v"),
+      hello(1, 2) + request(kSet, kMaxKey + 1, 0, ""),
+      hello(1, 2) + request(kSet, 1, kMaxValue + 1, ""),
+      hello(1, 2) + request(kSet, 1, 0xffffffff, ""),
+      hello(1, 2) + request(kGet, 1, 1, "kv"),
       hello(1, 2).substr(0, 9),
   };
   for (std::size_t i = 0; i < offences.size(); ++i) {
@@ -221,7 +221,7 @@ TEST(TcpStore, DisconnectsWhoDoesNotKeepToTheProtocol) {
   // More values than any world needs.
   const Socket greedy = stranger(port);
   say(greedy, hello(1, 2));
-  for (int i = 0; i < 1000; ++i) say(greedy, request(set, 4, 0, fmt::format("{:04}", i)));
+  for (int i = 0; i < 1000; ++i) say(greedy, request(kSet, 4, 0, fmt::format("{:04}", i)));
   EXPECT_TRUE(is_disconnected(greedy));
 }
 

@@ -1,0 +1,29 @@
+// What the benches measure speed against: memcpy in the same run.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+namespace thinreduce {
+
+// Seconds that copies of `bytes` bytes take between memory that was touched before, the shortest
+// first.
+inline std::vector<double> memcpy_seconds(std::size_t bytes, std::size_t rounds) {
+  const std::vector<char> from(bytes, 1);
+  std::vector<char> to(bytes, 2);
+  std::vector<double> seconds;
+  for (std::size_t round = 0; round < rounds; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    std::memcpy(to.data(), from.data(), bytes);
+    asm volatile("" : : "r"(to.data()) : "memory");  // somebody might read it
+    seconds.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return seconds;
+}
+
+}  // namespace thinreduce

@@ -1,0 +1,83 @@
+// Gradients, a bucket of tensors and a folder for states: what the tests of the session share.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "thinreduce/methods/bucket.h"
+
+namespace thinreduce {
+
+inline std::vector<float> gradient(std::size_t size, int rank, std::uint64_t step) {
+  std::vector<float> values(size);
+  std::uint64_t state = static_cast<std::uint64_t>(rank) * 1000003 + step * 7919 + 1;
+  for (auto& value : values) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    value = static_cast<float>(static_cast<std::int32_t>(state >> 32)) / 2147483648.0F;
+  }
+  return values;
+}
+
+inline std::vector<double> true_mean(std::size_t size, int world, std::uint64_t step) {
+  std::vector<double> mean(size);
+  for (int rank = 0; rank < world; ++rank) {
+    const auto values = gradient(size, rank, step);
+    for (std::size_t i = 0; i < size; ++i) mean[i] += static_cast<double>(values[i]) / world;
+  }
+  return mean;
+}
+
+// conv weight, bias, matrix, a matrix too small to compress
+inline BucketLayout mixed_layout(std::uint32_t id) {
+  BucketLayout layout{.id = id, .elements = 0, .tensors = {}};
+  const auto add = [&](std::string name, std::vector<std::int64_t> shape) {
+    Tensor tensor{.name = std::move(name), .shape = std::move(shape), .offset = layout.elements};
+    layout.elements += tensor.elements();
+    layout.tensors.push_back(std::move(tensor));
+  };
+  add("conv.weight", {16, 8, 3, 3});
+  add("conv.bias", {16});
+  add("fc.weight", {40, 101});
+  add("small.weight", {3, 5});
+  return layout;
+}
+
+// A folder of its own for a test, removed with all that is in it.
+class Folder {
+ public:
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "thinreduceXXXXXX").string();
+    path = ::mkdtemp(name.data());
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::filesystem::path path;
+};
+
+inline std::filesystem::path state_path(const Folder& folder, int rank) {
+  return folder.path / ("rank" + std::to_string(rank) + ".state");
+}
+
+// What holds for every method in every world.
+class Sessions : public testing::TestWithParam<std::tuple<std::string, int>> {
+ protected:
+  [[nodiscard]] std::string spec() const { return std::get<0>(GetParam()); }
+  [[nodiscard]] int world() const { return std::get<1>(GetParam()); }
+};
+
+inline auto every_method_and_world() {
+  return testing::Combine(
+      testing::Values("fp32", "bf16", "gradiveq:warmup=2", "gradiveq:warmup=2+qsgd",
+                      "gradiveq:warmup=2+dqsg", "fft", "dqsg", "dqsg:travel=gather", "ndqsg",
+                      "sketch", "sketch:momentum=0", "topk:density=0.1", "qsgd", "terngrad",
+                      "powersgd", "variance", "variance:tau=0.1,index=28bit"),
+      testing::Values(1, 2, 3, 4));
+}
+
+}  // namespace thinreduce

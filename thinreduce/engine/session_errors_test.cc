@@ -1,0 +1,247 @@
+// Bad input and lost ranks: one clear error on all ranks, and nothing lost.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/ranks.h"
+#include "tests/session_world.h"
+#include "thinreduce/engine/session.h"
+#include "thinreduce/error.h"
+#include "thinreduce/methods/registry.h"
+
+namespace thinreduce {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(SessionErrors, NanIsNamedOnAllRanksAndNothingIsTouched) {
+  run_ranks(3, [](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.spec = "topk:density=0.01"});
+    auto good = gradient(4000, session.rank(), 0);
+    session.reduce(2, good);
+    for (const float bad :
+         {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+      auto values = gradient(4000, session.rank(), 1);
+      if (session.rank() == 1) values[1234] = bad;
+      const auto before = values;
+      const auto text = thrown_text(ErrorCode::bad_input, [&] { session.reduce(2, values); });
+      EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+      EXPECT_NE(text.find("bucket 2"), std::string::npos) << text;
+      EXPECT_NE(text.find("index 1234"), std::string::npos) << text;
+      EXPECT_EQ(std::memcmp(values.data(), before.data(), values.size() * sizeof(float)), 0);
+    }
+    // The session goes on, with the step it would have had.
+    auto next = gradient(4000, session.rank(), 1);
+    EXPECT_EQ(session.reduce(2, next).step, 2U);
+  });
+}
+
+TEST(SessionErrors, ABadSecondMomentIsNamedOnAllRanksByMethodsThatReadIt) {
+  run_ranks(3, [](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.spec = "variance"});
+    const BucketLayout layout{.id = 2, .elements = 4000, .tensors = {}};
+    auto good = gradient(4000, session.rank(), 0);
+    std::vector<float> moment(4000, 0.01F);
+    EXPECT_EQ(session.submit(layout, good, moment).get().statistics.at("per_sample"), 1);
+    for (const float bad :
+         {-1.0F, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      auto values = gradient(4000, session.rank(), 1);
+      if (session.rank() == 1) moment[1234] = bad;
+      const auto before = values;
+      const auto text =
+          thrown_text(ErrorCode::bad_input, [&] { session.submit(layout, values, moment).get(); });
+      EXPECT_NE(text.find("second moment of rank 1"), std::string::npos) << text;
+      EXPECT_NE(text.find("index 1234"), std::string::npos) << text;
+      EXPECT_EQ(values, before);
+    }
+    // One rank without is no disagreement: it only decides what that rank itself sends.
+    moment[1234] = 0.01F;
+    auto next = gradient(4000, session.rank(), 1);
+    const std::span<const float> none;
+    EXPECT_EQ(session.submit(layout, next, session.rank() == 1 ? none : moment).get().step, 2U);
+  });
+  run_ranks(2, [](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.spec = "topk"});
+    auto values = gradient(4000, session.rank(), 0);
+    const std::vector<float> unread(4000, -1.0F);
+    EXPECT_NO_THROW(
+        session.submit({.id = 2, .elements = 4000, .tensors = {}}, values, unread).get());
+  });
+}
+
+TEST(SessionErrors, NanInALargeUncompressedBucketIsNamedOnAllRanks) {
+  constexpr std::size_t kSize = 300'007;  // over 1 MiB: looked for while the sum is made
+  for (const int world : {1, 3}) {
+    run_ranks(world, [&](std::unique_ptr<Transport> transport) {
+      Session session(std::move(transport), {.spec = "topk:density=0.01", .warmup_steps = 2});
+      for (const std::size_t place : {std::size_t{0}, std::size_t{123'456}, kSize - 1}) {
+        auto values = gradient(kSize, session.rank(), 0);
+        if (session.rank() == world - 1) {
+          values[place] = std::numeric_limits<float>::infinity();
+          values[kSize - 1] = std::numeric_limits<float>::quiet_NaN();
+        }
+        const auto text = thrown_text(ErrorCode::bad_input, [&] { session.reduce(2, values); });
+        EXPECT_NE(text.find(fmt::format("rank {} is NaN or Inf at index {};", world - 1, place)),
+                  std::string::npos)
+            << text;
+      }
+      auto next = gradient(kSize, session.rank(), 1);
+      EXPECT_EQ(session.reduce(2, next).step, 1U);
+    });
+  }
+}
+
+TEST(SessionErrors, DifferentSizesAreNamedOnAllRanksAndCanBeMended) {
+  run_ranks(3, [](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.spec = "fp32"});
+    std::vector<float> wrong(session.rank() == 2 ? 1001 : 1000, 1.0F);
+    const auto text = thrown_text(ErrorCode::mismatch, [&] { session.reduce(0, wrong); });
+    EXPECT_NE(text.find("1000 on rank 0 and 1001 on rank 2"), std::string::npos) << text;
+    std::vector<float> right(1000, static_cast<float>(session.rank()));
+    session.reduce(0, right);
+    EXPECT_EQ(right[999], 1.0F);
+    // From now on bucket 0 has 1000 elements.
+    std::vector<float> longer(1001, 1.0F);
+    const auto changed = thrown_text(ErrorCode::bad_input, [&] { session.reduce(0, longer); });
+    EXPECT_NE(changed.find("1000 elements then, 1001 now"), std::string::npos) << changed;
+    session.reduce(0, right);
+  });
+}
+
+TEST(SessionErrors, DifferentOrderIsNamed) {
+  run_ranks(2, [](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.spec = "fp32"});
+    std::vector<float> values(10);
+    const auto text = thrown_text(ErrorCode::mismatch, [&] {
+      session.reduce(static_cast<std::uint32_t>(session.rank()), values);
+    });
+    EXPECT_NE(text.find("same order"), std::string::npos) << text;
+  });
+}
+
+TEST(SessionErrors, DifferentSpecsAreNamedOnAllRanks) {
+  const auto thrown = try_ranks(3, [](std::unique_ptr<Transport> transport) {
+    const bool odd = transport->rank() == 1;
+    Session session(std::move(transport), {.spec = odd ? "topk:density=0.5" : "topk"});
+  });
+  for (const auto& one : thrown) {
+    const auto text = error_text(one, ErrorCode::mismatch);
+    EXPECT_NE(text.find("topk:density=0.01"), std::string::npos) << text;
+    EXPECT_NE(text.find("rank 1 runs 'topk:density=0.5"), std::string::npos) << text;
+  }
+}
+
+TEST(SessionErrors, DriftedReplicasAreNoticed) {
+  const Folder folder;
+  run_ranks(2, [&](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.spec = "fp32"});
+    std::vector<float> values(2000, 1.0F);
+    session.reduce(0, values);
+    if (session.rank() == 0) session.save(state_path(folder, 0));
+    session.reduce(0, values);
+    if (session.rank() == 1) session.save(state_path(folder, 1));
+  });
+  // The two ranks resume from different steps.
+  run_ranks(2, [&](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.spec = "fp32"});
+    session.load(state_path(folder, session.rank()));
+    std::vector<float> values(2000, 1.0F);
+    const auto text = thrown_text(ErrorCode::mismatch, [&] { session.reduce(0, values); });
+    EXPECT_NE(text.find("step is 1 on rank 0 and 2 on rank 1"), std::string::npos) << text;
+  });
+}
+
+TEST(SessionErrors, ALostRankEndsAllOthersAndEveryLaterCallSaysSo) {
+  run_ranks(3, [](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.spec = "fp32", .timeout = 20s});
+    std::vector<float> values(50'000);
+    session.reduce(0, values);
+    if (session.rank() == 1) return;  // leaves in the middle of training
+    auto text = thrown_text(ErrorCode::lost_peer, [&] { session.reduce(0, values); });
+    EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+    text = thrown_text(ErrorCode::lost_peer, [&] { session.reduce(0, values); });
+    EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+    EXPECT_THROW(session.finish_step(), Error);
+  });
+}
+
+TEST(SessionErrors, ASilentRankIsATimeoutThatNamesIt) {
+  run_ranks(2, [](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.spec = "fp32", .timeout = Seconds(0.2)});
+    std::vector<float> values(50'000);
+    if (session.rank() == 1) {
+      std::this_thread::sleep_for(1s);
+      return;
+    }
+    const auto text = thrown_text(ErrorCode::timeout, [&] { session.reduce(0, values); });
+    EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+  });
+}
+
+TEST(SessionErrors, ABucketThatDoesNotFitItsTensorsIsRefused) {
+  run_ranks(1, [](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.spec = "fp32"});
+    std::vector<float> values(10);
+    const auto text_of = [&](std::vector<Tensor> tensors, std::size_t elements) {
+      const BucketLayout layout{.id = 3, .elements = elements, .tensors = std::move(tensors)};
+      return thrown_text(ErrorCode::bad_input, [&] { (void)session.submit(layout, values); });
+    };
+    EXPECT_NE(text_of({}, 11).find("10 values were given for 11"), std::string::npos);
+    EXPECT_NE(text_of({{.name = "w", .shape = {3, 4}}}, 10).find("'w'"), std::string::npos);
+    EXPECT_NE(text_of({{.name = "w", .shape = {3, 3}}}, 10).find("9 elements"), std::string::npos);
+    EXPECT_NE(text_of({{.name = "w", .shape = {-1, 10}}}, 10).find("-1"), std::string::npos);
+    EXPECT_NE(text_of({{.name = "w", .shape = {1LL << 40, 1LL << 40}}}, 10).find("'w'"),
+              std::string::npos);
+    EXPECT_NE(text_of({{.name = "w", .shape = {10}, .offset = 1}}, 10).find("offset 1"),
+              std::string::npos);
+    // Nothing at all is fine.
+    std::vector<float> nothing;
+    EXPECT_EQ(session.reduce(4, nothing).elements, 0U);
+  });
+}
+
+TEST(SessionErrors, UnknownSpecsAreRefusedWithWhatExists) {
+  const auto refused = [](const std::string& spec) {
+    auto thrown = try_ranks(1, [&](std::unique_ptr<Transport> transport) {
+      Session session(std::move(transport), {.spec = spec});
+    });
+    return error_text(thrown[0], ErrorCode::bad_spec);
+  };
+  EXPECT_NE(refused("topq").find("fp32, bf16, "), std::string::npos);
+  EXPECT_NE(refused("topk:k=3").find("density"), std::string::npos);
+  EXPECT_NE(refused("topk:density=2").find("not '2'"), std::string::npos);
+}
+
+// An update with momentum inside, given to an optimizer with momentum, would be a silent mistake.
+TEST(SessionErrors, MomentumInsideMustBeAcknowledged) {
+  const auto open = [](const SessionOptions& options) {
+    auto ranks = connect_threads(1);
+    Session session(std::move(ranks[0]), options);
+  };
+  const auto text =
+      thrown_text(ErrorCode::bad_spec, [&] { open({.spec = "sketch:momentum=0.8"}); });
+  EXPECT_NE(text.find("momentum_inside_ok"), std::string::npos) << text;
+  EXPECT_NE(text.find("sketch:momentum=0"), std::string::npos) << text;
+  EXPECT_NO_THROW(open({.spec = "sketch", .momentum_inside_ok = true}));
+  EXPECT_NO_THROW(open({.spec = "sketch:momentum=0"}));
+  EXPECT_NO_THROW(open({.spec = "powersgd"}));
+}
+
+TEST(SessionErrors, AbandonEndsItOnAllRanks) {
+  run_ranks(2, [](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.spec = "fp32", .timeout = 60s});
+    std::vector<float> values(5000);
+    if (session.rank() == 1) {
+      session.abandon("enough");
+      const auto text = thrown_text(ErrorCode::lost_peer, [&] { session.reduce(0, values); });
+      EXPECT_EQ(text, "rank 1 gave up: enough");
+      return;
+    }
+    const auto text = thrown_text(ErrorCode::lost_peer, [&] { session.reduce(0, values); });
+    EXPECT_NE(text.find("rank 1 gave up: enough"), std::string::npos) << text;
+  });
+}
+
+}  // namespace
+}  // namespace thinreduce

@@ -1,0 +1,208 @@
+// Laws of every method that keeps a residual: nothing is lost, neither in many steps nor when the
+// exchange fails, and a sum that overflows is an error on all ranks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <exception>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/test_world.h"
+
+namespace thinreduce {
+namespace {
+
+constexpr float kMost = std::numeric_limits<float>::max();
+
+// A spec as the name of a test; the index keeps names apart.
+template <typename Case>
+std::string name_of(const testing::TestParamInfo<Case>& info) {
+  std::string name = std::to_string(info.index) + "_" + info.param.spec;
+  std::ranges::replace_if(
+      name, [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+  return name;
+}
+
+bool reads_second_moments(const char* spec) {
+  return Spec::parse(spec).info->second_moment;
+}
+
+struct Conserving {
+  const char* spec;
+  std::vector<int> worlds;
+  BucketLayout layout;
+  unsigned steps;
+  // For the roundings of sums of normal numbers; 0 stands for whole numbers and worlds that are
+  // powers of two, where nothing is rounded.
+  double tolerance;
+};
+
+class Conservation : public testing::TestWithParam<Conserving> {
+ protected:
+  static PerRank gradients(int world, unsigned step) {
+    const Conserving& law = GetParam();
+    return law.tolerance == 0 ? whole_gradients(world, law.layout.elements, step)
+                              : normal_gradients(world, law.layout.elements, step);
+  }
+  static PerRank moments(int world, unsigned step) {
+    auto moments = random_moments(world, GetParam().layout.elements, step);
+    for (auto& moment : moments) {
+      for (auto& value : moment) value *= GetParam().tolerance == 0 ? 2500 : 1;
+    }
+    return moments;
+  }
+};
+
+// Means times N plus residuals are the sum of all gradients, whatever was not sent.
+TEST_P(Conservation, NothingIsLost) {
+  const Conserving& law = GetParam();
+  for (const int world : law.worlds) {
+    SCOPED_TRACE(testing::Message() << world << " ranks");
+    TestWorld ranks(world, law.spec, law.layout);
+    std::vector<double> given(law.layout.elements), applied(law.layout.elements);
+    for (unsigned step = 0; step < law.steps; ++step) {
+      const auto each = gradients(world, step);
+      if (reads_second_moments(law.spec)) ranks.second_moments = moments(world, step);
+      const auto sum = exact_sum(each);
+      const auto mean = ranks.mean(each);
+      for (std::size_t i = 0; i < given.size(); ++i) {
+        given[i] += sum[i];
+        applied[i] += static_cast<double>(mean[i]) * world;
+      }
+    }
+    EXPECT_NE(applied, std::vector<double>(applied.size()));
+    for (std::size_t rank = 0; rank < static_cast<std::size_t>(world); ++rank) {
+      const auto held = ranks.residual(rank);
+      ASSERT_EQ(held.size(), applied.size());
+      for (std::size_t i = 0; i < applied.size(); ++i) applied[i] += held[i];
+    }
+    for (std::size_t i = 0; i < given.size(); ++i) {
+      ASSERT_NEAR(applied[i], given[i], law.tolerance) << i;
+    }
+  }
+}
+
+std::vector<Conserving> conserving() {
+  std::vector<Conserving> laws{
+      {"topk:density=0.05", {1, 2, 4}, shapeless(1009), 12, 0},
+      {"powersgd:rank=2", {1, 2, 3, 4}, mixed_layout(), 10, 5e-5},
+  };
+  for (const char* spec : {"sketch:density=0.05,least=1,momentum=0",
+                           "sketch:density=0.05,least=1,momentum=0,travel=root",
+                           "sketch:density=0.05,least=1,momentum=0,cells=f32"}) {
+    laws.push_back({spec, {1, 2, 4}, shapeless(1009), 12, 0});
+  }
+  for (const char* spec :
+       {"dqsg:levels=3,feedback=on", "dqsg:levels=3,feedback=on,clip=1.5",
+        "dqsg:levels=7,feedback=on,travel=gather", "dqsg:levels=3,feedback=on,clip=2,travel=gather",
+        "qsgd:bits=3,feedback=on", "terngrad:feedback=on", "ndqsg:feedback=on,failures=1"}) {
+    laws.push_back({spec, {1, 4}, shapeless(5009), 6, 2e-4});
+  }
+  for (const char* spec : {"fft", "fft:theta=0.99,bits=4", "fft:transform=dct,block=64",
+                           "fft:theta=0.5,block=1024,mantissa=0"}) {
+    laws.push_back({spec, {1, 2, 3, 4, 7}, shapeless(4099), 4, 5e-5});
+  }
+  for (const char* spec : {"variance:values=f32", "variance", "variance:tau=4"}) {
+    laws.push_back({spec, {2}, shapeless(211), 1000, 0});
+  }
+  return laws;
+}
+INSTANTIATE_TEST_SUITE_P(Laws, Conservation, testing::ValuesIn(conserving()), name_of<Conserving>);
+
+struct Failing {
+  const char* spec;
+};
+class FailedExchange : public testing::TestWithParam<Failing> {};
+
+// Rank 1 is gone: rank 0 keeps its whole gradient for later, and what all ranks must have alike.
+TEST_P(FailedExchange, KeepsTheGradient) {
+  for (const auto& layout : {shapeless(1000), mixed_layout()}) {
+    TestWorld ranks(2, GetParam().spec, layout);
+    const auto gradients = normal_gradients(2, layout.elements, 5);
+    if (reads_second_moments(GetParam().spec)) {
+      ranks.second_moments = random_moments(2, layout.elements, 5);
+    }
+    const auto fingerprint = ranks.method(0).fingerprint();
+    ranks.transport(1).abandon("this rank leaves");
+    (void)ranks.step(gradients);
+    ASSERT_NE(ranks.thrown[0], nullptr);
+    EXPECT_EQ(ranks.residual(0), gradients[0]);
+    EXPECT_EQ(ranks.method(0).fingerprint(), fingerprint);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Laws, FailedExchange,
+    testing::Values(Failing{"topk:density=0.1"}, Failing{"sketch:momentum=0,k=20"},
+                    Failing{"sketch:momentum=0,k=20,travel=root"}, Failing{"sketch"},
+                    Failing{"dqsg:feedback=on"}, Failing{"dqsg:clip=1"},
+                    Failing{"dqsg:feedback=on,travel=gather"},
+                    Failing{"dqsg:feedback=on,travel=server"}, Failing{"ndqsg:feedback=on"},
+                    Failing{"qsgd:feedback=on"}, Failing{"terngrad:feedback=on"}, Failing{"fft"},
+                    Failing{"variance:zeta=0.5"}, Failing{"powersgd"}),
+    name_of<Failing>);
+
+// What every rank says that has looked at the sum itself. A payload is refused by the first rank
+// that decodes it; the other may hear of that before it comes so far.
+constexpr std::string_view kSum = "after the sum over 2 ranks";
+
+struct Overflowing {
+  const char* spec;
+  std::size_t elements;
+  std::string_view message;
+  unsigned good_steps = 0;    // until residual and gradient together are too large
+  std::size_t huge_from = 0;  // the first rank whose values are huge
+};
+class Overflow : public testing::TestWithParam<Overflowing> {};
+
+// All ranks get the same kind of error and none a mean; a gradient that was finite by itself is
+// kept.
+TEST_P(Overflow, IsAnErrorOnAllRanks) {
+  const Overflowing& law = GetParam();
+  TestWorld ranks(2, law.spec, law.elements);
+  PerRank gradients(2, std::vector<float>(law.elements, 1.0F));
+  for (std::size_t rank = law.huge_from; rank < 2; ++rank) {
+    gradients[rank].assign(law.elements, kMost);
+  }
+  if (reads_second_moments(law.spec)) {
+    ranks.second_moments = PerRank(2, std::vector<float>(law.elements, 0.1F));
+  }
+  for (unsigned step = 0; step < law.good_steps; ++step) (void)ranks.mean(gradients);
+  (void)ranks.step(gradients);
+  int refused = 0;
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    ASSERT_NE(ranks.thrown[rank], nullptr);
+    try {
+      std::rethrow_exception(ranks.thrown[rank]);
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr(std::string(law.message)));
+      if (error.code() == ErrorCode::bad_frame) ++refused;
+    }
+    if (law.good_steps == 0) {
+      EXPECT_EQ(ranks.residual(rank), gradients[rank]);
+    }
+  }
+  EXPECT_GE(refused, law.message == kSum ? 2 : 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Laws, Overflow,
+    testing::Values(Overflowing{"topk:density=0.1", 100, "top-k payload of rank 0", 1},
+                    Overflowing{"sketch:momentum=0,k=10,cells=f32", 500, kSum},
+                    Overflowing{"sketch:momentum=0,k=10,cells=f16", 500, kSum},
+                    Overflowing{"sketch:momentum=0,k=10,cells=f32,candidates=1000", 500, kSum},
+                    Overflowing{"dqsg:clip=0.01,bucket=100", 100, "", 1},
+                    Overflowing{"dqsg:clip=0.01,bucket=100,travel=gather", 100, "", 1},
+                    Overflowing{"fft", 300, "FFT payload of rank 1", 0, 1},
+                    Overflowing{"variance", 100, "rank 1", 0, 1},
+                    Overflowing{"variance:values=f32", 100, "rank 1", 0, 1},
+                    Overflowing{"variance:tau=1", 100, "rank 1", 0, 1},
+                    Overflowing{"powersgd", 1000, kSum}),
+    name_of<Overflowing>);
+
+}  // namespace
+}  // namespace thinreduce
