@@ -15,7 +15,7 @@
 namespace thinreduce {
 namespace {
 
-constexpr std::size_t kOddSizes[] = {1, 2, 63, 1009, 20011};
+constexpr std::size_t kOddSizes[] = {1, 2, 63, 1009, 5003};
 
 double largest_magnitude(const PerRank& values) {
   double largest = 0;
@@ -44,7 +44,7 @@ TEST(SketchValues, NothingIsLostOverManySteps) {
                         elements);
         std::vector<double> given(elements);
         std::vector<double> got(elements);
-        const unsigned steps = elements > 10000 ? 6 : 25;
+        const unsigned steps = elements == 1009 ? 25 : 5;
         for (unsigned step = 0; step < steps; ++step) {
           const auto gradients = normal_gradients(world, elements, step);
           const auto sum = exact_sum(gradients);
@@ -122,24 +122,6 @@ TEST(SketchValues, ManyRanksUseFloats) {
 
 // Saved after some steps and loaded into new methods, the rest has the same bits.
 TEST(SketchValues, ResumeToTheSameBits) {
-  struct Copy final : Archive {
-    std::vector<std::vector<float>> fields;
-    std::size_t next = 0;
-    bool loads = false;
-    void per_element(std::string_view /*name*/, std::vector<float>& values) override {
-      if (loads) {
-        values = fields.at(next++);
-      } else {
-        fields.push_back(values);
-      }
-    }
-    void floats(std::string_view name, std::vector<float>& values) override {
-      per_element(name, values);
-    }
-    void number(std::string_view /*name*/, std::uint64_t& /*value*/) override {
-      ADD_FAILURE() << "no numbers in the state";
-    }
-  };
   for (const char* spec : {"sketch:k=50", "sketch:k=50,momentum=0,travel=root"}) {
     TestWorld ranks(3, spec, 5003);
     TestWorld resumed(3, spec, 5003);
@@ -151,12 +133,7 @@ TEST(SketchValues, ResumeToTheSameBits) {
         ASSERT_EQ(mean, other) << spec << ", step " << step;
       }
       if (step != 2) continue;
-      for (std::size_t rank = 0; rank < 3; ++rank) {
-        Copy archive;
-        ranks.method(rank).state(archive);
-        archive.loads = true;
-        resumed.method(rank).state(archive);
-      }
+      for (std::size_t rank = 0; rank < 3; ++rank) resumed.load(rank, ranks.saved(rank));
     }
   }
 }
