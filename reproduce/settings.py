@@ -38,7 +38,6 @@ SETTINGS = (
     Setting("fp32", "fp32", "both"),
     Setting("gradiveq", "gradiveq", "default", note="8x, running samples, error feedback"),
     Setting("fft", "fft", "default", note="θ=0.85, 10 bits, blocks of 64, error feedback"),
-    Setting("sketch", "sketch", "default", note="a rank in turn nominates part of the candidates"),
     Setting("dqsg", "dqsg", "default", note="7 symbols, codes add in the ring"),
     Setting("ndqsg", "ndqsg", "both", note="levels (3, 1), half of the ranks nested"),
     Setting("fp32-adam", "fp32", "both", "adam", "what variance is compared with"),
@@ -55,6 +54,8 @@ SETTINGS = (
         note="99 % of the energy, 100 of 500 steps uncompressed; warm-up 200 steps, 2,500 in the paper",
     ),
     Setting("fft-paper", "fft:block=16384,feedback=off", "paper", note="θ=0.85, 10 bits, long blocks, no feedback"),
+    Setting("sketch", "sketch", "default", note="a rank in turn nominates most of the candidates"),
+    Setting("sketch-10x", "sketch:density=0.12", "default", note="the same with twice the bytes"),
     Setting(
         "sketch-paper",
         "sketch:nominees=0,density=0.0125,candidates=2,values=f32",
@@ -63,7 +64,6 @@ SETTINGS = (
     ),
     Setting("dqsg-paper", "dqsg:levels=3,travel=gather", "paper", note="3 symbols, every payload to every rank"),
     Setting("variance-paper", "variance:residual=drop,index=28bit", "paper", "adam", "α=1.5, 32-bit words"),
-    Setting("powersgd-paper", "powersgd:rank=2", "paper", note="rank 2"),
 )
 
 # Error against size: each method over its options, without feedback where it can be turned off, because an
