@@ -55,7 +55,12 @@ SETTINGS = (
     ),
     Setting("fft-paper", "fft:block=16384,feedback=off", "paper", note="θ=0.85, 10 bits, long blocks, no feedback"),
     Setting("sketch", "sketch", "default", note="a rank in turn nominates most of the candidates"),
-    Setting("sketch-10x", "sketch:density=0.12", "default", note="the same with twice the bytes"),
+    Setting(
+        "sketch-10x",
+        "sketch:density=0.065,least=64000",
+        "default",
+        note="twice the bytes, more of them for the convolutions",
+    ),
     Setting(
         "sketch-paper",
         "sketch:nominees=0,density=0.0125,candidates=2,values=f32",
