@@ -39,12 +39,18 @@ def reproduce(program: Program, out: Path, timed_steps: int, recorded_steps: int
     scaling = measures.scaling(program)
     parts.begin("the papers' headlines")
     by_name = {row.setting.name: row for row in rows}
-    heads = headlines.headlines(program, by_name, gradients)
-    goals = headlines.targets(by_name)
-    written = page.write(
-        out, rows, heads, goals, distortion, scaling, program.epochs, recorded_steps, timed_steps
+    found = page.Found(
+        rows=rows,
+        heads=headlines.headlines(program, by_name, gradients),
+        goals=headlines.targets(by_name),
+        distortion=distortion,
+        scaling=scaling,
     )
-    print(page.speak(rows, goals))
+    written = page.write(out, found, page.Extent(program.epochs, recorded_steps, timed_steps))
+    readme = out.parent / "README.md"
+    if readme.exists():
+        page.update_readme(readme, rows)
+    print(page.speak(rows, found.goals))
     print(f"written: {written}")
 
 

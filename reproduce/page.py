@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 
-from . import headlines as claims
 from . import plots
 from . import settings as plan
 from .headlines import Headline, Target
@@ -51,6 +50,30 @@ def results_table(rows: list[Row]) -> str:
             line += [f"{1e3 * here.step_seconds:.0f} ms", f"{here.speedup:.1f}x", seconds(here.level_seconds)]
         lines.append(line)
     return table(header, lines)
+
+
+def short_table(rows: list[Row]) -> str:
+    """For the README: our defaults only."""
+    header = ["method", "accuracy", "against fp32", "smaller", *(f"a step at {link}" for link in plan.LINKS)]
+    lines = []
+    for row in rows:
+        if row.setting.kind == "paper":
+            continue
+        line = [f"`{row.setting.spec}`" + (", Adam" if row.setting.optimizer == "adam" else "")]
+        line += [f"{100 * row.accuracy:.1f} %", "" if row.setting.spec == "fp32" else f"{row.points:+.1f}", f"{row.ratio:.1f}x"]
+        for link in plan.LINKS:
+            here = row.links[link]
+            line.append(f"{1e3 * here.step_seconds:.0f} ms, {here.speedup:.1f}x")
+        lines.append(line)
+    return table(header, lines)
+
+
+def update_readme(readme: Path, rows: list[Row]) -> None:
+    """Puts the short table between the two marks of the README."""
+    begin, end = "<!-- results: written by make reproduce -->\n", "<!-- end of results -->"
+    before, rest = readme.read_text().split(begin)
+    after = rest.split(end)[1]
+    readme.write_text(before + begin + "\n" + short_table(rows) + "\n\n" + end + after)
 
 
 def stages_table(rows: list[Row], link: str) -> str:
@@ -98,24 +121,35 @@ def rate_distortion_table(curves: dict[str, list[Json]]) -> str:
     )
 
 
-def write(
-    folder: Path,
-    rows: list[Row],
-    heads: list[Headline],
-    goals: list[Target],
-    distortion: dict[str, list[Json]],
-    scaling: dict[str, list[Json]],
-    epochs: float,
-    recorded: int,
-    timed: int,
-) -> Path:
+@dataclass(frozen=True)
+class Found:
+    """All that a reproduction found."""
+
+    rows: list[Row]
+    heads: list[Headline]
+    goals: list[Target]
+    distortion: dict[str, list[Json]]
+    scaling: dict[str, list[Json]]
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much was run."""
+
+    epochs: float
+    recorded_steps: int
+    timed_steps: int
+
+
+def write(folder: Path, found: Found, extent: Extent) -> Path:
+    rows = found.rows
     charts = folder / "results"
     charts.mkdir(parents=True, exist_ok=True)
     plots.accuracy_over_time(rows, charts / "accuracy-over-time.svg")
     plots.accuracy_and_ratio(rows, charts / "accuracy-and-ratio.svg")
     plots.step_times(rows, charts / "step-times.svg")
-    plots.rate_distortion(distortion, charts / "rate-distortion.svg")
-    plots.scaling(scaling, charts / "scaling.svg")
+    plots.rate_distortion(found.distortion, charts / "rate-distortion.svg")
+    plots.scaling(found.scaling, charts / "scaling.svg")
     steps = rows[0].curve[-1][0]
     same = "all replicas ended with the same bits" if all(row.identical for row in rows) else "REPLICAS DIFFERED"
     slow_stages, fast_stages = (stages_table(rows, link) for link in plan.LINKS)
@@ -126,10 +160,10 @@ All figures are of this one run: other machines have other times, other seeds di
 some are missed, is discussed in [results-notes.md](results-notes.md).
 
 **Set-up.** CIFAR-10, `{plan.MODEL}` ({plan.PARAMETERS:,} parameters: two convolutions and three linear layers, so that two cores train it in minutes and no method
-meets only the kind of layer that suits it), {plan.RANKS} ranks of 32 images, {epochs:g} epochs ({steps} steps), seed {plan.SEED}, one-cycle learning rate up to 0.05 with momentum 0.9, or Adam;
+meets only the kind of layer that suits it), {plan.RANKS} ranks of 32 images, {extent.epochs:g} epochs ({steps} steps), seed {plan.SEED}, one-cycle learning rate up to 0.05 with momentum 0.9, or Adam;
 random crops and flips. Every setting sees the same images in the same order; {same}.
 
-**Times.** In the middle of each training {timed} steps are timed over each simulated link, with the exchange overlapping backward (means; steps that a method sends uncompressed
+**Times.** In the middle of each training {extent.timed_steps} steps are timed over each simulated link, with the exchange overlapping backward (means; steps that a method sends uncompressed
 count with fp32's time in their share of the run). The time to {100 * LEVEL:.0f} % of fp32's final accuracy is the step at which the test accuracy (2,000 images, mean of two evaluations 50 steps apart)
 reaches it, times the time of a step over the link. *smaller*: bytes of the gradient / bytes of the payload, over the whole run; *sent*: by the busiest rank to all others.
 
@@ -141,11 +175,11 @@ reaches it, times the time of a step over the link. *smaller*: bytes of the grad
 
 ## What was aimed at
 
-{table(["aim", "found", ""], [[goal.what, goal.found, "met" if goal.met else "**missed**"] for goal in goals])}
+{table(["aim", "found", ""], [[goal.what, goal.found, "met" if goal.met else "**missed**"] for goal in found.goals])}
 
 ## The papers' headlines
 
-{table(["paper", "headline", "here", "what differs"], [[one.paper, one.claim, one.here, one.differs] for one in heads])}
+{table(["paper", "headline", "here", "what differs"], [[one.paper, one.claim, one.here, one.differs] for one in found.heads])}
 
 ## The settings
 
@@ -168,7 +202,7 @@ Link {plan.LINKS[1]}:
 
 ## Error against size
 
-{recorded} consecutive steps of the fp32 run's gradients, recorded on {plan.RANKS} ranks in the middle of the training, through `thinreduce bench codec --gradients`. The left chart is the error of
+{extent.recorded_steps} consecutive steps of the fp32 run's gradients, recorded on {plan.RANKS} ranks in the middle of the training, through `thinreduce bench codec --gradients`. The left chart is the error of
 one step's mean over its energy (second half of the steps), without feedback where that can be turned off. The right one is the error of the sum of all steps: what is sent late is no error there, and
 noise averages out. `sketch`, `powersgd` and `variance` (dotted) always keep what they did not send, so only the right chart is fair to them; `variance` is without its second moment here, which is not recorded.
 
@@ -176,7 +210,7 @@ noise averages out. `sketch`, `powersgd` and `variance` (dotted) always keep wha
 
 <details><summary>the points</summary>
 
-{rate_distortion_table(distortion)}
+{rate_distortion_table(found.distortion)}
 
 </details>
 
@@ -185,20 +219,13 @@ noise averages out. `sketch`, `powersgd` and `variance` (dotted) always keep wha
 `thinreduce bench reduce --ranks N --floats {plan.SCALING_FLOATS} --link {plan.SCALING_LINK} --method METHOD`: synthetic gradients, N threads on two cores (so with 16 ranks, a rank has an eighth of a core: what
 encodes slowly suffers here more than on 16 machines). *MB*: sent by a rank. *formula*: of [methods.md](methods.md); where the size depends on the data the measured payload stands in it.
 
-{scaling_table(scaling)}
+{scaling_table(found.scaling)}
 
 ![scaling](results/scaling.svg)
 """
     page = folder / "results.md"
     page.write_text(text)
-    raw = {
-        "rows": [asdict(row) for row in rows],
-        "targets": [asdict(goal) for goal in goals],
-        "headlines": [asdict(one) for one in heads],
-        "rate_distortion": distortion,
-        "scaling": scaling,
-    }
-    (charts / "results.json").write_text(json.dumps(raw, indent=1) + "\n")
+    (charts / "results.json").write_text(json.dumps(asdict(found), indent=1) + "\n")
     return page
 
 
@@ -210,6 +237,3 @@ def speak(rows: list[Row], goals: list[Target]) -> str:
         lines.append(f"{row.setting.name:16} {100 * row.accuracy:>7.2f} % {row.ratio:>8.1f}x{faster}")
     lines += [f"{'met   ' if goal.met else 'MISSED'} {goal.what}: {goal.found}" for goal in goals]
     return "\n".join(lines)
-
-
-__all__ = ["claims", "speak", "write"]
