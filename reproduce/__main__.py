@@ -19,21 +19,22 @@ RECORDED_STEPS = 40
 STEPS_PER_EPOCH = 50_000 // (32 * plan.RANKS)
 
 
-def reproduce(program: Program, out: Path, timed_steps: int, recorded_steps: int) -> None:
+def reproduce(program: Program, out: Path, *, only_finished: bool) -> None:
     middle = max(int(program.epochs * STEPS_PER_EPOCH / 2), 1)
-    parts = Progress(2 * len(plan.SETTINGS) + 4)
+    settings = [one for one in plan.SETTINGS if program.finished(one) or not only_finished]
+    parts = Progress(2 * len(settings) + 4)
     parts.begin("data")
     fetch(program)
-    for setting in plan.SETTINGS:
+    for setting in settings:
         parts.begin(f"train {setting.name}: {setting.spec}, {setting.optimizer}")
         program.train(setting, middle)
-    for setting in plan.SETTINGS:
+    for setting in settings:
         parts.begin(f"time {setting.name} over {' and '.join(plan.LINKS)}")
         for link in plan.LINKS:
-            program.time_steps(setting, link, timed_steps)
-    rows = measures.rows(program, timed_steps)
+            program.time_steps(setting, link, TIMED_STEPS)
+    rows = measures.rows(program, settings, TIMED_STEPS)
     parts.begin("error against size")
-    gradients = str(program.record_gradients(plan.SETTINGS[0], recorded_steps))
+    gradients = str(program.record_gradients(plan.SETTINGS[0], RECORDED_STEPS))
     distortion = measures.rate_distortion(program, gradients)
     parts.begin("more ranks")
     scaling = measures.scaling(program)
@@ -46,7 +47,7 @@ def reproduce(program: Program, out: Path, timed_steps: int, recorded_steps: int
         distortion=distortion,
         scaling=scaling,
     )
-    written = page.write(out, found, page.Extent(program.epochs, recorded_steps, timed_steps))
+    written = page.write(out, found, page.Extent(program.epochs, RECORDED_STEPS, TIMED_STEPS))
     readme = out.parent / "README.md"
     if readme.exists():
         page.update_readme(readme, rows)
@@ -60,12 +61,14 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("runs/reproduce"), help="what was run so far")
     parser.add_argument("--out", type=Path, default=Path("docs"), help="where results.md is written")
     parser.add_argument("--epochs", type=float, default=plan.EPOCHS)
+    parser.add_argument("--only-finished", action="store_true", help="leave out what is not trained yet")
     parser.add_argument("--again", action="store_true", help="forget what was run so far")
     options = parser.parse_args()
     if options.again:
         shutil.rmtree(options.folder, ignore_errors=True)
     try:
-        reproduce(Program(options.program, options.folder, options.epochs), options.out, TIMED_STEPS, RECORDED_STEPS)
+        program = Program(options.program, options.folder, options.epochs)
+        reproduce(program, options.out, only_finished=options.only_finished)
     except Failed as failure:
         print(f"reproduce: {failure}", file=sys.stderr)
         return 1

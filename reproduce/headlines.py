@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from .measures import Row
-from .runs import Json, Program
+from .runs import Json, Program, warn
+
+T = TypeVar("T")
 
 SLOW, FAST = "100mbit", "1gbit"
 
@@ -48,33 +52,31 @@ def headlines(program: Program, by_name: dict[str, Row], gradients: str) -> list
     three, seven = (kilobits(program, gradients, f"dqsg:levels={m},travel=gather,entropy=off") for m in (3, 7))
     nested = kilobits(program, gradients, "ndqsg:entropy=off")
     nested_always = kilobits(program, gradients, "ndqsg:entropy=off,failures=1")
-    variance = by_name["variance"]
-    strict = by_name["variance-paper"]
-    sketch, twice, sketch_paper = by_name["sketch"], by_name["sketch-10x"], by_name["sketch-paper"]
-    return [
-        Headline(
+    row = by_name.__getitem__
+    makers = [
+        lambda: Headline(
             "GradiVeQ (2018)",
             "aggregation 5.25x faster over a cycle of 500 steps; top-1 0.676 → 0.666",
             f"{cycle['cycle']['speedup']:.1f}x over a cycle of 100 steps (25.6 M floats, {FAST}); {points('gradiveq')}, at the "
             f"paper's schedule {points('gradiveq-paper')} and {by_name['gradiveq-paper'].ratio:.1f}x smaller",
             "6 nodes, ResNet-32, CIFAR-100 there; 4 ranks on two cores here. Ours samples at every step instead of in phases",
         ),
-        Headline(
+        lambda: Headline(
             "FFT + range float (2020)",
             "AlexNet, 8 GPUs: a step 2.26x faster than uncompressed, 1.31x than QSGD, 1.25x than TernGrad, 1.47x than top-k",
             f"a step at {SLOW} {by_name['fft'].links[SLOW].speedup:.2f}x faster than fp32, "
             + ", ".join(f"{faster('fft', other, SLOW):.2f}x than {other}" for other in ("qsgd", "terngrad", "topk")),
-            "InfiniBand and GPUs there; their rivals were not entropy coded, ours are",
+            "GPUs on InfiniBand there, four ranks that share two cores on a thin link here; our rivals are entropy coded",
         ),
-        Headline(
+        lambda: Headline(
             "Variance-based (2018)",
             "CIFAR-10, Adam, α=1.5: 88.7 % against 88.1 %, 453 times fewer elements",
-            f"{100 * strict.accuracy:.1f} % against {100 * by_name['fp32-adam'].accuracy:.1f} %, {strict.paper_ratio or 0:.0f} times "
-            f"fewer elements, {strict.ratio:.0f} times fewer bytes; default {100 * variance.accuracy:.1f} %, "
-            f"{variance.paper_ratio or 0:.0f} and {variance.ratio:.0f} times",
-            "a VGG-like network trained for 300 epochs there: most elements are noise late in a training, and 5 epochs have no late part",
+            f"{100 * row('variance-paper').accuracy:.1f} % against {100 * by_name['fp32-adam'].accuracy:.1f} %, {row('variance-paper').paper_ratio or 0:.0f} times "
+            f"fewer elements, {row('variance-paper').ratio:.0f} times fewer bytes; default {100 * row('variance').accuracy:.1f} %, "
+            f"{row('variance').paper_ratio or 0:.0f} and {row('variance').ratio:.0f} times",
+            "8 workers, a VGG-like network and a whole training there: late in a training most elements are noise, and 5 epochs have no late part",
         ),
-        Headline(
+        lambda: Headline(
             "DQSG, NDQSG (2019)",
             "CifarNet, Kbit a step and worker: fp32 34185.5; 3 symbols 1693.2; 7 symbols 2999.1; nested 2346.2",
             f"fixed length on recorded gradients: {three:.1f}; {seven:.1f}; nested {nested:.1f}, {nested_always:.1f} if it must nest; "
@@ -83,13 +85,25 @@ def headlines(program: Program, by_name: dict[str, Row], gradients: str) -> list
             "the same number of parameters; scales a block of 512, 1-D tensors as fp32 and headers are counted here. "
             "Nesting steps back to plain codes where ranks agree too little",
         ),
-        Headline(
+        lambda: Headline(
             "Sketched-SGD (2019)",
             "CIFAR-10 ResNet, 6.5 M parameters: 94 % at 11x; the first version's abstract: one point lost at 8x",
-            f"{points('sketch')} at {sketch.ratio:.1f}x, {points('sketch-10x')} at {twice.ratio:.1f}x; the paper's spending of the bytes {points('sketch-paper')} at {sketch_paper.ratio:.1f}x",
-            "24 epochs there, 5 here, and a sixth of the parameters",
+            f"{points('sketch')} at {row('sketch').ratio:.1f}x, {points('sketch-10x')} at {row('sketch-10x').ratio:.1f}x; the paper's spending of the bytes {points('sketch-paper')} at {row('sketch-paper').ratio:.1f}x",
+            "a whole training of a ResNet there; 5 epochs, a sixth of the parameters and no batch norm here",
         ),
     ]  # fmt: skip
+    return made(makers)
+
+
+def made(makers: list[Callable[[], T]]) -> list[T]:
+    """What can be made of the settings that were run."""
+    found = []
+    for maker in makers:
+        try:
+            found.append(maker())
+        except KeyError as missing:
+            warn(f"left out, because {missing} was not run: a line of the tables of aims and headlines")
+    return found
 
 
 def targets(by_name: dict[str, Row]) -> list[Target]:
@@ -108,16 +122,18 @@ def targets(by_name: dict[str, Row]) -> list[Target]:
         (row for row in by_name.values() if row.setting.spec != "fp32" and row.setting.kind != "paper"),
         key=lambda row: -row.links[SLOW].speedup,
     )[:3]
-    return [
-        close("gradiveq", 1, 7.5),
-        close("dqsg", 1, 0),
-        close("ndqsg", 1, 0),
-        close("fft", 1, 16),
-        close("sketch-10x", 1.5, 10),
-        close("variance", 1, 50),
-        Target(
-            f"the best three at {SLOW} at least 3x faster end to end than overlapped fp32",
-            ", ".join(f"{row.setting.name} {row.links[SLOW].speedup:.1f}x" for row in fastest),
-            all(row.links[SLOW].speedup >= 3 for row in fastest),
-        ),
-    ]
+    return made(
+        [
+            lambda: close("gradiveq", 1, 7.5),
+            lambda: close("dqsg", 1, 0),
+            lambda: close("ndqsg", 1, 0),
+            lambda: close("fft", 1, 16),
+            lambda: close("sketch-10x", 1.5, 10),
+            lambda: close("variance", 1, 50),
+            lambda: Target(
+                f"the best three at {SLOW} at least 3x faster end to end than overlapped fp32",
+                ", ".join(f"{row.setting.name} {row.links[SLOW].speedup:.1f}x" for row in fastest),
+                all(row.links[SLOW].speedup >= 3 for row in fastest),
+            ),
+        ]
+    )

@@ -81,9 +81,9 @@ def over_link(steps: list[Json], compressed: bool) -> OverLink:
     return OverLink(mean(step["step_seconds"] for step in steps), stages)
 
 
-def rows(program: Program, timed_steps: int) -> list[Row]:
+def rows(program: Program, settings: list[Setting], timed_steps: int) -> list[Row]:
     """Every setting's row; the uncompressed runs are those that the others are compared with."""
-    found = {setting.name: row_of(program, setting) for setting in plan.SETTINGS}
+    found = {setting.name: row_of(program, setting) for setting in settings}
     for link in plan.LINKS:
         for row in found.values():
             timed = program.time_steps(row.setting, link, timed_steps)

@@ -84,11 +84,11 @@ def stages_table(rows: list[Row], link: str) -> str:
     )
 
 
-def settings_table() -> str:
+def settings_table(rows: list[Row]) -> str:
     meaning = {"both": "the paper's, and our default", "paper": "the paper's", "default": "our default"}
     return table(
         ["setting", "spec", "optimizer", "whose", ""],
-        [[one.name, f"`{one.spec}`", one.optimizer, meaning[one.kind], one.note] for one in plan.SETTINGS],
+        [[one.name, f"`{one.spec}`", one.optimizer, meaning[one.kind], one.note] for one in (row.setting for row in rows)],
     )
 
 
@@ -183,7 +183,7 @@ reaches it, times the time of a step over the link. *smaller*: bytes of the grad
 
 ## The settings
 
-{settings_table()}
+{settings_table(rows)}
 
 ## Where a step's time goes
 

@@ -44,8 +44,12 @@ SETTINGS = (
     Setting("variance", "variance", "default", "adam", "α=1.5, rounding errors are kept"),
     Setting("bf16", "bf16", "both"),
     Setting("topk", "topk", "both", note="1 % of the values, error feedback"),
-    Setting("qsgd", "qsgd", "both", note="4 bits"),
-    Setting("terngrad", "terngrad", "both", note="clipped at 2.5 σ"),
+    Setting(
+        "sketch-10x",
+        "sketch:density=0.065,least=64000",
+        "default",
+        note="twice the bytes, more of them for the convolutions",
+    ),
     Setting("powersgd", "powersgd", "default", note="rank 4"),
     Setting(
         "gradiveq-paper",
@@ -54,21 +58,17 @@ SETTINGS = (
         note="99 % of the energy, 100 of 500 steps uncompressed; warm-up 200 steps, 2,500 in the paper",
     ),
     Setting("fft-paper", "fft:block=16384,feedback=off", "paper", note="θ=0.85, 10 bits, long blocks, no feedback"),
+    Setting("dqsg-paper", "dqsg:levels=3,travel=gather", "paper", note="3 symbols, every payload to every rank"),
+    Setting("variance-paper", "variance:residual=drop,index=28bit", "paper", "adam", "α=1.5, 32-bit words"),
     Setting("sketch", "sketch", "default", note="a rank in turn nominates most of the candidates"),
-    Setting(
-        "sketch-10x",
-        "sketch:density=0.065,least=64000",
-        "default",
-        note="twice the bytes, more of them for the convolutions",
-    ),
+    Setting("qsgd", "qsgd", "both", note="4 bits"),
+    Setting("terngrad", "terngrad", "both", note="clipped at 2.5 σ"),
     Setting(
         "sketch-paper",
         "sketch:nominees=0,density=0.0125,candidates=2,values=f32",
         "paper",
         note="all candidates from the sketch",
     ),
-    Setting("dqsg-paper", "dqsg:levels=3,travel=gather", "paper", note="3 symbols, every payload to every rank"),
-    Setting("variance-paper", "variance:residual=drop,index=28bit", "paper", "adam", "α=1.5, 32-bit words"),
 )
 
 # Error against size: each method over its options, without feedback where it can be turned off, because an
