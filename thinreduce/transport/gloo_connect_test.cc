@@ -3,8 +3,8 @@
 #include <gloo/rendezvous/hash_store.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
+#include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/wait.h>
 
 #include <array>
 #include <atomic>
+#include <csignal>
 #include <string>
 #include <thread>
 #include <vector>

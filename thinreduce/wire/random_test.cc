@@ -109,7 +109,7 @@ TEST(Random, BitsAvalanche) {
       for (unsigned out = 0; out < 32; ++out) flips[out] += static_cast<int>(difference >> out & 1);
     }
     // Six deviations of sqrt(4096)/2.
-    for (const int count : flips) EXPECT_NEAR(count, kRounds / 2, 6 * 32) << "input bit " << in;
+    for (const int count : flips) EXPECT_NEAR(2 * count, kRounds, 12 * 32) << "input bit " << in;
   }
 }
 
