@@ -133,8 +133,10 @@ std::vector<std::shared_ptr<Connection>> connect_inside(int world) {
 }  // namespace
 
 void bind_transports(py::module_& module) {
+  // Their constructors register them.
+  // NOLINTNEXTLINE(bugprone-unused-raii)
   py::class_<Connection, std::shared_ptr<Connection>>(module, "Connection");
-  // Its constructor registers it. NOLINTNEXTLINE(bugprone-unused-raii)
+  // NOLINTNEXTLINE(bugprone-unused-raii)
   py::class_<Where>(module, "Where")
       .def(py::init([](int rank, int world, std::string master_addr, std::uint16_t master_port,
                        std::string interface, double timeout, std::string link) {
