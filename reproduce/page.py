@@ -152,6 +152,9 @@ def write(folder: Path, found: Found, extent: Extent) -> Path:
     plots.scaling(found.scaling, charts / "scaling.svg")
     steps = rows[0].curve[-1][0]
     same = "all replicas ended with the same bits" if all(row.identical for row in rows) else "REPLICAS DIFFERED"
+    names = {row.setting.name for row in rows}
+    absent = [f"{one.name} (`{one.spec}`)" for one in plan.SETTINGS if one.name not in names]
+    missing = f"\nNot trained yet and left out: {', '.join(absent)}.\n" if absent else ""
     slow_stages, fast_stages = (stages_table(rows, link) for link in plan.LINKS)
     text = f"""# Results
 
@@ -168,7 +171,7 @@ count with fp32's time in their share of the run). The time to {100 * LEVEL:.0f}
 reaches it, times the time of a step over the link. *smaller*: bytes of the gradient / bytes of the payload, over the whole run; *sent*: by the busiest rank to all others.
 
 {results_table(rows)}
-
+{missing}
 ![accuracy over time](results/accuracy-over-time.svg)
 
 ![accuracy and ratio](results/accuracy-and-ratio.svg)
@@ -204,7 +207,7 @@ Link {plan.LINKS[1]}:
 
 {extent.recorded_steps} consecutive steps of the fp32 run's gradients, recorded on {plan.RANKS} ranks in the middle of the training, through `thinreduce bench codec --gradients`. The left chart is the error of
 one step's mean over its energy (second half of the steps), without feedback where that can be turned off. The right one is the error of the sum of all steps: what is sent late is no error there, and
-noise averages out. `sketch`, `powersgd` and `variance` (dotted) always keep what they did not send, so only the right chart is fair to them; `variance` is without its second moment here, which is not recorded.
+noise averages out. `sketch`, `powersgd` and `variance` (dotted) always keep what they did not send, so only the right chart is fair to them; `variance` is without its second moment here, which is not recorded. `gradiveq`'s bits include its four uncompressed steps, a tenth of those recorded.
 
 ![rate-distortion](results/rate-distortion.svg)
 

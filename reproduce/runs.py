@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -172,7 +171,3 @@ class Program:
 
 def fetch(program: Program) -> None:
     program.call("train", "--data", plan.DATA, "--model", plan.MODEL, "--fetch-only")
-
-
-def warn(message: str) -> None:
-    print(f"reproduce: {message}", file=sys.stderr, flush=True)
