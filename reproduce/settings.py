@@ -46,9 +46,9 @@ SETTINGS = (
     Setting("topk", "topk", "both", note="1 % of the values, error feedback"),
     Setting(
         "sketch-10x",
-        "sketch:density=0.065,least=64000",
+        "sketch:momentum=0,density=0.065,least=64000",
         "default",
-        note="twice the bytes, more of them for the convolutions",
+        note="twice the bytes, more of them for the convolutions, momentum left to the optimizer",
     ),
     Setting("powersgd", "powersgd", "default", note="rank 4"),
     Setting(
