@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -109,6 +110,28 @@ inline void expect_failed_exchange_keeps_the_gradient(GradiveqSettings settings)
     ASSERT_NE(ranks.thrown[0], nullptr);
     const auto residual = residual_of(ranks.saved(0), 16);
     for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(residual[i], expected[i], 1e-5);
+  }
+}
+
+// State saved after `moment` steps and loaded into new methods: the rest of the run has the same
+// bits.
+inline void expect_saved_state_resumes(const GradiveqSettings& settings, unsigned moment) {
+  const auto layout = layout_of({{16, 8, 3, 3}, {10, 256}});
+  GradiveqWorld whole(3, settings, layout);
+  GradiveqWorld first(3, settings, layout);
+  GradiveqWorld second(3, settings, layout);
+  for (unsigned step = 0; step < 14; ++step) {
+    const auto gradients = normal_gradients(3, layout.elements, step);
+    const auto expected = whole.mean(gradients);
+    if (step < moment) (void)first.mean(gradients);
+    if (step + 1 == moment) {
+      for (std::size_t rank = 0; rank < 3; ++rank) second.load(rank, first.saved(rank));
+    }
+    if (step < moment) continue;
+    const auto resumed = second.mean(gradients);
+    ASSERT_EQ(std::memcmp(resumed.data(), expected.data(), expected.size() * sizeof(float)), 0)
+        << "step " << step;
+    ASSERT_EQ(second.method(0).fingerprint(), whole.method(0).fingerprint());
   }
 }
 

@@ -152,22 +152,7 @@ TEST(GradiveqComposed, SavedStateResumesToTheSameBits) {
       SCOPED_TRACE(testing::Message() << inner << " saved after " << moment << " steps");
       auto settings = composed(inner, 3, 5);
       settings.sample = settings.flush = 0.05;
-      const auto layout = layout_of({{16, 8, 3, 3}, {10, 256}});
-      GradiveqWorld whole(3, settings, layout);
-      GradiveqWorld first(3, settings, layout);
-      GradiveqWorld second(3, settings, layout);
-      for (unsigned step = 0; step < 14; ++step) {
-        const auto gradients = normal_gradients(3, layout.elements, step);
-        const auto expected = whole.mean(gradients);
-        if (step < moment) (void)first.mean(gradients);
-        if (step + 1 == moment) {
-          for (std::size_t rank = 0; rank < 3; ++rank) second.load(rank, first.saved(rank));
-        }
-        if (step < moment) continue;
-        const auto resumed = second.mean(gradients);
-        ASSERT_EQ(std::memcmp(resumed.data(), expected.data(), expected.size() * sizeof(float)), 0)
-            << "step " << step;
-      }
+      expect_saved_state_resumes(settings, moment);
     }
   }
   // Projections of a basis of another size.
