@@ -59,7 +59,7 @@ reproduce: setup build/release/build.ninja ## the results page: train CIFAR-10 w
 	@cmake --build --preset release -j $(JOBS) --target thinreduce_cli
 	@/usr/bin/python3 -m reproduce
 
-# clang 14 can't compile the headers of torch as C++20; what includes them is left to GCC's warnings.
+# clang 14 failed in the headers of torch where it was tried; what includes them is left to GCC's warnings.
 SEES_TORCH := bench_plain|bench_second_moment|gradient_buckets|models|replica|replica_test|second_moment|second_moment_test|watched_layers
 LINTED = git ls-files '*.cc' | grep -vE '^(tests/consumer/.*|apps/train/($(SEES_TORCH)))\.cc$$'
 IS_TEST := ^tests/|_test\.cc$$

@@ -124,7 +124,7 @@ def targets(by_name: dict[str, Row]) -> list[Target]:
         key=lambda row: -row.links[SLOW].speedup,
     )[:3]
     return [
-        close("gradiveq", 1, 7.5),
+        close("gradiveq", 1, 8),
         close("dqsg", 1, 0),
         close("ndqsg", 1, 0),
         close("fft", 1, 16),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -158,7 +159,7 @@ def write(folder: Path, found: Found, extent: Extent) -> Path:
     slow_stages, fast_stages = (stages_table(rows, link) for link in plan.LINKS)
     text = f"""# Results
 
-Written by `make reproduce` on {date.today().isoformat()}; {cpu()}, 2 cores of it used by {plan.RANKS} ranks (threads of one process).
+Written by `make reproduce` on {date.today().isoformat()}; {cpu()}, {os.cpu_count()} cores, {plan.RANKS} ranks (threads of one process).
 All figures are of this one run: other machines have other times, other seeds differ by some tenths of a point in accuracy. What they mean, and why
 some are missed, is discussed in [results-notes.md](results-notes.md).
 

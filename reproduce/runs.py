@@ -153,6 +153,8 @@ class Program:
                 "train", "--resume", str(copy), "--stop-after", str(last), "--save-gradients", str(gradients),
                 "--save-every", "1", stopped_ok=True,
             )  # fmt: skip
+            if self.steps_done(copy) != last:
+                raise Failed(f"recording stopped at step {self.steps_done(copy)} instead of {last}")
             shutil.rmtree(copy)
             (self.folder / "gradients.done").touch()
         return gradients
