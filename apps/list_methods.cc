@@ -53,7 +53,7 @@ int list_methods(bool json) {
                  info.name, info.composes_with.front());
     }
     if (info.momentum_inside) {
-      fmt::print("    momentum is inside: the optimizer's must be 0, unless momentum=0 here\n");
+      fmt::print("    with its own momentum: the optimizer's must be 0 unless momentum=0 here\n");
     }
     for (const OptionInfo& option : info.options) {
       fmt::print("    {}={}  [{}] {}\n", option.name, option.default_value, allowed(option),

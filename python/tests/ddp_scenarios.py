@@ -175,7 +175,7 @@ def buckets_are_rebuilt_and_nothing_is_lost():
 
 @scenario
 def resuming_gives_the_same_bits():
-    for spec in ("topk:density=0.05", "powersgd:rank=2", "gradiveq", "dqsg:feedback=on", "sketch"):
+    for spec in ("topk:density=0.05", "powersgd:rank=2", "gradiveq", "dqsg:feedback=on", "sketch:momentum=0.9"):
         model, optimizer, state = make(spec)
         train(model, optimizer, 4)
         saved_model = {name: one.clone() for name, one in model.module.state_dict().items()}

@@ -113,7 +113,7 @@ def test_errors_have_the_text_of_the_engine():
 def test_momentum_inside_needs_a_word():
     comms = thinreduce.local(2)
     with pytest.raises(thinreduce.BadSpec, match="momentum"):
-        comms[0].all_reduce_mean(array(0), "sketch")
+        comms[0].all_reduce_mean(array(0), "sketch:momentum=0.9")
 
 
 @pytest.mark.parametrize("spec", SPECS)

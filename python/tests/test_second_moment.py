@@ -94,16 +94,17 @@ def test_unknown_layers_are_named():
 
 def test_sketch_refuses_momentum_that_would_be_applied_again():
     model = nn.Linear(4, 3)
+    spec = "sketch:momentum=0.9"
     with pytest.raises(thinreduce.BadSpec, match="momentum inside"):
-        thinreduce.State("sketch")
+        thinreduce.State(spec)
     with pytest.raises(thinreduce.BadSpec, match="SGD would apply its own .0.9 in parameter group 0"):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        thinreduce.State("sketch", optimizer=optimizer)
+        thinreduce.State(spec, optimizer=optimizer)
     with pytest.raises(thinreduce.BadSpec, match="Adam would apply its own"):
-        thinreduce.State("sketch", optimizer=torch.optim.Adam(model.parameters()))
-    thinreduce.State("sketch", optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
-    thinreduce.State("sketch", momentum_inside_ok=True)
-    thinreduce.State("sketch:momentum=0")
+        thinreduce.State(spec, optimizer=torch.optim.Adam(model.parameters()))
+    thinreduce.State(spec, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    thinreduce.State(spec, momentum_inside_ok=True)
+    thinreduce.State("sketch")
     thinreduce.State("topk", optimizer=torch.optim.Adam(model.parameters()))
 
 
@@ -111,7 +112,7 @@ def test_states_check_what_they_are_given():
     with pytest.raises(thinreduce.BadSpec, match="topk"):
         thinreduce.State("tpok")
     with pytest.raises(thinreduce.BadSpec, match="mix"):
-        thinreduce.State({"fc.*": "sketch", "*": "dqsg"}, momentum_inside_ok=True)
+        thinreduce.State({"fc.*": "sketch:momentum=0.9", "*": "dqsg"}, momentum_inside_ok=True)
     with pytest.raises(thinreduce.BadInput, match="link"):
         thinreduce.State("dqsg", link="fast")
     with pytest.raises(thinreduce.BadInput, match="negative"):

@@ -13,7 +13,8 @@
 
 namespace thinreduce {
 
-// Called once for every rank, this one's own included, in rank order.
+// Called once for every rank, this one's own included, in rank order, when all are there; payloads
+// stay until the last call returns.
 using OnPayload = std::function<void(int rank, std::span<const std::byte> payload)>;
 
 // `limit` is the longest payload that makes sense for this bucket: a peer that announces more is

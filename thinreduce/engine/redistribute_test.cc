@@ -71,13 +71,12 @@ std::map<std::string, double> sums(const std::vector<SessionState>& states) {
 
 class Redistribute : public testing::TestWithParam<std::tuple<std::string, std::pair<int, int>>> {};
 
-INSTANTIATE_TEST_SUITE_P(All, Redistribute,
-                         testing::Combine(testing::Values("fp32", "gradiveq:warmup=2", "fft",
-                                                          "dqsg:feedback=on", "ndqsg", "sketch",
-                                                          "topk:density=0.05", "terngrad",
-                                                          "powersgd:rank=2"),
-                                          testing::Values(std::pair(4, 2), std::pair(2, 4),
-                                                          std::pair(3, 1), std::pair(1, 3))));
+INSTANTIATE_TEST_SUITE_P(
+    All, Redistribute,
+    testing::Combine(
+        testing::Values("fp32", "gradiveq:warmup=2", "fft", "dqsg:feedback=on", "ndqsg",
+                        "sketch:momentum=0.9", "topk:density=0.05", "terngrad", "powersgd:rank=2"),
+        testing::Values(std::pair(4, 2), std::pair(2, 4), std::pair(3, 1), std::pair(1, 3))));
 
 TEST_P(Redistribute, ConservesTheSumAndTheNewWorldGoesOn) {
   const auto& [spec, worlds] = GetParam();

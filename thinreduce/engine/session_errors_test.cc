@@ -223,8 +223,8 @@ TEST(SessionErrors, MomentumInsideMustBeAcknowledged) {
       thrown_text(ErrorCode::bad_spec, [&] { open({.spec = "sketch:momentum=0.8"}); });
   EXPECT_NE(text.find("momentum_inside_ok"), std::string::npos) << text;
   EXPECT_NE(text.find("sketch:momentum=0"), std::string::npos) << text;
-  EXPECT_NO_THROW(open({.spec = "sketch", .momentum_inside_ok = true}));
-  EXPECT_NO_THROW(open({.spec = "sketch:momentum=0"}));
+  EXPECT_NO_THROW(open({.spec = "sketch:momentum=0.8", .momentum_inside_ok = true}));
+  EXPECT_NO_THROW(open({.spec = "sketch"}));
   EXPECT_NO_THROW(open({.spec = "powersgd"}));
 }
 

@@ -193,7 +193,7 @@ TEST(Session, BucketsMayHaveSpecsOfTheirOwn) {
     layout.id = 2;
     layout.spec = "tpok";
     thrown_text(ErrorCode::bad_spec, [&] { session.submit(layout, values).get(); });
-    layout.spec = "sketch";
+    layout.spec = "sketch:momentum=0.9";
     thrown_text(ErrorCode::bad_spec, [&] { session.submit(layout, values).get(); });
     // All ranks must choose alike; then the session goes on.
     layout.spec = session.rank() == 0 ? "dqsg" : "topk";

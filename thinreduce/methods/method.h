@@ -73,9 +73,10 @@ struct MethodInfo {
   Algebra algebra = Algebra::sum;
   std::string summary;
   std::string paper;
-  // The mean that reduce() leaves has momentum inside already, as much as the option `momentum`
-  // says, which such a method must have: an optimizer must not add its own, and the engine gives
-  // the same momentum to what travels uncompressed. Spec::momentum() is 0 when it is turned off.
+  // The mean that reduce() leaves may have momentum inside already, as much as the option
+  // `momentum` says, which such a method must have: an optimizer must not add its own then, and the
+  // engine gives the same momentum to what travels uncompressed. Spec::momentum() is 0 when it is
+  // off.
   bool momentum_inside = false;
   // reduce() reads Bucket::second_moment when there is one; callers that can compute it should.
   bool second_moment = false;

@@ -220,8 +220,7 @@ MethodInfo sketch_info() {
   info.wire_id = 10;
   info.algebra = Algebra::sum;
   info.summary =
-      "summed Count Sketches find the largest values of the sum, a second round sends them; "
-      "momentum is inside";
+      "summed Count Sketches find the largest values of the sum, a second round sends them";
   info.paper = "Ivkin et al. 2019, Communication-efficient Distributed SGD with Sketching";
   info.momentum_inside = true;
   info.options = {
@@ -237,8 +236,8 @@ MethodInfo sketch_info() {
                          "elements that the sketch proposes, as multiple of k"),
       OptionInfo::number("nominees", 0.9, 0, 1000,
                          "elements that one rank proposes, another in each step, as multiple of k"),
-      OptionInfo::number("momentum", 0.9, 0, 0.9999,
-                         "inside the method; 0: leave it to the optimizer"),
+      OptionInfo::number("momentum", 0, 0, 0.9999,
+                         "inside the method, as in the paper; 0: leave it to the optimizer"),
       OptionInfo::choice("cells", "f16", {"f32", "f16"}, "the sketch on the wire"),
       OptionInfo::choice("values", "i16", {"f32", "i16"},
                          "the second round on the wire; i16: as multiples of a shared quantum"),

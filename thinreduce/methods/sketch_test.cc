@@ -178,7 +178,7 @@ TEST(Sketch, FindsWhatNoLocalTopKHolds) {
     const auto mean = ranks.mean(gradients);
     return std::ranges::count_if(shared, [&](auto i) { return mean[i] == 0.5f; });
   };
-  for (const char* more : {"", ",cells=f32", ",travel=root", ",momentum=0"}) {
+  for (const char* more : {"", ",cells=f32", ",travel=root", ",momentum=0.9"}) {
     EXPECT_EQ(found(std::string("sketch:k=30,candidates=10,columns=512") + more), 30) << more;
   }
   EXPECT_EQ(found("topk:density=0.0015"), 0);
@@ -421,8 +421,8 @@ TEST(Sketch, OptionsAreChecked) {
         "sketch:travel=mail", "sketch:candidates=0", "sketch:nominees=-1", "sketch:density=auto"}) {
     EXPECT_THROW((void)Spec::parse(spec), Error) << spec;
   }
-  EXPECT_TRUE(Spec::parse("sketch").momentum_inside());
-  EXPECT_FALSE(Spec::parse("sketch:momentum=0").momentum_inside());
+  EXPECT_TRUE(Spec::parse("sketch:momentum=0.9").momentum_inside());
+  EXPECT_FALSE(Spec::parse("sketch").momentum_inside());
   EXPECT_FALSE(Spec::parse("powersgd").momentum_inside());
 }
 

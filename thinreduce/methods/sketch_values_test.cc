@@ -122,7 +122,7 @@ TEST(SketchValues, ManyRanksUseFloats) {
 
 // Saved after some steps and loaded into new methods, the rest has the same bits.
 TEST(SketchValues, ResumeToTheSameBits) {
-  for (const char* spec : {"sketch:k=50", "sketch:k=50,momentum=0,travel=root"}) {
+  for (const char* spec : {"sketch:k=50,momentum=0.9", "sketch:k=50,travel=root"}) {
     TestWorld ranks(3, spec, 5003);
     TestWorld resumed(3, spec, 5003);
     for (unsigned step = 0; step < 6; ++step) {

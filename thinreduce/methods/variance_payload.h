@@ -48,8 +48,16 @@ struct VarianceTensor {
   std::size_t offset = 0;
   std::size_t elements = 0;
 };
-// In the paper's words an index has 28 bits.
-inline constexpr std::size_t kMostWordElements = std::size_t{1} << 28U;
+// In the paper's words an index has 28 bits, a value the other four.
+inline constexpr std::uint32_t kWordIndexBits = 28;
+inline constexpr std::uint32_t kWordIndexMask = (1U << kWordIndexBits) - 1;
+inline constexpr std::size_t kMostWordElements = std::size_t{1} << kWordIndexBits;
+// At the start of a payload, for each tensor: count, exponent and low bits.
+inline constexpr std::size_t kVariancePartBytes = 8;
+// What the values beside compact places take.
+[[nodiscard]] std::size_t compact_value_bytes(VarianceFormat::Values values, std::size_t count);
+// Low bits of a gap's Rice code: the gaps' mean is between 2^low and 2^(low + 1).
+[[nodiscard]] unsigned gap_low_bits(std::size_t elements, std::size_t count);
 
 // What a rank sends: the tensors' elements one after the other, indices ascending.
 struct VarianceSent {
@@ -73,9 +81,11 @@ class VariancePayload {
   [[nodiscard]] std::size_t limit() const;
   // Replaces `payload`; nothing sent makes an empty one.
   void write(const VarianceSent& sent, std::vector<std::byte>& payload) const;
-  // Adds share * value for every value in a payload of `rank`. Throws Error{bad_frame} when
-  // anything in it is wrong; part of the values may then have been added.
-  void add(std::span<const std::byte> payload, int rank, float share, std::span<float> sum) const;
+  // Replaces the compressed tensors of `sum` by the sum over the ranks' payloads, added in rank
+  // order, of share * value. Throws Error{bad_frame} that names the rank when anything in a payload
+  // is wrong; part of the values may then have been added.
+  void add_up(std::span<const std::span<const std::byte>> payloads, float share,
+              std::span<float> sum) const;
 
  private:
   VarianceFormat format_;

@@ -105,6 +105,13 @@ std::vector<VarianceFormat> formats() {
   return all;
 }
 
+// What the ranks send when only `rank` has something to say.
+std::vector<std::span<const std::byte>> one_rank(std::span<const std::byte> payload, int rank = 0) {
+  std::vector<std::span<const std::byte>> payloads(static_cast<std::size_t>(rank) + 1);
+  payloads.back() = payload;
+  return payloads;
+}
+
 TEST(VariancePayload, AddsWhatWasWrittenInEveryForm) {
   for (const VarianceFormat& format : formats()) {
     const VariancePayload codec(format, kTensors);
@@ -114,9 +121,16 @@ TEST(VariancePayload, AddsWhatWasWrittenInEveryForm) {
       std::vector<std::byte> payload(3);
       codec.write(sent, payload);
       EXPECT_LE(payload.size(), codec.limit());
+      // What was there is replaced in the tensors and stays elsewhere.
       std::vector<float> sum(kElements, 1.0F);
-      codec.add(payload, 0, 0.5F, sum);
-      for (std::size_t i = 0; i < kElements; ++i) ASSERT_EQ(sum[i], 1.0F + truth[i] * 0.5F) << i;
+      std::vector<float> expected(kElements, 1.0F);
+      for (const VarianceTensor& tensor : kTensors) {
+        for (std::size_t i = tensor.offset; i < tensor.offset + tensor.elements; ++i) {
+          expected[i] = truth[i] * 0.5F;
+        }
+      }
+      codec.add_up(one_rank(payload), 0.5F, sum);
+      ASSERT_EQ(sum, expected);
     }
   }
 }
@@ -130,8 +144,27 @@ TEST(VariancePayload, NothingToSendIsEmpty) {
     codec.write(sent, payload);
     EXPECT_TRUE(payload.empty());
     std::vector<float> sum(kElements);
-    codec.add(payload, 0, 1, sum);
+    codec.add_up(one_rank(payload), 1, sum);
     EXPECT_EQ(sum, std::vector<float>(kElements));
+  }
+}
+
+// Float addition depends on the order: every element adds its ranks in theirs, whatever run it is
+// in.
+TEST(VariancePayload, RanksAreAddedInTheirOrder) {
+  for (const VarianceFormat& format : formats()) {
+    const VariancePayload codec(format, kTensors);
+    std::vector<std::vector<std::byte>> bytes;
+    std::vector<float> expected(kElements, 0.0F);
+    for (const double chance : {0.3, 0.0, 0.002, 1.0, 0.05}) {
+      std::vector<float> truth;
+      codec.write(random_sent(format, chance, truth), bytes.emplace_back());
+      for (std::size_t i = 0; i < kElements; ++i) expected[i] += truth[i] * 0.2F;
+    }
+    EXPECT_TRUE(bytes[1].empty());
+    std::vector<float> sum(kElements);
+    codec.add_up({{bytes[0], bytes[1], bytes[2], bytes[3], bytes[4]}}, 0.2F, sum);
+    ASSERT_EQ(sum, expected);
   }
 }
 
@@ -190,7 +223,7 @@ TEST(VariancePayload, MutatedPayloadsAreRefusedOrHarmless) {
       if (random() % 4 == 0) bad.resize(random() % (bad.size() + 20));
       std::fill(sum.begin(), sum.end(), 0.0F);
       try {
-        codec.add(bad, 3, 1.0F, sum);
+        codec.add_up(one_rank(bad, 3), 1.0F, sum);
       } catch (const Error& error) {
         ++refused;
         ASSERT_EQ(error.code(), ErrorCode::bad_frame);
@@ -212,7 +245,7 @@ TEST(VariancePayload, ASumThatOverflowedIsToldToAll) {
     codec.write(sent, payload);
     std::vector<float> sum(kElements);
     try {
-      codec.add(payload, 6, 1, sum);
+      codec.add_up(one_rank(payload, 6), 1, sum);
       ADD_FAILURE() << "accepted";
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find("rank 6"), std::string::npos);
