@@ -46,9 +46,9 @@ SETTINGS = (
     Setting("topk", "topk", "both", note="1 % of the values, error feedback"),
     Setting(
         "sketch-10x",
-        "sketch:momentum=0,density=0.065,least=64000",
+        "sketch:density=0.065,least=64000",
         "default",
-        note="twice the bytes, more of them for the convolutions, momentum left to the optimizer",
+        note="twice the bytes, more of them for the convolutions",
     ),
     Setting("powersgd", "powersgd", "default", note="rank 4"),
     Setting(
@@ -65,9 +65,9 @@ SETTINGS = (
     Setting("terngrad", "terngrad", "both", note="clipped at 2.5 σ"),
     Setting(
         "sketch-paper",
-        "sketch:nominees=0,density=0.0125,candidates=2,values=f32",
+        "sketch:nominees=0,density=0.0125,candidates=2,values=f32,momentum=0.9",
         "paper",
-        note="all candidates from the sketch",
+        note="all candidates from the sketch, momentum inside",
     ),
 )
 
@@ -83,7 +83,7 @@ RATE_DISTORTION = {
     "ndqsg": [f"ndqsg:levels={a},nested={b}" for a, b in ((3, 1), (9, 3), (15, 5), (31, 1))],
     "qsgd": [f"qsgd:bits={b}" for b in (2, 3, 4, 6, 8)],
     "terngrad": ["terngrad:bucket=512", "terngrad"],
-    "sketch": [f"sketch:momentum=0,density={d}" for d in (0.02, 0.06, 0.2)],
+    "sketch": [f"sketch:density={d}" for d in (0.02, 0.06, 0.2)],
     "variance": [f"variance:alpha={a}" for a in (1, 1.5, 2, 3)],
     "powersgd": [f"powersgd:rank={r}" for r in (1, 2, 4, 8, 16, 32)],
 }

@@ -109,9 +109,9 @@ class State:
     all ranks. ``link`` simulates a slow network ("1gbit,2ms"); ``interface`` chooses a real one.
     ``timeout`` is the longest silence of a peer in seconds.
 
-    Methods with momentum inside (``sketch:momentum=0.9``) want ``optimizer``, to check that it has no momentum of
-    its own, or ``momentum_inside_ok=True`` from a caller who takes care. ``second_moment`` feeds
-    the variance method. The connection is made in the first step, or by :meth:`connect`.
+    Methods with momentum inside (``sketch:momentum=0.9``) want ``optimizer``, to check that it has
+    no momentum of its own, or ``momentum_inside_ok=True`` from a caller who takes care.
+    ``second_moment`` feeds the variance method. The connection is made in the first step, or by :meth:`connect`.
     """
 
     def __init__(

@@ -24,7 +24,6 @@ struct VarianceOptions {
   kernels::DelayRule rule;
   VarianceFormat format;
   bool keep = true;  // what rounding leaves of a sum that was sent
-  double cut = 0;    // share of a tensor's values that may be above 2^E
 
   explicit VarianceOptions(const Options& options) {
     rule.alpha = static_cast<float>(options.number("alpha"));
@@ -32,8 +31,6 @@ struct VarianceOptions {
     rule.tau = static_cast<float>(options.number("tau"));
     rule.share = 1.0F / static_cast<float>(options.integer("micro"));
     keep = options.text("residual") == "keep";
-    // What is cut off and not kept would be lost.
-    cut = keep ? options.number("cut") : 0;
     format.tau = rule.tau;
     format.values = options.text("values") == "f32" ? Values::whole : Values::nibble;
     if (rule.tau > 0) format.values = Values::sign;
@@ -160,31 +157,11 @@ class Variance final : public Method {
     }
   }
 
-  // Of 2^E, which a tensor's values are related to: the largest one's, or less if few are above.
-  // Eight powers of two reach further down then, and what is above is sent in pieces.
-  [[nodiscard]] std::uint32_t common_exponent(std::span<const float> values) const {
-    float most = 0;
-    for (const float value : values) most = std::max(most, std::abs(value));
-    const std::uint32_t largest = exponent_of(most);
-    if (options_.cut == 0 || options_.format.values != Values::nibble || largest > kMostExponent) {
-      return largest;
-    }
-    std::array<std::uint32_t, kMostExponent + 1> counts{};
-    for (const float value : values) ++counts[exponent_of(value)];
-    const auto allowed =
-        static_cast<std::uint64_t>(options_.cut * static_cast<double>(values.size()));
-    constexpr std::uint32_t kLeast = 8;  // all powers down to 2^(E-7) are normal numbers
-    std::uint32_t exponent = largest;
-    for (std::uint64_t above = 0; exponent > kLeast; --exponent) {
-      above += counts[exponent];
-      if (above > allowed) break;
-    }
-    return exponent;
-  }
-
   // The values of one tensor's unambiguous elements, [begin, end) of all.
   void encode(std::size_t begin, std::size_t end) {
-    const std::uint32_t exponent = common_exponent({values_.data() + begin, end - begin});
+    float most = 0;
+    for (std::size_t i = begin; i < end; ++i) most = std::max(most, std::abs(values_[i]));
+    const std::uint32_t exponent = exponent_of(most);
     const std::size_t before = sent_.indices.size();
     const auto send = [&](std::size_t i) { sent_.indices.push_back(indices_[i]); };
     sent_.indices.reserve(before + (end - begin));
@@ -298,9 +275,6 @@ MethodInfo variance_info() {
                          "a sign and a power of two, or the sum itself"),
       OptionInfo::choice("residual", "keep", {"keep", "drop"},
                          "what rounding to 4 bits leaves is kept for later, or lost"),
-      OptionInfo::number("cut", 0.01, 0, 0.5,
-                         "share of a tensor's values that are sent in pieces so that smaller ones "
-                         "can be sent at all; residual=keep only"),
       OptionInfo::choice("index", "compact", {"28bit", "compact"},
                          "words of 28 bits index and 4 bits value, or gaps in as few bits as they "
                          "need"),

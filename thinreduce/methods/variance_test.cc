@@ -19,11 +19,9 @@ struct PlainOptions {
   bool whole = false;
   bool keep = true;
   float tau = 0;
-  double cut = 0.01;
 };
 
-// The algorithm as the paper's box has it, element by element; with `cut`, what a few of the
-// largest sums are above is what the others are compared with.
+// The algorithm as the paper's box has it, element by element.
 class PlainRank {
  public:
   PlainRank(const PlainOptions& options, std::vector<VarianceTensor> tensors, std::size_t elements)
@@ -34,21 +32,17 @@ class PlainRank {
     std::vector<float> sent(r.size());
     for (const VarianceTensor& tensor : tensors_) {
       std::vector<std::size_t> clear;
-      std::vector<float> sizes;
+      float most = 0;
       for (std::size_t i = tensor.offset; i < tensor.offset + tensor.elements; ++i) {
         r[i] += gradient[i];
         v[i] += moment[i];
         if (r[i] * r[i] > options_.alpha * v[i] && std::abs(r[i]) > options_.tau) {
           clear.push_back(i);
-          sizes.push_back(std::abs(r[i]));
+          most = std::max(most, std::abs(r[i]));
         } else {
           v[i] *= options_.zeta;
         }
       }
-      if (clear.empty()) continue;
-      std::ranges::sort(sizes, std::greater<>());
-      const double few = options_.keep ? options_.cut * static_cast<double>(sizes.size()) : 0;
-      const float most = sizes[static_cast<std::size_t>(few)];
       const float top = most > 0 ? std::exp2(std::floor(std::log2(most))) : 0;
       for (const std::size_t i : clear) send(i, top, sent);
     }
@@ -95,8 +89,6 @@ TEST(Variance, EqualsThePlainAlgorithm) {
   };
   const Case cases[] = {
       {"variance", {}},
-      {"variance:cut=0", {.cut = 0}},
-      {"variance:cut=0.3,index=28bit", {.cut = 0.3}},
       {"variance:alpha=1,zeta=0.9,index=28bit", {.alpha = 1, .zeta = 0.9F}},
       {"variance:residual=drop", {.keep = false}},
       {"variance:alpha=2,values=f32", {.alpha = 2, .whole = true}},
@@ -156,28 +148,6 @@ TEST(Variance, TensorsAreCodedApart) {
             50);
   EXPECT_EQ(ranks.statistics[0].at("ambiguous"), 0);
   EXPECT_NEAR(ranks.statistics[0].at("sent") + ranks.statistics[0].at("too_small"), 1, 1e-12);
-}
-
-// A sum that towers above all others keeps none of them from being sent, and arrives in pieces.
-TEST(Variance, ALargeSumIsCutSoThatSmallOnesAreSent) {
-  std::vector<float> gradient(200, 0x1p-10F);
-  gradient[7] = 1.0F;
-  const auto sent_at_first = [&](const std::string& spec) {
-    TestWorld rank(1, spec, gradient.size());
-    rank.second_moments = {std::vector<float>(gradient.size(), 0.0F)};
-    std::vector<float> total = rank.mean({gradient});
-    const auto sent = std::ranges::count_if(total, [](float x) { return x != 0; });
-    const std::vector<float> nothing(gradient.size(), 0.0F);
-    for (int step = 0; step < 1100; ++step) {
-      const auto more = rank.mean({nothing});
-      for (std::size_t i = 0; i < total.size(); ++i) total[i] += more[i];
-    }
-    EXPECT_EQ(total[7], 1.0F) << spec;
-    return sent;
-  };
-  EXPECT_EQ(sent_at_first("variance:cut=0"), 1);
-  EXPECT_EQ(sent_at_first("variance:cut=0.01"), 200);
-  EXPECT_EQ(sent_at_first("variance:cut=0.01,residual=drop"), 1);  // nothing may be cut off
 }
 
 // On one fresh batch of B samples the rule r^2 > alpha v is the t-test of "the mean is 0" with
