@@ -81,13 +81,14 @@ int run(int argc, char** argv) {
   codec_command->add_option("--floats", codec.floats, "size of the gradient")
       ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 32U));
   codec_command->add_option("--steps", codec.steps, "timed steps")->check(CLI::Range(1, 10000));
+  add_warmup_option(*codec_command, codec.warmup);
   codec_command
       ->add_option("--gradients", codec.gradients,
                    "gradients that `train --save-gradients` recorded, instead of synthetic ones")
       ->type_name("DIR")
       ->excludes("--floats")
-      ->excludes("--steps");
-  add_warmup_option(*codec_command, codec.warmup);
+      ->excludes("--steps")
+      ->excludes("--warmup");
   codec_command->add_flag("--json", codec.json, "as JSON, for scripts");
 
   BenchReduceOptions reduce;

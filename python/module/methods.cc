@@ -30,7 +30,7 @@ py::dict describe(const MethodInfo& info) {
   result["algebra"] = to_string(info.algebra);
   result["summary"] = info.summary;
   result["paper"] = info.paper;
-  result["momentum_inside"] = info.momentum_inside;
+  result["has_momentum"] = info.has_momentum;
   result["options"] = options;
   return result;
 }

@@ -316,13 +316,5 @@ void Session::load_bytes(std::span<const std::byte> bytes) {
 void Session::abandon(const std::string& reason) {
   worker_->abandon(reason);
 }
-const Transport& Session::transport() const {
-  return worker_->transport();
-}
-
-bool Session::native_sum(std::span<float> values) {
-  worker_->drain();
-  return worker_->transport().native_sum(values);
-}
 
 }  // namespace thinreduce

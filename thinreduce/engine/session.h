@@ -108,11 +108,6 @@ class Session {
   // MPI only between steps, because one thread at a time may use MPI.
   void abandon(const std::string& reason);
 
-  // The transport's counters, for tests and benchmarks. Only between steps.
-  [[nodiscard]] const Transport& transport() const;
-  // Runs the backend's own all-reduce on the worker's thread; false when there is none.
-  bool native_sum(std::span<float> values);
-
  private:
   class Worker;
   std::unique_ptr<Worker> worker_;

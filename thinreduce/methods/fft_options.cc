@@ -53,6 +53,11 @@ FftOptions read_fft_options(const Options& given) {
   options.schedule.end = given.number("theta_end");
   options.schedule.steps = static_cast<std::uint64_t>(given.integer("steps"));
   if (given.text("theta") == "auto") {
+    if (given.text("schedule") != "constant") {
+      throw Error(ErrorCode::bad_spec,
+                  "fft: theta=auto finds theta in every step, so there is no "
+                  "schedule; give a number for theta, or no schedule");
+    }
     options.control.emplace(options.schedule.start, given.number("energy"));
   } else {
     options.schedule.start = given.number("theta");

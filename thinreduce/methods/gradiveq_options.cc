@@ -91,10 +91,14 @@ MethodInfo gradiveq_info() {
               "off"),
       OptionInfo::on_off("feedback", true, "keep what is lost and send it later; off: forget it"),
   };
+  info.check = [](const Options& options) { (void)gradiveq_settings(options); };
   info.make = [](const Options& options, const MethodSetup& setup) {
     return make_gradiveq(gradiveq_settings(options), setup);
   };
   info.composes_with = {"qsgd", "dqsg"};
+  info.check_composed = [](const Options& options, const InnerMethod& inner) {
+    (void)projection_quantizer(inner, options.on("feedback"));
+  };
   info.make_composed = [](const Options& options, const InnerMethod& inner,
                           const MethodSetup& setup) {
     auto settings = gradiveq_settings(options);

@@ -278,21 +278,24 @@ MethodInfo ndqsg_info() {
       OptionInfo::on_off("feedback", false, "keep the error and add it to the next gradient"),
   };
   info.options[2].choices = {"auto"};
-  info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
-    const auto levels = static_cast<std::uint32_t>(options.integer("levels"));
-    const auto nested = static_cast<std::uint32_t>(options.integer("nested"));
+  info.check = [](const Options& options) {
+    const long long levels = options.integer("levels");
+    const long long nested = options.integer("nested");
     if (levels % nested != 0 || levels == nested) {
       throw Error(
           ErrorCode::bad_spec,
           fmt::format("ndqsg: levels is a multiple of nested, twice or more; {} is none of {}",
                       levels, nested));
     }
+  };
+  info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
+    const auto levels = static_cast<std::uint32_t>(options.integer("levels"));
     check_quantizer("ndqsg", setup, levels);
     NdqsgOptions settings;
     settings.grid = {.elements = setup.layout.elements,
                      .block = static_cast<std::size_t>(options.integer("bucket")),
                      .most = levels};
-    settings.ratio = levels / nested;
+    settings.ratio = levels / static_cast<std::uint32_t>(options.integer("nested"));
     settings.side.most_failures = options.number("failures");
     if (options.text("alpha") == "auto") {
       settings.side.learns_alpha = true;

@@ -157,6 +157,7 @@ Spec Spec::parse(std::string_view text) {
   const auto outer = text.substr(0, plus);
   spec.info = &find_method(outer.substr(0, outer.find(':')));
   spec.options = parse_options(*spec.info, outer);
+  spec.info->check(spec.options);
   if (plus == std::string_view::npos) return spec;
 
   const auto rest = text.substr(plus + 1);
@@ -176,6 +177,8 @@ Spec Spec::parse(std::string_view text) {
                        fmt::join(possible, ", ")));
   }
   spec.inner = InnerMethod{inner.name, parse_options(inner, rest)};
+  inner.check(spec.inner->options);
+  spec.info->check_composed(spec.options, *spec.inner);
   return spec;
 }
 
@@ -196,7 +199,7 @@ std::string Spec::full_text() const {
 }
 
 double Spec::momentum() const {
-  return info->momentum_inside ? options.number("momentum") : 0;
+  return info->has_momentum ? options.number("momentum") : 0;
 }
 
 std::unique_ptr<Method> Spec::make(const MethodSetup& setup) const {

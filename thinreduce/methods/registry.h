@@ -14,7 +14,8 @@ namespace thinreduce {
 // In the order in which people should meet them.
 [[nodiscard]] const std::vector<MethodInfo>& methods();
 
-// A spec that was checked: the methods exist, go together, and every value is in range.
+// A spec that was checked: the methods exist, go together, every value is in range, and no option
+// contradicts another.
 struct Spec {
   const MethodInfo* info = nullptr;
   Options options;

@@ -222,7 +222,7 @@ MethodInfo sketch_info() {
   info.summary =
       "summed Count Sketches find the largest values of the sum, a second round sends them";
   info.paper = "Ivkin et al. 2019, Communication-efficient Distributed SGD with Sketching";
-  info.momentum_inside = true;
+  info.has_momentum = true;
   info.options = {
       or_auto(
           OptionInfo::integer("k", 0, 1, 4294967295, "values applied a step; auto: by density")),
