@@ -6,6 +6,7 @@
 #include "python/module/bindings.h"
 #include "thinreduce/kernels/target.h"
 #include "thinreduce/methods/registry.h"
+#include "thinreduce/methods/spec.h"
 
 namespace thinreduce::python {
 

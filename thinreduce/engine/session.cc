@@ -15,7 +15,7 @@
 #include "thinreduce/engine/reducer.h"
 #include "thinreduce/engine/state_file.h"
 #include "thinreduce/error.h"
-#include "thinreduce/methods/registry.h"
+#include "thinreduce/methods/spec.h"
 
 namespace thinreduce {
 namespace {

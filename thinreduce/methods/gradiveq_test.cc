@@ -10,7 +10,7 @@
 #include "tests/gradiveq_world.h"
 #include "thinreduce/error.h"
 #include "thinreduce/methods/gradiveq_slicing.h"
-#include "thinreduce/methods/registry.h"
+#include "thinreduce/methods/spec.h"
 
 namespace thinreduce {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "thinreduce/collective/exchange.h"
 #include "thinreduce/methods/bucket.h"
-#include "thinreduce/methods/spec.h"
+#include "thinreduce/methods/options.h"
 
 namespace thinreduce {
 

@@ -5,6 +5,7 @@
 #include "tests/ranks.h"
 #include "thinreduce/error.h"
 #include "thinreduce/methods/registry.h"
+#include "thinreduce/methods/spec.h"
 
 namespace thinreduce {
 namespace {
