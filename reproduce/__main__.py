@@ -22,6 +22,9 @@ STEPS_PER_EPOCH = 50_000 // (32 * plan.RANKS)
 def reproduce(program: Program, out: Path, *, only_finished: bool) -> None:
     middle = max(int(program.epochs * STEPS_PER_EPOCH / 2), 1)
     settings = [one for one in plan.SETTINGS if program.finished(one) or not only_finished]
+    absent = [name for name in headlines.NEEDED if name not in {one.name for one in settings}]
+    if absent:
+        raise Failed(f"the page needs {', '.join(absent)} to be trained: run without --only-finished")
     parts = Progress(2 * len(settings) + 4)
     parts.begin("data")
     fetch(program)

@@ -114,7 +114,7 @@ def rate_distortion(program: Program, gradients: str) -> dict[str, list[Json]]:
     for family, specs in plan.RATE_DISTORTION.items():
         curves[family] = []
         for spec in specs:
-            found = program.bench(f"codec-{spec}", "codec", "--gradients", gradients, "--method", spec)
+            found = program.bench(f"codec-{spec}", spec, "codec", "--gradients", gradients)
             bits = 8 * found["wire_bytes"] / found["floats"]
             curves[family].append({"spec": spec, "bits": bits, "nmse": found["nmse"], "sum_nmse": found["sum_nmse"]})
     return curves
@@ -149,8 +149,8 @@ def scaling(program: Program) -> dict[str, list[Json]]:
         curves[method] = []
         for ranks in plan.SCALING_RANKS:
             found = program.bench(
-                f"scaling-{method}-{ranks}", "reduce", "--ranks", str(ranks), "--floats", str(plan.SCALING_FLOATS),
-                "--link", plan.SCALING_LINK, "--steps", "3", "--method", method,
+                f"scaling-{method}-{ranks}", method, "reduce", "--ranks", str(ranks),
+                "--floats", str(plan.SCALING_FLOATS), "--link", plan.SCALING_LINK, "--steps", "3",
             )  # fmt: skip
             payload = 4 * plan.SCALING_FLOATS / found["ratio"]
             expected, formula = formula_bytes(method, ranks, plan.SCALING_FLOATS, payload)

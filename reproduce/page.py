@@ -54,7 +54,7 @@ def results_table(rows: list[Row]) -> str:
 
 
 def short_table(rows: list[Row]) -> str:
-    """For the README: our defaults only."""
+    """For the README: what we would use, not the papers' settings."""
     header = ["method", "accuracy", "against fp32", "smaller", *(f"a step at {link}" for link in plan.LINKS)]
     lines = []
     for row in rows:
@@ -86,7 +86,8 @@ def stages_table(rows: list[Row], link: str) -> str:
 
 
 def settings_table(rows: list[Row]) -> str:
-    meaning = {"both": "the paper's, and our default", "paper": "the paper's", "default": "our default"}
+    meaning = {"both": "the paper's, and our default", "paper": "the paper's", "default": "our default",
+               "ours": "ours, not the default"}
     return table(
         ["setting", "spec", "optimizer", "whose", ""],
         [[one.name, f"`{one.spec}`", one.optimizer, meaning[one.kind], one.note] for one in (row.setting for row in rows)],
@@ -163,7 +164,7 @@ Written by `make reproduce` on {date.today().isoformat()}; {cpu()}, {os.cpu_coun
 All figures are of this one run: other machines have other times, other seeds differ by some tenths of a point in accuracy. What they mean, and why
 some are missed, is discussed in [results-notes.md](results-notes.md).
 
-**Set-up.** CIFAR-10, `{plan.MODEL}` ({plan.PARAMETERS:,} parameters: two convolutions and three linear layers, so that two cores train it in minutes and no method
+**Set-up.** CIFAR-10, `{plan.MODEL}` ({plan.PARAMETERS:,} parameters: two convolutions and three linear layers, so that two cores train it in minutes, and no method
 meets only the kind of layer that suits it), {plan.RANKS} ranks of 32 images, {extent.epochs:g} epochs ({steps} steps), seed {plan.SEED}, one-cycle learning rate up to 0.05 with momentum 0.9, or Adam;
 random crops and flips. Every setting sees the same images in the same order; {same}.
 
@@ -192,7 +193,7 @@ reaches it, times the time of a step over the link. *smaller*: bytes of the grad
 ## Where a step's time goes
 
 Milliseconds of a compressed step. *compute* and *exposed* (what the step waited for the exchange after backward) add up to the step; *encode*, *wire*, *decode* and *wait* are the engine's,
-mostly hidden behind backward, and with four ranks on two cores each of them also waits for a core.
+mostly hidden behind backward, and where there are fewer cores than ranks each of them also waits for a core.
 
 Link {plan.LINKS[0]}:
 
@@ -220,8 +221,8 @@ noise averages out. `sketch`, `powersgd` and `variance` (dotted) always keep wha
 
 ## More ranks
 
-`thinreduce bench reduce --ranks N --floats {plan.SCALING_FLOATS} --link {plan.SCALING_LINK} --method METHOD`: synthetic gradients, N threads on two cores (so with 16 ranks, a rank has an eighth of a core: what
-encodes slowly suffers here more than on 16 machines). *MB*: sent by a rank. *formula*: of [methods.md](methods.md); where the size depends on the data the measured payload stands in it.
+`thinreduce bench reduce --ranks N --floats {plan.SCALING_FLOATS} --link {plan.SCALING_LINK} --steps 3 --method METHOD`: synthetic gradients, N threads on {os.cpu_count()} cores (what encodes slowly
+suffers here more than on N machines). *MB*: sent by a rank. *formula*: of [methods.md](methods.md); where the size depends on the data the measured payload stands in it.
 
 {scaling_table(found.scaling)}
 

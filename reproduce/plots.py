@@ -80,7 +80,7 @@ def accuracy_and_ratio(rows: list[Row], path: Path) -> None:
         chart.annotate(row.setting.name, (row.ratio, row.points), (4, 4), textcoords="offset points", fontsize=7)
     chart.axhline(0, color="black", linewidth=1)
     chart.set(xscale="log", xlabel="gradient bytes / payload bytes", ylabel="points of accuracy against fp32")
-    chart.set_title("filled: our default; open: the paper's setting", fontsize=9)
+    chart.set_title("filled: ours; open: the paper's setting", fontsize=9)
     save(figure, path)
 
 

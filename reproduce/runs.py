@@ -1,4 +1,7 @@
-"""Runs the program, step by step: what is done stays done, so that a stopped reproduction goes on where it was."""
+"""Runs the program, step by step: what is done stays done, so that a stopped reproduction goes on where it was.
+
+What was asked for is kept beside what was found, with every option spelled out: where a default or the plan has
+changed since, it is done again. A change of the program that changes no option needs `--again`."""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +56,17 @@ class Program:
         self.folder = folder
         self.epochs = epochs
         folder.mkdir(parents=True, exist_ok=True)
+        self.methods = {one["name"]: one for one in json.loads(self.call("methods", "--json"))}
+
+    def full_spec(self, spec: str) -> str:
+        """The spec with every option spelled out."""
+        parts = []
+        for part in spec.split("+"):
+            name, _, given = part.partition(":")
+            options = {option["name"]: option["default"] for option in self.methods[name]["options"]}
+            options.update(pair.split("=") for pair in given.split(",") if pair)
+            parts.append(name + ":" + ",".join(f"{key}={value}" for key, value in options.items()))
+        return "+".join(parts)
 
     def call(self, *arguments: str, stopped_ok: bool = False) -> str:
         command = [str(self.program), *arguments]
@@ -60,15 +75,18 @@ class Program:
             raise Failed(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.strip()[-500:]}")
         return done.stdout
 
-    def kept(self, name: str, make: Any) -> Any:
-        """What `make` gives as JSON, from the folder if it is there already."""
+    def kept(self, name: str, asked: str, make: Callable[[], Any]) -> Any:
+        """What `make` gives as JSON, from the folder if it is there already for the same question."""
         path = self.folder / f"{name}.json"
-        if not path.exists():
-            found = make()
-            part = path.with_suffix(".part")
-            part.write_text(json.dumps(found, indent=1))
-            part.rename(path)
-        return json.loads(path.read_text())
+        if path.exists():
+            before = json.loads(path.read_text())
+            if before["asked"] == asked:
+                return before["found"]
+        found = make()
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps({"asked": asked, "found": found}, indent=1))
+        part.rename(path)
+        return found
 
     # Training: to the middle, where a copy is kept, then to the end. From the copies, later and one after the other,
     # comes the time of a step over each link.
@@ -84,9 +102,32 @@ class Program:
     def middle_folder(self, setting: Setting) -> Path:
         return self.folder / "middle" / setting.name
 
+    def asked(self, setting: Setting) -> str:
+        """What a training depends on."""
+        arguments = " ".join(self.training_arguments(setting))
+        return arguments.replace(setting.spec, self.full_spec(setting.spec), 1)
+
+    def training_arguments(self, setting: Setting) -> list[str]:
+        rate = ["--learning-rate", str(setting.learning_rate)] if setting.learning_rate else []
+        return [
+            "--method", setting.spec, "--data", plan.DATA, "--model", plan.MODEL, "--ranks", str(plan.RANKS),
+            "--epochs", str(self.epochs), "--seed", str(plan.SEED), "--optimizer", setting.optimizer, *rate,
+            "--evaluate-every", "50",
+        ]  # fmt: skip
+
     def train(self, setting: Setting, middle: int) -> None:
         if self.finished(setting):
             return
+        key = self.folder / "train" / f"{setting.name}.asked"
+        if not key.exists() or key.read_text() != self.asked(setting):
+            for folder in (self.run_folder(setting), self.middle_folder(setting)):
+                shutil.rmtree(folder, ignore_errors=True)
+            for timed in self.folder.glob(f"steps-{setting.name}-*bit.json"):
+                timed.unlink()
+            if setting == plan.SETTINGS[0]:
+                (self.folder / "gradients.done").unlink(missing_ok=True)
+            key.parent.mkdir(exist_ok=True)
+            key.write_text(self.asked(setting))
         copy = self.middle_folder(setting)
         if not copy.exists():
             self.train_to(setting, middle)
@@ -107,17 +148,19 @@ class Program:
             self.call("train", "--resume", str(run), *stop, stopped_ok=bool(stop))
         else:
             self.call(
-                "train", "--data", plan.DATA, "--model", plan.MODEL, "--ranks", str(plan.RANKS),
-                "--epochs", str(self.epochs), "--seed", str(plan.SEED), "--optimizer", setting.optimizer,
-                "--method", setting.spec, "--evaluate-every", "50", "--out", str(run), "--overwrite",
-                *stop, stopped_ok=bool(stop),
+                "train", *self.training_arguments(setting), "--out", str(run), "--overwrite", *stop,
+                stopped_ok=bool(stop),
             )  # fmt: skip
         if stop and self.steps_done(run) < stop_after:
             raise Failed(f"{run}: stopped at step {self.steps_done(run)} instead of {stop_after}")
 
     def finished(self, setting: Setting) -> bool:
+        """Trained to the end, with what is asked for now."""
         summary = self.run_folder(setting) / "summary.json"
-        return summary.exists() and json.loads(summary.read_text())["status"] == "finished"
+        key = self.folder / "train" / f"{setting.name}.asked"
+        if not summary.exists() or not key.exists() or key.read_text() != self.asked(setting):
+            return False
+        return json.loads(summary.read_text())["status"] == "finished"
 
     def time_steps(self, setting: Setting, link: str, steps: int) -> list[Json]:
         """Steps from the middle of the training over `link`, from a copy of the run."""
@@ -138,7 +181,7 @@ class Program:
                 raise Failed(f"{setting.name} over {link}: {len(lines)} steps timed instead of {steps}")
             return lines
 
-        return self.kept(f"steps-{setting.name}-{link}", measure)
+        return self.kept(f"steps-{setting.name}-{link}", f"{steps} steps, {self.asked(setting)}", measure)
 
     def record_gradients(self, setting: Setting, steps: int) -> Path:
         """Every rank's gradients of so many steps from the middle of the training."""
@@ -161,14 +204,17 @@ class Program:
 
     # Benches.
 
-    def bench(self, name: str, *arguments: str) -> Json:
-        """`thinreduce bench ARGUMENTS --json` for one method."""
+    def bench(self, name: str, spec: str, *arguments: str) -> Json:
+        """`thinreduce bench ARGUMENTS --method SPEC --json`."""
 
         def measure() -> Json:
-            found = json.loads(self.call("bench", *arguments, "--json"))
+            found = json.loads(self.call("bench", *arguments, "--method", spec, "--json"))
             return found[0] if isinstance(found, list) else found
 
-        return self.kept(name, measure)
+        asked = f"bench {' '.join(arguments)} --method {self.full_spec(spec)}"
+        if "--gradients" in arguments:
+            asked += f", recorded from {self.asked(plan.SETTINGS[0])}"
+        return self.kept(name, asked, measure)
 
 
 def fetch(program: Program) -> None:

@@ -20,9 +20,10 @@ LINKS = ("100mbit", "1gbit")
 class Setting:
     name: str  # also its folder
     spec: str
-    kind: str  # "paper", "default", or "both" where the default is the paper's setting
+    kind: str  # "paper", "default", "both" where the default is the paper's setting, or "ours": options set for this
     optimizer: str = "sgd"
     note: str = ""
+    learning_rate: float | None = None  # None: what the program takes for the network
 
     @property
     def method(self) -> str:
@@ -47,7 +48,7 @@ SETTINGS = (
     Setting(
         "sketch-10x",
         "sketch:density=0.065,least=64000",
-        "default",
+        "ours",
         note="twice the bytes, more of them for the convolutions",
     ),
     Setting("powersgd", "powersgd", "default", note="rank 4"),

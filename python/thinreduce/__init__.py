@@ -31,7 +31,7 @@ from .errors import (
     Timeout,
     Unavailable,
 )
-from .methods import Method, Option, methods, simd_target, spec_text
+from .methods import Method, Option, methods, simd_target, spec_momentum, spec_text
 from .sketch import CountSketch
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ __all__ = [
     "BadFrame", "BadInput", "BadSpec", "BadState", "Comm", "CountSketch", "Encoded",
     "Error", "LostPeer", "Method", "Mismatch", "Option", "SecondMoment", "State", "Timeout",
     "Unavailable", "connect", "decode", "encode", "hook", "local", "methods", "redistribute",
-    "simd_target", "spec_text",
+    "simd_target", "spec_momentum", "spec_text",
 ]  # fmt: skip
 
 

@@ -48,6 +48,11 @@ def spec_text(spec: str) -> str:
     return _core.spec_text(spec)
 
 
+def spec_momentum(spec: str) -> float:
+    """The momentum inside what the spec hands back; 0: the optimizer's own is welcome."""
+    return _core.spec_momentum(spec)
+
+
 def simd_target() -> str:
     """The instruction set that the kernels run on."""
     return _core.simd_target()
