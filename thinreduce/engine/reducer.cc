@@ -22,8 +22,8 @@ namespace {
 // it.
 constexpr std::size_t kCheckFirstBytes = std::size_t{1024} * 1024;
 
-// Size, the bucket's own spec, and names, places and shapes of its tensors: what must be the same on
-// all ranks beside the settings. docs/wire-format.md has the text.
+// Size, the bucket's own spec, and names, places and shapes of its tensors: what must be the same
+// on all ranks beside the settings. docs/wire-format.md has the text.
 std::uint64_t hash_layout(const BucketLayout& layout) {
   std::string text = fmt::format("{}{}", layout.elements, layout.spec);
   for (const Tensor& tensor : layout.tensors) {
