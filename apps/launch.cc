@@ -14,6 +14,7 @@
 #include <map>
 #include <thread>
 
+#include "apps/program.h"
 #include "thinreduce/error.h"
 #include "thinreduce/transport/gloo.h"
 #include "thinreduce/transport/mpi.h"
@@ -159,9 +160,7 @@ int run_mpi(const LaunchOptions& options, const RankMain& rank_main) {
     const int world = options.ranks > 0 ? options.ranks : kDefaultRanks;
     std::vector<std::string> command{"mpirun", "--oversubscribe", "-n", std::to_string(world)};
     if (::geteuid() == 0) command.emplace_back("--allow-run-as-root");
-    std::vector<char> self(4096);
-    const auto length = ::readlink("/proc/self/exe", self.data(), self.size());
-    command.emplace_back(self.data(), static_cast<std::size_t>(std::max<ssize_t>(0, length)));
+    command.push_back(own_path());
     command.insert(command.end(), options.arguments.begin() + 1, options.arguments.end());
     execute(command[0], command);
     throw Error(ErrorCode::unavailable,

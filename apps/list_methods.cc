@@ -32,7 +32,7 @@ int list_methods(bool json) {
                                     {"summary", info.summary},
                                     {"paper", info.paper},
                                     {"composes_with", info.composes_with},
-                                    {"momentum_inside", info.momentum_inside},
+                                    {"has_momentum", info.has_momentum},
                                     {"options", nlohmann::ordered_json::array()}};
       for (const OptionInfo& option : info.options) {
         method["options"].push_back({{"name", option.name},
@@ -52,8 +52,8 @@ int list_methods(bool json) {
       fmt::print("    composes with: {}, as in {}+{}\n", fmt::join(info.composes_with, ", "),
                  info.name, info.composes_with.front());
     }
-    if (info.momentum_inside) {
-      fmt::print("    with its own momentum: the optimizer's must be 0 unless momentum=0 here\n");
+    if (info.has_momentum) {
+      fmt::print("    with momentum above 0 it brings its own: the optimizer's must then be 0\n");
     }
     for (const OptionInfo& option : info.options) {
       fmt::print("    {}={}  [{}] {}\n", option.name, option.default_value, allowed(option),

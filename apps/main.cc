@@ -1,4 +1,4 @@
-// The command line. Exit code 0: done; 1: a run failed; 2: wrong usage.
+// The command line. apps/program.h has the exit codes.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -7,14 +7,13 @@
 #include <cstring>
 
 #include "apps/commands.h"
+#include "apps/program.h"
 #include "thinreduce/error.h"
 #include "thinreduce/methods/registry.h"
+#include "thinreduce/methods/spec.h"
 
 namespace thinreduce::apps {
 namespace {
-
-constexpr int kFailed = 1;
-constexpr int kUsage = 2;
 
 // Specs as given, or every method's defaults; refuses what does not exist before anything starts.
 std::vector<std::string> checked_specs(std::vector<std::string> specs) {
@@ -36,9 +35,7 @@ void add_method_option(CLI::App& command, std::vector<std::string>& specs) {
 // Training needs libtorch, which takes longer to load than most commands run: it is a program of
 // its own beside this one. Returns only when that is not there.
 int run_trainer(int argc, char** argv) {
-  std::vector<char> self(4096);
-  const auto length = ::readlink("/proc/self/exe", self.data(), self.size());
-  const std::string own(self.data(), static_cast<std::size_t>(std::max<ssize_t>(0, length)));
+  const std::string own = own_path();
   const std::string program = own.substr(0, own.rfind('/') + 1) + "thinreduce-train";
   std::vector<char*> arguments(argv + 1, argv + argc);
   arguments.push_back(nullptr);
@@ -81,13 +78,14 @@ int run(int argc, char** argv) {
   codec_command->add_option("--floats", codec.floats, "size of the gradient")
       ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 32U));
   codec_command->add_option("--steps", codec.steps, "timed steps")->check(CLI::Range(1, 10000));
+  add_warmup_option(*codec_command, codec.warmup);
   codec_command
       ->add_option("--gradients", codec.gradients,
                    "gradients that `train --save-gradients` recorded, instead of synthetic ones")
       ->type_name("DIR")
       ->excludes("--floats")
-      ->excludes("--steps");
-  add_warmup_option(*codec_command, codec.warmup);
+      ->excludes("--steps")
+      ->excludes("--warmup");
   codec_command->add_flag("--json", codec.json, "as JSON, for scripts");
 
   BenchReduceOptions reduce;
@@ -151,15 +149,5 @@ int run(int argc, char** argv) {
 }  // namespace thinreduce::apps
 
 int main(int argc, char** argv) {
-  using namespace thinreduce;
-  try {
-    return apps::run(argc, argv);
-  } catch (const Error& error) {
-    fmt::print(stderr, "thinreduce: {}\n", error.what());
-    const bool usage = error.code() == ErrorCode::bad_spec || error.code() == ErrorCode::bad_input;
-    return usage ? apps::kUsage : apps::kFailed;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "thinreduce: {}\n", error.what());
-    return apps::kFailed;
-  }
+  return thinreduce::apps::guarded([&] { return thinreduce::apps::run(argc, argv); });
 }

@@ -36,8 +36,6 @@ echo "LeNet on MNIST, 4 ranks x 32 images, $steps steps, link $link"
 } | awk 'NR == 1 {printf "%-10s %9s %9s %9s %9s\n", $1, $2, $3, $4, $5; next}
          {printf "%-10s %7.2f %% %9.1f %9.1f %8.1fx\n", $1, $2 * 100, $3, $4 / 1e6, $5}'
 
-if "$thinreduce" --help | grep -q '^  report'; then
-  echo
-  "$thinreduce" report "${summaries[@]}" -o "$out/report.html"
-  echo "report: $PWD/$out/report.html"
-fi
+echo
+"$thinreduce" report "${summaries[@]}" -o "$out/report.html"
+echo "report: $PWD/$out/report.html"

@@ -10,7 +10,7 @@
 #include <new>
 
 #include "tests/gradiveq_world.h"
-#include "thinreduce/methods/registry.h"
+#include "thinreduce/methods/spec.h"
 
 namespace {
 

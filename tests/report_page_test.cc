@@ -309,10 +309,9 @@ TEST(Report, RefusesWhatItCannotRead) {
   expect_refused(make_report({good}, {"-o", page, "--codec", folder / "none.json"}), 1,
                  "none.json");
   EXPECT_FALSE(fs::exists(page));
-  expect_refused(make_report({good}, {"-o", folder / "none" / "report.html"}), 1,
-                 "can't be written");
-  expect_refused(make_report({good}, {"-o", folder / "other"}), 1, "can't be written");
-  expect_refused(make_report({good}, {"-o", "/dev/full/report.html"}), 1, "can't be written");
+  expect_refused(make_report({good}, {"-o", folder / "none" / "report.html"}), 1, "can't create");
+  expect_refused(make_report({good}, {"-o", folder / "other"}), 1, "can't write");
+  expect_refused(make_report({good}, {"-o", "/dev/full/report.html"}), 1, "can't create");
 
   const fs::path damaged = write_run(folder / "damaged", {.steps = 20});
   std::string lines = read_file(damaged / "steps.jsonl");

@@ -20,7 +20,7 @@
 
 #include "thinreduce/error.h"
 #include "thinreduce/methods/archive.h"
-#include "thinreduce/methods/registry.h"
+#include "thinreduce/methods/spec.h"
 #include "thinreduce/transport/threads.h"
 
 namespace thinreduce {

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <mutex>
 
+#include "apps/program.h"
 #include "apps/terminal.h"
 #include "apps/train/bench_plain.h"
 #include "apps/train/bench_second_moment.h"
@@ -19,14 +20,11 @@
 namespace thinreduce::train {
 namespace {
 
-constexpr int kFailed = 1;
-constexpr int kUsage = 2;
-
 volatile std::sig_atomic_t stop_signals = 0;
 
 // The first asks the ranks to finish their step and save; the second means it.
 void on_signal(int /*signal*/) {
-  if (stop_signals != 0) ::_exit(kFailed);
+  if (stop_signals != 0) ::_exit(apps::kFailed);
   stop_signals = 1;
 }
 
@@ -158,7 +156,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kUsage;
+    return app.exit(error) == 0 ? 0 : apps::kUsage;
   }
   options.launch.link = Link::parse(arguments.link);
   options.launch.timeout = Seconds(arguments.timeout);
@@ -194,22 +192,12 @@ int run(int argc, char** argv) {
       print_summary(outcome.summary);
     }
   });
-  return code == 0 && outcome.interrupted ? kFailed : code;
+  return code == 0 && outcome.interrupted ? apps::kFailed : code;
 }
 
 }  // namespace
 }  // namespace thinreduce::train
 
 int main(int argc, char** argv) {
-  using namespace thinreduce;
-  try {
-    return train::run(argc, argv);
-  } catch (const Error& error) {
-    fmt::print(stderr, "thinreduce: {}\n", error.what());
-    const bool usage = error.code() == ErrorCode::bad_spec || error.code() == ErrorCode::bad_input;
-    return usage ? train::kUsage : train::kFailed;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "thinreduce: {}\n", error.what());
-    return train::kFailed;
-  }
+  return thinreduce::apps::guarded([&] { return thinreduce::train::run(argc, argv); });
 }

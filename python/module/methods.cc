@@ -6,6 +6,7 @@
 #include "python/module/bindings.h"
 #include "thinreduce/kernels/target.h"
 #include "thinreduce/methods/registry.h"
+#include "thinreduce/methods/spec.h"
 
 namespace thinreduce::python {
 
@@ -30,7 +31,7 @@ py::dict describe(const MethodInfo& info) {
   result["algebra"] = to_string(info.algebra);
   result["summary"] = info.summary;
   result["paper"] = info.paper;
-  result["momentum_inside"] = info.momentum_inside;
+  result["has_momentum"] = info.has_momentum;
   result["options"] = options;
   return result;
 }

@@ -27,7 +27,7 @@ class Method:
     algebra: str
     summary: str
     paper: str
-    momentum_inside: bool
+    has_momentum: bool
     options: tuple[Option, ...]
 
 

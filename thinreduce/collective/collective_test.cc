@@ -22,7 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr FrameId kId{.method = 9, .bucket = 1, .step = 2, .elements = 3, .spec_hash = 4};
+constexpr FrameId kId{.method = 9, .bucket = 1, .step = 2, .elements = 3, .layout_hash = 4};
 
 // Small whole numbers: sums are exact, so the expected value does not depend on the order.
 std::vector<float> whole_numbers(std::size_t size, int rank) {

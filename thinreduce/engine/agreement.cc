@@ -70,9 +70,9 @@ void check_agreement(const std::vector<Statement>& statements) {
   same_on_all(statements, "the number of elements", order, [](auto& s) { return s.id.elements; });
   same_on_all(statements, "the step", "load the states of one checkpoint on all ranks",
               [](auto& s) { return s.id.step; });
-  same_on_all(statements, "the hash of the spec, shapes and options",
-              "use the same spec, seed and tensors on all ranks",
-              [](auto& s) { return s.id.spec_hash; });
+  same_on_all(statements, "the hash of the bucket's layout",
+              "give it the same tensors (names, shapes, order) and the same spec on all ranks",
+              [](auto& s) { return s.id.layout_hash; });
   same_on_all(statements, "the method", "use the same spec on all ranks",
               [](auto& s) { return s.id.method; });
   same_on_all(statements, "the hash of the method's shared state",

@@ -9,7 +9,7 @@ namespace thinreduce {
 namespace {
 
 Statement statement() {
-  return {.id = {.method = 3, .bucket = 1, .step = 5, .elements = 100, .spec_hash = 77},
+  return {.id = {.method = 3, .bucket = 1, .step = 5, .elements = 100, .layout_hash = 77},
           .numbers = Numbers::good,
           .first_bad = 100,
           .fingerprint = 11,
@@ -54,7 +54,7 @@ TEST(Agreement, NamesWhatDiffersTheRankAndBothValues) {
       {[](Statement& s) { s.id.bucket = 9; }, "the bucket's number is 1 on rank 0 and 9 on rank 2"},
       {[](Statement& s) { s.id.elements = 99; }, "elements is 100 on rank 0 and 99 on rank 2"},
       {[](Statement& s) { s.id.step = 6; }, "the step is 5 on rank 0 and 6 on rank 2"},
-      {[](Statement& s) { s.id.spec_hash = 78; }, "77 on rank 0 and 78 on rank 2"},
+      {[](Statement& s) { s.id.layout_hash = 78; }, "77 on rank 0 and 78 on rank 2"},
       {[](Statement& s) { s.id.method = 2; }, "the method is 3 on rank 0 and 2 on rank 2"},
       {[](Statement& s) { s.fingerprint = 12; }, "shared state is 11 on rank 0 and 12 on rank 2"},
       {[](Statement& s) { s.last_result = 23; }, "last mean is 22 on rank 0 and 23 on rank 2"},

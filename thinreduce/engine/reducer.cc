@@ -22,7 +22,8 @@ namespace {
 // it.
 constexpr std::size_t kCheckFirstBytes = std::size_t{1024} * 1024;
 
-// Names, shapes, places and spec: what must be the same on all ranks beside the settings.
+// Size, the bucket's own spec, and names, places and shapes of its tensors: what must be the same
+// on all ranks beside the settings. docs/wire-format.md has the text.
 std::uint64_t hash_layout(const BucketLayout& layout) {
   std::string text = fmt::format("{}{}", layout.elements, layout.spec);
   for (const Tensor& tensor : layout.tensors) {
@@ -158,7 +159,7 @@ void Reducer::announce(Job& job) {
   statement.id.bucket = job.layout.id;
   statement.id.step = slot.step;
   statement.id.elements = job.layout.elements;
-  statement.id.spec_hash = hash_layout(job.layout);
+  statement.id.layout_hash = hash_layout(job.layout);
   statement.fingerprint = slot.method ? slot.method->fingerprint() : 0;
   statement.last_result = slot.last_result;
   statement.first_bad =
@@ -187,7 +188,7 @@ Report Reducer::reduce(Job& job) {
                      .bucket = job.layout.id,
                      .step = slot.step,
                      .elements = job.layout.elements,
-                     .spec_hash = slot.layout_hash});
+                     .layout_hash = slot.layout_hash});
   try {
     job.agreement->conclude(options_.timeout);
     // The ranks agree; now the bucket must be what it was before.

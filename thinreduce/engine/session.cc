@@ -15,7 +15,7 @@
 #include "thinreduce/engine/reducer.h"
 #include "thinreduce/engine/state_file.h"
 #include "thinreduce/error.h"
-#include "thinreduce/methods/registry.h"
+#include "thinreduce/methods/spec.h"
 
 namespace thinreduce {
 namespace {
@@ -315,14 +315,6 @@ void Session::load_bytes(std::span<const std::byte> bytes) {
 }
 void Session::abandon(const std::string& reason) {
   worker_->abandon(reason);
-}
-const Transport& Session::transport() const {
-  return worker_->transport();
-}
-
-bool Session::native_sum(std::span<float> values) {
-  worker_->drain();
-  return worker_->transport().native_sum(values);
 }
 
 }  // namespace thinreduce

@@ -8,8 +8,13 @@
 //
 // All ranks must submit the same buckets in the same order. Before a bucket is reduced, the ranks
 // compare what they are about to do; when they differ, or a gradient is not finite, every rank gets
-// the same Error, the gradient and all residuals are as before, and the session goes on. An Error
-// of kind lost_peer, timeout or bad_frame ends the session: every later call repeats it.
+// the same Error, the gradient and all residuals are as before, and the session goes on. One
+// exception: in a bucket of more than 1 MiB that travels uncompressed, NaN and Inf are only found
+// while it is summed; the session goes on as well, but the bucket's values are void.
+//
+// All else that goes wrong while a bucket is worked on ends the session, and every later call
+// repeats the Error: kinds lost_peer, timeout and bad_frame, a mismatch found in the middle of an
+// exchange, and whatever a method throws. docs/errors.md has the table.
 #pragma once
 
 #include <cstdint>
@@ -102,11 +107,6 @@ class Session {
   // Ends the session from any thread: what is on its way fails on all ranks, with this reason. Over
   // MPI only between steps, because one thread at a time may use MPI.
   void abandon(const std::string& reason);
-
-  // The transport's counters, for tests and benchmarks. Only between steps.
-  [[nodiscard]] const Transport& transport() const;
-  // Runs the backend's own all-reduce on the worker's thread; false when there is none.
-  bool native_sum(std::span<float> values);
 
  private:
   class Worker;

@@ -8,7 +8,6 @@
 #include "tests/session_world.h"
 #include "thinreduce/engine/session.h"
 #include "thinreduce/error.h"
-#include "thinreduce/methods/registry.h"
 
 namespace thinreduce {
 namespace {

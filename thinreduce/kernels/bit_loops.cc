@@ -139,14 +139,6 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace thinreduce::kernels {
-namespace {
-
-std::size_t packed_size(std::size_t codes, unsigned bits) {
-  return (codes * bits + 7) / 8;
-}
-
-}  // namespace
-
 namespace reference {
 
 std::size_t list_bits(std::span<const std::uint64_t> words, std::span<std::uint16_t> places) {
@@ -239,13 +231,13 @@ std::uint64_t rice_positions(const RiceCodes& codes, std::span<std::uint16_t> po
 }
 
 void pack_bits(std::span<const std::uint16_t> codes, unsigned bits, std::span<std::byte> bytes) {
-  ensure(bytes.size() == packed_size(codes.size(), bits), "pack_bits: as many bytes as needed");
+  ensure(bytes.size() == packed_bytes(codes.size(), bits), "pack_bits: as many bytes as needed");
   THINREDUCE_CALL(pack_bits)(codes, bits, bytes);
 }
 
 std::uint16_t unpack_bits(std::span<const std::byte> bytes, unsigned bits,
                           std::span<std::uint16_t> codes) {
-  ensure(bytes.size() == packed_size(codes.size(), bits), "unpack_codes: as many bytes as needed");
+  ensure(bytes.size() == packed_bytes(codes.size(), bits), "unpack_bits: as many bytes as needed");
   return THINREDUCE_CALL(unpack_bits)(bytes, bits, codes);
 }
 

@@ -29,8 +29,12 @@ inline constexpr std::uint64_t kBadPosition = ~std::uint64_t{0};
 // Fills `positions`. Returns the bit behind the last code, or kBadPosition.
 std::uint64_t rice_positions(const RiceCodes& codes, std::span<std::uint16_t> positions);
 
-// Codes below 2^bits, bits from 1 to 16, one after another; `bytes` has ceil(codes * bits / 8), the
-// last filled up with zeros. unpack_bits() returns the largest code.
+// Bytes that `count` numbers of `bits` bits take.
+[[nodiscard]] constexpr std::size_t packed_bytes(std::size_t count, unsigned bits) {
+  return (count * bits + 7) / 8;
+}
+// Codes below 2^bits, bits from 1 to 16, one after another; `bytes` has packed_bytes(codes, bits),
+// the last filled up with zeros. unpack_bits() returns the largest code.
 void pack_bits(std::span<const std::uint16_t> codes, unsigned bits, std::span<std::byte> bytes);
 std::uint16_t unpack_bits(std::span<const std::byte> bytes, unsigned bits,
                           std::span<std::uint16_t> codes);

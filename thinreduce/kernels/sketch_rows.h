@@ -10,7 +10,7 @@
 //
 // So signs are 4-wise independent over elements. Two elements of different blocks meet in a column
 // with probability 1/columns, as if each had been hashed by itself, and two of the same block never
-// do. docs/methods.md derives the variance of an estimate from that.
+// do. docs/methods/sketch.md derives the variance of an estimate from that.
 #pragma once
 
 #include <array>

@@ -32,6 +32,15 @@ struct BucketLayout {
   std::string spec{};           // how this bucket is reduced; empty: as the session says
 };
 
+// Calls visit(first, count) for every stretch of elements that a method has to compress.
+template <typename Visit>
+void for_compressed(const BucketLayout& layout, Visit&& visit) {
+  if (layout.tensors.empty()) visit(std::size_t{0}, layout.elements);
+  for (const Tensor& tensor : layout.tensors) {
+    if (!tensor.raw) visit(tensor.offset, tensor.elements());
+  }
+}
+
 struct Bucket {
   const BucketLayout& layout;
   std::span<float> values;  // this rank's gradient in, the mean out

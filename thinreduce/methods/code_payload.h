@@ -1,5 +1,5 @@
 // The payload of quantizers that gather: a scale for every block, then a code for every element,
-// packed or, where it pays, entropy coded. docs/methods.md specifies it.
+// packed or, where it pays, entropy coded. docs/methods/dqsg.md specifies it.
 #pragma once
 
 #include <array>

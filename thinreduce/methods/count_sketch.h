@@ -13,11 +13,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <new>
 #include <span>
 #include <vector>
 
+#include "thinreduce/kernels/aligned.h"
 #include "thinreduce/kernels/sketch_rows.h"
 
 namespace thinreduce {
@@ -66,33 +65,18 @@ class CountSketch {
   // Of the whole vector, in the L2 norm.
   [[nodiscard]] double norm() const;
 
-  // docs/methods.md specifies the bytes. load() throws Error{bad_frame} for bytes that are cut,
-  // altered or make no sense, and allocates no more than they are long.
+  // docs/methods/sketch.md specifies the bytes. load() throws Error{bad_frame} for bytes that are
+  // cut, altered or make no sense, and allocates no more than they are long.
   [[nodiscard]] std::vector<std::byte> save() const;
   [[nodiscard]] static CountSketch load(std::span<const std::byte> bytes);
 
  private:
-  // A group of columns is then one cache line.
-  template <typename T>
-  struct LineAllocator {
-    using value_type = T;
-    static constexpr std::align_val_t kLine{64};
-    LineAllocator() = default;
-    template <typename U>
-    explicit LineAllocator(const LineAllocator<U>& /*other*/) {}
-    T* allocate(std::size_t count) {
-      return static_cast<T*>(::operator new(count * sizeof(T), kLine));
-    }
-    void deallocate(T* memory, std::size_t /*count*/) { ::operator delete(memory, kLine); }
-    bool operator==(const LineAllocator&) const = default;
-  };
-
   [[nodiscard]] kernels::SketchRows shape() const { return {rows_, columns_}; }
 
   std::vector<kernels::SketchRow> rows_;
   std::size_t columns_;
   std::uint64_t seed_;
-  std::vector<float, LineAllocator<float>> cells_;
+  kernels::AlignedFloats cells_;  // a group of columns is one cache line
 };
 
 }  // namespace thinreduce

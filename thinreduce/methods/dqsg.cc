@@ -123,13 +123,15 @@ MethodInfo dqsg_info() {
                          "clip at so many root mean squares of a block, and keep what was clipped "
                          "for the next step; 0: never"),
   };
-  info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
-    const auto levels = static_cast<std::uint32_t>(options.integer("levels"));
+  info.check = [](const Options& options) {
+    const long long levels = options.integer("levels");
     if (levels % 2 == 0) {
       throw Error(ErrorCode::bad_spec,
                   fmt::format("dqsg: levels is odd, as many above as below zero, not {}", levels));
     }
-    const std::uint32_t most = (levels - 1) / 2;
+  };
+  info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
+    const auto most = static_cast<std::uint32_t>((options.integer("levels") - 1) / 2);
     check_quantizer("dqsg", setup, most);
     const BlockGrid grid{.elements = setup.layout.elements,
                          .block = static_cast<std::size_t>(options.integer("bucket")),

@@ -342,6 +342,7 @@ MethodInfo fft_info() {
       "Wang et al. 2020, FFT-based Gradient Sparsification for the Distributed Training of Deep "
       "Neural Networks, arXiv 1811.08596";
   info.options = fft_option_infos();
+  info.check = [](const Options& options) { (void)read_fft_options(options); };
   info.make = [](const Options& options, const MethodSetup& setup) {
     if (setup.layout.elements > std::numeric_limits<std::uint32_t>::max()) {
       throw Error(ErrorCode::bad_input, "fft takes buckets of fewer than 2^32 elements");

@@ -8,10 +8,7 @@ namespace thinreduce {
 FftBlocks::FftBlocks(const BucketLayout& layout, std::size_t block_length,
                      kernels::Transform transform)
     : tables_(block_length, transform), staging_(group_floats()), scratch_(group_floats()) {
-  if (layout.tensors.empty()) cut(0, layout.elements);
-  for (const Tensor& tensor : layout.tensors) {
-    if (!tensor.raw) cut(tensor.offset, tensor.elements());
-  }
+  for_compressed(layout, [&](std::size_t offset, std::size_t length) { cut(offset, length); });
   groups_ = (blocks_.size() + kernels::kBlockLanes - 1) / kernels::kBlockLanes;
 }
 

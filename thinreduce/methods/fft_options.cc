@@ -6,16 +6,11 @@
 namespace thinreduce {
 
 std::vector<OptionInfo> fft_option_infos() {
-  auto theta = OptionInfo::number("theta", 0.85, 0, 0.9999,
-                                  "share of the spectrum that is dropped; auto: 0.85, and less "
-                                  "while what is kept has too little energy");
-  theta.choices = {"auto"};
-  auto mantissa = OptionInfo::integer(
-      "mantissa", 5, 0, 15, "mantissa bits of a coefficient; auto: the best in each step");
-  mantissa.choices = {"auto"};
-  mantissa.default_value = "auto";
   return {
-      theta,
+      OptionInfo::number("theta", 0.85, 0, 0.9999,
+                         "share of the spectrum that is dropped; auto: 0.85, and less while what "
+                         "is kept has too little energy")
+          .or_word("auto"),
       OptionInfo::choice("schedule", "constant", {"constant", "linear", "cosine", "step"},
                          "how theta goes to theta_end"),
       OptionInfo::number("theta_end", 0, 0, 0.9999, "theta after so many steps"),
@@ -24,7 +19,9 @@ std::vector<OptionInfo> fft_option_infos() {
                          "theta=auto: the least share of energy that must be kept"),
       OptionInfo::integer("bits", 10, kernels::kLeastRangeBits, kernels::kMostRangeBits,
                           "bits of a coefficient"),
-      mantissa,
+      OptionInfo::integer("mantissa", 5, 0, 15,
+                          "mantissa bits of a coefficient; auto: the best in each step")
+          .or_else("auto"),
       OptionInfo::choice(
           "block", "auto",
           {"auto", "64", "128", "256", "512", "1024", "2048", "4096", "8192", "16384"},
@@ -53,6 +50,11 @@ FftOptions read_fft_options(const Options& given) {
   options.schedule.end = given.number("theta_end");
   options.schedule.steps = static_cast<std::uint64_t>(given.integer("steps"));
   if (given.text("theta") == "auto") {
+    if (given.text("schedule") != "constant") {
+      throw Error(ErrorCode::bad_spec,
+                  "fft: theta=auto finds theta in every step, so there is no "
+                  "schedule; give a number for theta, or no schedule");
+    }
     options.control.emplace(options.schedule.start, given.number("energy"));
   } else {
     options.schedule.start = given.number("theta");

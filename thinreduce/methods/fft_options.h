@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "thinreduce/kernels/block_transform.h"
-#include "thinreduce/methods/spec.h"
-#include "thinreduce/methods/theta.h"
+#include "thinreduce/methods/fft_theta.h"
+#include "thinreduce/methods/options.h"
 
 namespace thinreduce {
 

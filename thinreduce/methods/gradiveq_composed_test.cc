@@ -8,7 +8,7 @@
 #include "tests/gradiveq_world.h"
 #include "tests/ranks.h"
 #include "thinreduce/error.h"
-#include "thinreduce/methods/registry.h"
+#include "thinreduce/methods/spec.h"
 
 namespace thinreduce {
 namespace {

@@ -8,19 +8,6 @@
 namespace thinreduce {
 namespace {
 
-// A number, or a word that stands for something else.
-OptionInfo or_word(OptionInfo option, const char* word) {
-  option.choices = {word};
-  return option;
-}
-
-// The same, and the word is the default.
-OptionInfo word_or(OptionInfo option, const char* word) {
-  option = or_word(std::move(option), word);
-  option.default_value = word;
-  return option;
-}
-
 std::uint64_t whole_number(const Options& options, const char* name) {
   return static_cast<std::uint64_t>(options.integer(name));
 }
@@ -65,36 +52,40 @@ MethodInfo gradiveq_info() {
       "Yu et al. 2018, GradiVeQ: Vector Quantization for Bandwidth-Efficient Gradient "
       "Aggregation in Distributed CNN Training";
   info.options = {
-      word_or(OptionInfo::integer("slice", 256, 2, 4096, "floats of a slice; auto: from the shape"),
-              "auto"),
+      OptionInfo::integer("slice", 256, 2, 4096, "floats of a slice; auto: from the shape")
+          .or_else("auto"),
       OptionInfo::number("ratio", 8, 1, 4096,
                          "floats for each that is sent, whole slices included"),
-      word_or(OptionInfo::integer("rank", 32, 1, 4096, "floats sent for a slice, instead of ratio"),
-              "auto"),
-      word_or(OptionInfo::number("energy", 0.99, 0.01, 1,
-                                 "share of the energy that bases keep, instead of ratio"),
-              "off"),
+      OptionInfo::integer("rank", 32, 1, 4096, "floats sent for a slice, instead of ratio")
+          .or_else("auto"),
+      OptionInfo::number("energy", 0.99, 0.01, 1,
+                         "share of the energy that bases keep, instead of ratio")
+          .or_else("off"),
       OptionInfo::choice("layout", "auto", {"auto", "paper", "channel", "row"},
                          "which elements of a tensor are neighbours; auto: what loses least"),
       OptionInfo::choice("sampling", "running", {"running", "phases"},
                          "some slices whole at every step, or all in phases of their own"),
       OptionInfo::integer("warmup", 4, 0, kManySteps, "uncompressed steps at the start"),
       OptionInfo::integer("collect", 100, 1, kManySteps, "phases: uncompressed steps of a cycle"),
-      word_or(OptionInfo::integer("interval", 100, 1, kManySteps,
-                                  "steps between bases; auto: 100, with phases 400"),
-              "auto"),
+      OptionInfo::integer("interval", 100, 1, kManySteps,
+                          "steps between bases; auto: 100, with phases 400")
+          .or_else("auto"),
       OptionInfo::number("sample", 0.004, 0, 0.5, "running: share of slices sampled in a step"),
       OptionInfo::number("flush", 0.004, 0, 0.5,
                          "running: share of slices whose residual is sent whole in a step"),
-      or_word(OptionInfo::number("trigger", 0.5, 0.001, 1,
-                                 "loss at which a rank votes for new bases; off: never"),
-              "off"),
+      OptionInfo::number("trigger", 0.5, 0.001, 1,
+                         "loss at which a rank votes for new bases; off: never")
+          .or_word("off"),
       OptionInfo::on_off("feedback", true, "keep what is lost and send it later; off: forget it"),
   };
+  info.check = [](const Options& options) { (void)gradiveq_settings(options); };
   info.make = [](const Options& options, const MethodSetup& setup) {
     return make_gradiveq(gradiveq_settings(options), setup);
   };
   info.composes_with = {"qsgd", "dqsg"};
+  info.check_composed = [](const Options& options, const InnerMethod& inner) {
+    (void)projection_quantizer(inner, options.on("feedback"));
+  };
   info.make_composed = [](const Options& options, const InnerMethod& inner,
                           const MethodSetup& setup) {
     auto settings = gradiveq_settings(options);

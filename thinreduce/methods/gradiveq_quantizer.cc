@@ -125,9 +125,7 @@ MakeProjectionQuantizer projection_quantizer(const InnerMethod& inner, bool feed
     options.rounding = QuantizedGatherOptions::Rounding::stochastic;
   } else {
     ensure(inner.name == "dqsg", "gradiveq composes with qsgd and dqsg");
-    const long long levels = given.integer("levels");
-    if (levels % 2 == 0) refuse(fmt::format("dqsg: levels is odd, not {}", levels));
-    options.grid.most = static_cast<std::uint32_t>((levels - 1) / 2);
+    options.grid.most = static_cast<std::uint32_t>((given.integer("levels") - 1) / 2);
     options.clip = given.number("clip");
     if (options.clip > 0 && !feedback) {
       refuse("dqsg: clip needs gradiveq's feedback: what is clipped would be lost");

@@ -3,7 +3,6 @@
 
 #include "tests/gradiveq_world.h"
 #include "thinreduce/error.h"
-#include "thinreduce/methods/registry.h"
 
 namespace thinreduce {
 namespace {

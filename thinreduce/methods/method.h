@@ -12,7 +12,7 @@
 
 #include "thinreduce/collective/exchange.h"
 #include "thinreduce/methods/bucket.h"
-#include "thinreduce/methods/spec.h"
+#include "thinreduce/methods/options.h"
 
 namespace thinreduce {
 
@@ -73,19 +73,23 @@ struct MethodInfo {
   Algebra algebra = Algebra::sum;
   std::string summary;
   std::string paper;
-  // The mean that reduce() leaves may have momentum inside already, as much as the option
-  // `momentum` says, which such a method must have: an optimizer must not add its own then, and the
-  // engine gives the same momentum to what travels uncompressed. Spec::momentum() is 0 when it is
-  // off.
-  bool momentum_inside = false;
+  // There is an option `momentum`. When it is above 0, the mean that reduce() leaves has that much
+  // momentum inside already: an optimizer must not add its own then, and the engine gives the same
+  // momentum to what travels uncompressed. Spec::momentum_inside() tells whether a spec does that.
+  bool has_momentum = false;
   // reduce() reads Bucket::second_moment when there is one; callers that can compute it should.
   bool second_moment = false;
   std::vector<OptionInfo> options;
   std::function<std::unique_ptr<Method>(const Options&, const MethodSetup&)> make;
-  // Methods that can quantize what this one sends; with any, there is `make_composed`.
+  // Throws Error{bad_spec} for options that are in range, each by itself, but contradict each
+  // other. Called when a spec is parsed; `make` would be too late, in the middle of a session.
+  std::function<void(const Options&)> check = [](const Options&) {};
+  // Methods that can quantize what this one sends; with any, there are `make_composed` and
+  // `check_composed`.
   std::vector<std::string> composes_with = {};
   std::function<std::unique_ptr<Method>(const Options&, const InnerMethod&, const MethodSetup&)>
       make_composed = {};
+  std::function<void(const Options&, const InnerMethod&)> check_composed = {};
   std::function<Cycle(const Options&)> cycle = [](const Options&) { return Cycle{}; };
 };
 

@@ -13,9 +13,9 @@
 #include "thinreduce/methods/archive.h"
 #include "thinreduce/methods/block_grid.h"
 #include "thinreduce/methods/code_payload.h"
-#include "thinreduce/methods/nested_code.h"
+#include "thinreduce/methods/ndqsg_code.h"
+#include "thinreduce/methods/ndqsg_side_information.h"
 #include "thinreduce/methods/quantized_gather.h"
-#include "thinreduce/methods/side_information.h"
 #include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/random.h"
 
@@ -268,7 +268,8 @@ MethodInfo ndqsg_info() {
       OptionInfo::integer("levels", 3, 2, 127, "fine levels on each side of zero (M1)"),
       OptionInfo::integer("nested", 1, 1, 63,
                           "coarse levels on each side of zero (M2); divides M1"),
-      OptionInfo::number("alpha", 1, 0.5, 1, "weight of a nested rank's own value; auto: measured"),
+      OptionInfo::number("alpha", 1, 0.5, 1, "weight of a nested rank's own value; auto: measured")
+          .or_word("auto"),
       OptionInfo::number("share", 0.5, 0, 1, "share of the ranks in the first group, at least one"),
       OptionInfo::integer("bucket", 512, 1, 1 << 24, "elements that share a step"),
       OptionInfo::number(
@@ -277,22 +278,24 @@ MethodInfo ndqsg_info() {
       OptionInfo::on_off("entropy", true, "entropy coding where it pays; off: fixed length"),
       OptionInfo::on_off("feedback", false, "keep the error and add it to the next gradient"),
   };
-  info.options[2].choices = {"auto"};
-  info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
-    const auto levels = static_cast<std::uint32_t>(options.integer("levels"));
-    const auto nested = static_cast<std::uint32_t>(options.integer("nested"));
+  info.check = [](const Options& options) {
+    const long long levels = options.integer("levels");
+    const long long nested = options.integer("nested");
     if (levels % nested != 0 || levels == nested) {
       throw Error(
           ErrorCode::bad_spec,
           fmt::format("ndqsg: levels is a multiple of nested, twice or more; {} is none of {}",
                       levels, nested));
     }
+  };
+  info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
+    const auto levels = static_cast<std::uint32_t>(options.integer("levels"));
     check_quantizer("ndqsg", setup, levels);
     NdqsgOptions settings;
     settings.grid = {.elements = setup.layout.elements,
                      .block = static_cast<std::size_t>(options.integer("bucket")),
                      .most = levels};
-    settings.ratio = levels / nested;
+    settings.ratio = levels / static_cast<std::uint32_t>(options.integer("nested"));
     settings.side.most_failures = options.number("failures");
     if (options.text("alpha") == "auto") {
       settings.side.learns_alpha = true;

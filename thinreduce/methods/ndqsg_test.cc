@@ -10,8 +10,8 @@
 #include "tests/test_world.h"
 #include "thinreduce/error.h"
 #include "thinreduce/methods/block_grid.h"
-#include "thinreduce/methods/nested_code.h"
-#include "thinreduce/methods/side_information.h"
+#include "thinreduce/methods/ndqsg_code.h"
+#include "thinreduce/methods/ndqsg_side_information.h"
 #include "thinreduce/wire/random.h"
 
 namespace thinreduce {

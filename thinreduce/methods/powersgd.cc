@@ -9,8 +9,8 @@
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/kernels/low_rank.h"
 #include "thinreduce/methods/archive.h"
-#include "thinreduce/methods/matrix_views.h"
-#include "thinreduce/methods/orthonormal.h"
+#include "thinreduce/methods/powersgd_orthonormal.h"
+#include "thinreduce/methods/powersgd_views.h"
 #include "thinreduce/wire/checksum.h"
 #include "thinreduce/wire/mix.h"
 

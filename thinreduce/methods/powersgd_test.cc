@@ -10,8 +10,8 @@
 #include "tests/test_world.h"
 #include "thinreduce/collective/ring.h"
 #include "thinreduce/error.h"
-#include "thinreduce/methods/matrix_views.h"
-#include "thinreduce/methods/orthonormal.h"
+#include "thinreduce/methods/powersgd_orthonormal.h"
+#include "thinreduce/methods/powersgd_views.h"
 #include "thinreduce/wire/mix.h"
 
 namespace thinreduce {

@@ -1,10 +1,6 @@
-// Every method there is, and the way from a spec's text to a Method.
+// Every method there is.
 #pragma once
 
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "thinreduce/methods/method.h"
@@ -13,26 +9,5 @@ namespace thinreduce {
 
 // In the order in which people should meet them.
 [[nodiscard]] const std::vector<MethodInfo>& methods();
-
-// A spec that was checked: the methods exist, go together, and every value is in range.
-struct Spec {
-  const MethodInfo* info = nullptr;
-  Options options;
-  // `a:options+b:options`: what a sends is quantized by b.
-  std::optional<InnerMethod> inner;
-
-  // Throws Error{bad_spec} that says what exists.
-  static Spec parse(std::string_view text);
-  // Without options: `a` or `a+b`.
-  [[nodiscard]] std::string name() const;
-  // With the options that are not the default's.
-  [[nodiscard]] std::string short_text() const;
-  // With every option spelled out, in a fixed order: equal specs have equal text.
-  [[nodiscard]] std::string full_text() const;
-  // The momentum inside of what the method hands back, with these options; 0: none.
-  [[nodiscard]] double momentum() const;
-  [[nodiscard]] bool momentum_inside() const { return momentum() != 0; }
-  [[nodiscard]] std::unique_ptr<Method> make(const MethodSetup& setup) const;
-};
 
 }  // namespace thinreduce

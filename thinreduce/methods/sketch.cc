@@ -14,7 +14,7 @@
 #include "thinreduce/kernels/momentum.h"
 #include "thinreduce/methods/archive.h"
 #include "thinreduce/methods/count_sketch.h"
-#include "thinreduce/methods/nomination.h"
+#include "thinreduce/methods/sketch_nomination.h"
 #include "thinreduce/methods/sketch_rounds.h"
 #include "thinreduce/wire/mix.h"
 
@@ -69,15 +69,6 @@ class Sketch final : public Method {
   void state(Archive& archive) override {
     archive.per_element("residual", residual_);
     if (setup_.momentum > 0) archive.per_element("momentum", velocity_);
-  }
-
-  // Calls `run(first, count)` for every stretch of elements that this method has to reduce.
-  template <typename Run>
-  static void for_compressed(const BucketLayout& layout, Run&& run) {
-    if (layout.tensors.empty()) run(std::size_t{0}, layout.elements);
-    for (const Tensor& tensor : layout.tensors) {
-      if (!tensor.raw) run(tensor.offset, tensor.elements());
-    }
   }
 
  private:
@@ -161,8 +152,7 @@ class Sketch final : public Method {
 
 SketchSetup set_up(const Options& options, const MethodSetup& setup) {
   std::size_t compressed = 0;
-  Sketch::for_compressed(setup.layout,
-                         [&](std::size_t, std::size_t count) { compressed += count; });
+  for_compressed(setup.layout, [&](std::size_t, std::size_t count) { compressed += count; });
   SketchSetup made;
   std::size_t k = 0;
   if (options.text("k") == "auto") {
@@ -206,12 +196,6 @@ SketchSetup set_up(const Options& options, const MethodSetup& setup) {
   return made;
 }
 
-OptionInfo or_auto(OptionInfo option) {
-  option.default_value = "auto";
-  option.choices = {"auto"};
-  return option;
-}
-
 }  // namespace
 
 MethodInfo sketch_info() {
@@ -222,16 +206,17 @@ MethodInfo sketch_info() {
   info.summary =
       "summed Count Sketches find the largest values of the sum, a second round sends them";
   info.paper = "Ivkin et al. 2019, Communication-efficient Distributed SGD with Sketching";
-  info.momentum_inside = true;
+  info.has_momentum = true;
   info.options = {
-      or_auto(
-          OptionInfo::integer("k", 0, 1, 4294967295, "values applied a step; auto: by density")),
+      OptionInfo::integer("k", 0, 1, 4294967295, "values applied a step; auto: by density")
+          .or_else("auto"),
       OptionInfo::number("density", 0.06, 1e-6, 1, "share of the values applied a step, at most"),
       OptionInfo::integer("least", 4096, 1, 4294967295,
                           "values applied a step in a bucket of any size, unless k is given"),
       OptionInfo::choice("rows", "5", {"1", "3", "5"}, "rows of the sketch"),
-      or_auto(OptionInfo::integer("columns", 0, 16, 268435456,
-                                  "columns of the sketch; auto: as many bytes as candidates")),
+      OptionInfo::integer("columns", 0, 16, 268435456,
+                          "columns of the sketch; auto: as many bytes as candidates")
+          .or_else("auto"),
       OptionInfo::number("candidates", 0.1, 0.01, 1000,
                          "elements that the sketch proposes, as multiple of k"),
       OptionInfo::number("nominees", 0.9, 0, 1000,

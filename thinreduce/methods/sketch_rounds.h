@@ -13,7 +13,7 @@
 #include "thinreduce/kernels/top_selector.h"
 #include "thinreduce/methods/bucket.h"
 #include "thinreduce/methods/count_sketch.h"
-#include "thinreduce/methods/shared_quantum.h"
+#include "thinreduce/methods/sketch_quantum.h"
 
 namespace thinreduce {
 

@@ -9,7 +9,7 @@
 #include "tests/test_world.h"
 #include "thinreduce/collective/root.h"
 #include "thinreduce/error.h"
-#include "thinreduce/methods/shared_quantum.h"
+#include "thinreduce/methods/sketch_quantum.h"
 #include "thinreduce/methods/sketch_rounds.h"
 
 namespace thinreduce {

@@ -1,43 +1,35 @@
 // A spec chooses a method and its options as text: `topk:density=0.01,feedback=on`.
 #pragma once
 
-#include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
+
+#include "thinreduce/methods/method.h"
 
 namespace thinreduce {
 
-// One option of a method, with all that is needed to check and to document it.
-struct OptionInfo {
-  enum class Kind { number, integer, choice };
+// A spec that was checked: the methods exist, go together, every value is in range, and no option
+// contradicts another.
+struct Spec {
+  const MethodInfo* info = nullptr;
+  Options options;
+  // `a:options+b:options`: what a sends is quantized by b.
+  std::optional<InnerMethod> inner;
 
-  std::string name;
-  Kind kind = Kind::number;
-  std::string default_value;
-  double least = 0;  // number, integer: inclusive range
-  double most = 0;
-  std::vector<std::string> choices;  // choice: what is allowed; number, integer: words allowed too
-  std::string help;
-
-  static OptionInfo number(std::string name, double value, double least, double most,
-                           std::string help);
-  static OptionInfo integer(std::string name, long long value, long long least, long long most,
-                            std::string help);
-  static OptionInfo choice(std::string name, std::string value, std::vector<std::string> choices,
-                           std::string help);
-  static OptionInfo on_off(std::string name, bool value, std::string help);
-};
-
-// Values of all of a method's options, checked against their OptionInfo.
-class Options {
- public:
-  [[nodiscard]] double number(std::string_view name) const;
-  [[nodiscard]] long long integer(std::string_view name) const;
-  [[nodiscard]] const std::string& text(std::string_view name) const;
-  [[nodiscard]] bool on(std::string_view name) const { return text(name) == "on"; }
-
-  std::map<std::string, std::string, std::less<>> values;
+  // Throws Error{bad_spec} that says what exists.
+  static Spec parse(std::string_view text);
+  // Without options: `a` or `a+b`.
+  [[nodiscard]] std::string name() const;
+  // With the options that are not the default's.
+  [[nodiscard]] std::string short_text() const;
+  // With every option spelled out, in a fixed order: equal specs have equal text.
+  [[nodiscard]] std::string full_text() const;
+  // The momentum inside of what the method hands back, with these options; 0: none.
+  [[nodiscard]] double momentum() const;
+  [[nodiscard]] bool momentum_inside() const { return momentum() != 0; }
+  [[nodiscard]] std::unique_ptr<Method> make(const MethodSetup& setup) const;
 };
 
 }  // namespace thinreduce

@@ -5,6 +5,7 @@
 #include "tests/ranks.h"
 #include "thinreduce/error.h"
 #include "thinreduce/methods/registry.h"
+#include "thinreduce/methods/spec.h"
 
 namespace thinreduce {
 namespace {
@@ -43,6 +44,32 @@ TEST(Spec, RefusesWithWhatExists) {
   }
   EXPECT_NE(refused("topk:feedback=yes").find("on, off"), std::string::npos);
   EXPECT_NE(refused("topk:density=0.1,density=0.2").find("twice"), std::string::npos);
+}
+
+// Each value is in range: only together are they wrong.
+TEST(Spec, RefusesOptionsThatContradictEachOther) {
+  const auto refused = [](const std::string& text) {
+    return thrown_text(ErrorCode::bad_spec, [&] { (void)Spec::parse(text); });
+  };
+  EXPECT_NE(refused("dqsg:levels=4").find("levels is odd"), std::string::npos);
+  EXPECT_NE(refused("ndqsg:levels=4,nested=3").find("multiple of nested"), std::string::npos);
+  EXPECT_NE(refused("ndqsg:levels=3,nested=3").find("multiple of nested"), std::string::npos);
+  EXPECT_NE(refused("gradiveq:rank=2,energy=0.9").find("not both"), std::string::npos);
+  EXPECT_NE(refused("gradiveq:slice=16,rank=17").find("at most slice"), std::string::npos);
+  EXPECT_NE(refused("fft:bits=4,mantissa=9").find("smaller than bits"), std::string::npos);
+  EXPECT_NE(refused("fft:theta=auto,schedule=linear").find("no schedule"), std::string::npos);
+  // Behind the plus as well, and between both.
+  EXPECT_NE(refused("gradiveq+dqsg:levels=4").find("levels is odd"), std::string::npos);
+  EXPECT_NE(refused("gradiveq:rank=2,energy=0.9+qsgd").find("not both"), std::string::npos);
+  EXPECT_NE(refused("gradiveq+qsgd:feedback=on").find("feedback of gradiveq"), std::string::npos);
+  EXPECT_NE(refused("gradiveq:feedback=off+dqsg:clip=2").find("clip needs"), std::string::npos);
+}
+
+TEST(Registry, MethodsThatComposeCanCheckIt) {
+  for (const MethodInfo& info : methods()) {
+    EXPECT_EQ(!info.composes_with.empty(), static_cast<bool>(info.make_composed)) << info.name;
+    EXPECT_EQ(!info.composes_with.empty(), static_cast<bool>(info.check_composed)) << info.name;
+  }
 }
 
 TEST(Registry, NamesAndWireIdsAreUnique) {

@@ -1,4 +1,4 @@
-// The payload of top-k; docs/methods.md specifies it.
+// The payload of top-k; docs/methods/topk.md specifies it.
 #pragma once
 
 #include <cstddef>

@@ -50,7 +50,7 @@ Selection random_selection(std::size_t elements, std::size_t one_in, unsigned se
   return selection;
 }
 
-// The bytes that docs/methods.md promises.
+// The bytes that docs/methods/topk.md promises.
 TEST(TopKPayload, Layout) {
   const Bytes payload = written({{1, 65536 + 2}, {1.0f, -2.0f}}, 65536 + 3);
   const std::vector<int> expected = {1, 0, 0,    0,    1, 0, 0, 0,      // counts

@@ -8,6 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "thinreduce/kernels/bit_loops.h"
+
 namespace thinreduce {
 
 class BitWriter {
@@ -162,10 +164,7 @@ class RiceReader {
   unsigned count_ = 0;
 };
 
-// Bytes that `count` numbers of `bits` bits take.
-[[nodiscard]] constexpr std::size_t packed_bytes(std::size_t count, unsigned bits) {
-  return (count * bits + 7) / 8;
-}
+using kernels::packed_bytes;
 // Appends all codes, each below 2^bits; bits <= 16.
 void pack_codes(std::span<const std::uint16_t> codes, unsigned bits, std::vector<std::byte>& bytes);
 // `bytes` has packed_bytes(codes.size(), bits). Returns the largest code.

@@ -14,7 +14,8 @@
 
 namespace thinreduce {
 
-// The formats are little-endian; a big-endian host would need a swap in copy_value, nowhere else.
+// The formats are little-endian, and so must the host be: payloads are copied as they lie in
+// memory.
 static_assert(std::endian::native == std::endian::little);
 
 template <typename T>

@@ -17,7 +17,7 @@ constexpr std::size_t kBucket = 8;
 constexpr std::size_t kRank = 12;
 constexpr std::size_t kStep = 16;
 constexpr std::size_t kElements = 24;
-constexpr std::size_t kSpec = 32;
+constexpr std::size_t kLayout = 32;
 constexpr std::size_t kLength = 40;
 constexpr std::size_t kPayloadChecksum = 48;
 constexpr std::size_t kHeaderChecksum = 56;
@@ -43,7 +43,7 @@ FrameHeaderBytes encode_header(const FrameId& id, int rank, std::span<const std:
   store_value(out, kRank, static_cast<std::uint32_t>(rank));
   store_value(out, kStep, id.step);
   store_value(out, kElements, id.elements);
-  store_value(out, kSpec, id.spec_hash);
+  store_value(out, kLayout, id.layout_hash);
   store_value(out, kLength, static_cast<std::uint64_t>(payload.size()));
   store_value(out, kPayloadChecksum, checksum(payload));
   store_value(out, kHeaderChecksum, checksum(out.first(kHeaderChecksum)));
@@ -75,7 +75,7 @@ FrameHeader decode_header(std::span<const std::byte> bytes, int rank) {
   header.id.bucket = load_value<std::uint32_t>(bytes, kBucket);
   header.id.step = load_value<std::uint64_t>(bytes, kStep);
   header.id.elements = load_value<std::uint64_t>(bytes, kElements);
-  header.id.spec_hash = load_value<std::uint64_t>(bytes, kSpec);
+  header.id.layout_hash = load_value<std::uint64_t>(bytes, kLayout);
   header.rank = load_value<std::uint32_t>(bytes, kRank);
   header.payload_bytes = load_value<std::uint64_t>(bytes, kLength);
   header.payload_checksum = load_value<std::uint64_t>(bytes, kPayloadChecksum);
@@ -90,7 +90,7 @@ void check_id(const FrameHeader& header, const FrameId& expected) {
   check_field(header, "bucket", header.id.bucket, expected.bucket);
   check_field(header, "step", header.id.step, expected.step);
   check_field(header, "element count", header.id.elements, expected.elements);
-  check_field(header, "spec hash", header.id.spec_hash, expected.spec_hash);
+  check_field(header, "layout hash", header.id.layout_hash, expected.layout_hash);
 }
 
 void check_payload(const FrameHeader& header, std::span<const std::byte> payload) {

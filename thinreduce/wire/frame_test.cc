@@ -15,7 +15,7 @@
 namespace thinreduce {
 namespace {
 
-const FrameId kId{.method = 3, .bucket = 7, .step = 41, .elements = 1009, .spec_hash = 0xABCDEF};
+const FrameId kId{.method = 3, .bucket = 7, .step = 41, .elements = 1009, .layout_hash = 0xABCDEF};
 
 std::vector<std::byte> from_hex(const std::string& hex) {
   std::vector<std::byte> bytes;

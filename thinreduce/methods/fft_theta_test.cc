@@ -1,4 +1,4 @@
-#include "thinreduce/methods/theta.h"
+#include "thinreduce/methods/fft_theta.h"
 
 #include <gtest/gtest.h>
 

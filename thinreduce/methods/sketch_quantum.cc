@@ -1,4 +1,4 @@
-#include "thinreduce/methods/shared_quantum.h"
+#include "thinreduce/methods/sketch_quantum.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "thinreduce/methods/shared_quantum.h"
+#include "thinreduce/methods/sketch_quantum.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,11 +1,11 @@
-#include "thinreduce/methods/side_information.h"
+#include "thinreduce/methods/ndqsg_side_information.h"
 
 #include <algorithm>
 #include <array>
 #include <bit>
 
 #include "thinreduce/methods/archive.h"
-#include "thinreduce/methods/nested_code.h"
+#include "thinreduce/methods/ndqsg_code.h"
 #include "thinreduce/wire/random.h"
 
 namespace thinreduce {

@@ -1,4 +1,4 @@
-#include "thinreduce/methods/orthonormal.h"
+#include "thinreduce/methods/powersgd_orthonormal.h"
 
 #include <cmath>
 

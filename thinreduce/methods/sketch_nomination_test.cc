@@ -1,4 +1,4 @@
-#include "thinreduce/methods/nomination.h"
+#include "thinreduce/methods/sketch_nomination.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

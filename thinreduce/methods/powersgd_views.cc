@@ -1,4 +1,4 @@
-#include "thinreduce/methods/matrix_views.h"
+#include "thinreduce/methods/powersgd_views.h"
 
 #include <cmath>
 
