@@ -37,7 +37,7 @@ struct GradiveqSettings {
   RankRule rule;
   Schedule schedule;
   double sample = 0.004;
-  double flush = 0.004;
+  double flush = 0.02;
   double trigger = 0.5;  // 0: never
   bool feedback = true;
   // Quantizes the projections; none: they travel as floats.

@@ -15,7 +15,7 @@ inline constexpr std::size_t kFrameHeaderBytes = 64;
 
 // What a frame belongs to. Both sides of an exchange must hold the same.
 struct FrameId {
-  std::uint16_t method = 0;       // MethodInfo::wire_id; 0 for an agreement
+  std::uint16_t method = 0;       // MethodInfo::wire_id; 0 for an agreement and at the start
   std::uint32_t bucket = 0;       // the caller's number of the bucket
   std::uint64_t step = 0;         // how often this bucket was reduced before
   std::uint64_t elements = 0;     // float32 elements of the bucket
