@@ -65,7 +65,8 @@ class Program:
             name, _, given = part.partition(":")
             options = {option["name"]: option["default"] for option in self.methods[name]["options"]}
             options.update(pair.split("=") for pair in given.split(",") if pair)
-            parts.append(name + ":" + ",".join(f"{key}={value}" for key, value in options.items()))
+            spelled = ",".join(f"{key}={value}" for key, value in sorted(options.items()))
+            parts.append(f"{name}:{spelled}" if spelled else name)
         return "+".join(parts)
 
     def call(self, *arguments: str, stopped_ok: bool = False) -> str:
