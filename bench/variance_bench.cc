@@ -55,8 +55,7 @@ struct Speed {
 
 Speed speed(VarianceFormat::Places places, std::span<const VarianceSent> sent,
             std::span<float> sum) {
-  const VariancePayload codec({.values = VarianceFormat::Values::nibble, .places = places},
-                              {{0, sum.size()}});
+  const VariancePayload codec({.places = places}, {{0, sum.size()}});
   std::vector<std::vector<std::byte>> bytes(sent.size());
   std::vector<std::span<const std::byte>> payloads;
   std::size_t values = 0;
@@ -74,7 +73,7 @@ Speed speed(VarianceFormat::Places places, std::span<const VarianceSent> sent,
   // Is it right?
   for (const VarianceSent& one : sent) {
     for (std::size_t i = 0; i < one.indices.size(); ++i) {
-      sum[one.indices[i]] -= NibbleCode::value(one.codes[i], 120);
+      sum[one.indices[i]] -= nibble_value(one.codes[i], 120);
     }
   }
   // Powers of two of the same size add without rounding.

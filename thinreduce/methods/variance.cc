@@ -32,10 +32,7 @@ struct VarianceOptions {
     rule.share = 1.0F / static_cast<float>(options.integer("micro"));
     keep = options.text("residual") == "keep";
     format.tau = rule.tau;
-    const std::string& values = options.text("values");
-    format.values = values == "f32"    ? Values::whole
-                    : values == "4bit" ? Values::nibble
-                                       : Values::byte;
+    format.values = options.text("values") == "f32" ? Values::whole : Values::nibble;
     if (rule.tau > 0) format.values = Values::sign;
     format.places = options.text("index") == "28bit" ? Places::words : Places::compact;
   }
@@ -160,14 +157,6 @@ class Variance final : public Method {
     }
   }
 
-  template <typename Code>
-  void send_code(std::size_t i, std::uint32_t exponent) {
-    const std::uint32_t code = Code::of(values_[i], exponent);
-    if (code == Code::kNotSent) return;
-    sent_.indices.push_back(indices_[i]);
-    sent_.codes.push_back(static_cast<std::uint8_t>(code));
-  }
-
   // The values of one tensor's unambiguous elements, [begin, end) of all.
   void encode(std::size_t begin, std::size_t end) {
     float most = 0;
@@ -178,11 +167,11 @@ class Variance final : public Method {
     sent_.indices.reserve(before + (end - begin));
     for (std::size_t i = begin; i < end; ++i) {
       switch (options_.format.values) {
-        case Values::byte:
-          send_code<ByteCode>(i, exponent);
-          break;
         case Values::nibble:
-          send_code<NibbleCode>(i, exponent);
+          if (const auto code = nibble_of(values_[i], exponent); code != kNotSent) {
+            send(i);
+            sent_.codes.push_back(code);
+          }
           break;
         case Values::sign:
           send(i);
@@ -195,8 +184,7 @@ class Variance final : public Method {
       }
     }
     const auto count = static_cast<std::uint32_t>(sent_.indices.size() - before);
-    const bool common = count > 0 && (options_.format.values == Values::byte ||
-                                      options_.format.values == Values::nibble);
+    const bool common = options_.format.values == Values::nibble && count > 0;
     // An exponent that the others refuse tells them that a sum has overflowed.
     sent_.parts.push_back({count, common || exponent > kMostExponent ? exponent : 0});
   }
@@ -230,11 +218,8 @@ class Variance final : public Method {
       sum -= std::copysign(tau, sum);
       return;
     }
-    float sent = sum;
-    if (options_.format.values == Values::byte) sent = ByteCode::value(sent_.codes[s], exponent);
-    if (options_.format.values == Values::nibble)
-      sent = NibbleCode::value(sent_.codes[s], exponent);
-    sum = options_.keep ? sum - sent : 0.0F;
+    const bool rounded = options_.format.values == Values::nibble;
+    sum = rounded && options_.keep ? sum - nibble_value(sent_.codes[s], exponent) : 0.0F;
     squares = 0;
   }
 
@@ -277,7 +262,7 @@ MethodInfo variance_info() {
   info.name = "variance";
   info.wire_id = 12;
   info.algebra = Algebra::gather;
-  info.summary = "sums that stand out against the spread of their samples, a byte and a place each";
+  info.summary = "sums that stand out against the spread of their samples, 4 bits and a place each";
   info.paper =
       "Tsuzuku, Imachi and Akiba 2018, Variance-based Gradient Compression for Efficient "
       "Distributed Deep Learning";
@@ -286,12 +271,10 @@ MethodInfo variance_info() {
       OptionInfo::number("alpha", 1.5, 0, 100,
                          "a sum r over samples with squares v is sent when r^2 > alpha * v"),
       OptionInfo::number("zeta", 0.999, 0, 1, "what is left of v a step later"),
-      OptionInfo::choice(
-          "values", "8bit", {"8bit", "4bit", "f32"},
-          "a sign and eighths of a power of two, a sign and a power of two as in the "
-          "paper, or the sum itself"),
+      OptionInfo::choice("values", "4bit", {"4bit", "f32"},
+                         "a sign and a power of two, or the sum itself"),
       OptionInfo::choice("residual", "keep", {"keep", "drop"},
-                         "what rounding leaves is kept for later, or lost"),
+                         "what rounding to 4 bits leaves is kept for later, or lost"),
       OptionInfo::choice("index", "compact", {"28bit", "compact"},
                          "words of 28 bits index and 4 bits value, or gaps in as few bits as they "
                          "need"),

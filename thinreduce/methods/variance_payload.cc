@@ -16,38 +16,24 @@ namespace {
 using Values = VarianceFormat::Values;
 using Places = VarianceFormat::Places;
 
-// Whether a word holds the value as well: in its four high bits.
-bool in_words(const VarianceFormat& format) {
-  return format.places == Places::words &&
-         (format.values == Values::nibble || format.values == Values::sign);
-}
-
-void write_words(const VarianceSent& sent, const VarianceFormat& format,
-                 std::span<const VarianceTensor> tensors, std::span<std::byte> out) {
-  const bool codes_inside = in_words(format);
+void write_words(const VarianceSent& sent, std::span<const VarianceTensor> tensors,
+                 std::span<std::byte> out) {
   std::size_t i = 0;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     const auto offset = static_cast<std::uint32_t>(tensors[t].offset);
     for (const std::size_t end = i + sent.parts[t].count; i < end; ++i) {
-      const std::uint32_t code = codes_inside ? sent.codes[i] : 0;
+      const std::uint32_t code = sent.codes.empty() ? 0 : sent.codes[i];
       store_value(out, i * sizeof(std::uint32_t),
                   code << kWordIndexBits | (sent.indices[i] - offset));
     }
   }
 }
 
-void append(std::span<const std::byte> bytes, std::vector<std::byte>& out) {
-  out.insert(out.end(), bytes.begin(), bytes.end());
-}
-
-// What the words do not hold, or what stands beside compact places.
-void write_values(const VarianceSent& sent, Values values, std::vector<std::byte>& out) {
-  if (values == Values::whole) return append(bytes_of(sent.values), out);
-  if (values == Values::byte) return append(std::as_bytes(std::span(sent.codes)), out);
+void write_codes(const VarianceSent& sent, Values values, std::vector<std::byte>& out) {
   BitWriter bits(out);
   for (const std::uint8_t code : sent.codes) {
     if (values == Values::nibble) {
-      bits.put(code, NibbleCode::kBits);
+      bits.put(code, 4);
     } else {
       bits.put(code >> 3U, 1);
     }
@@ -75,13 +61,10 @@ void write_gaps(const VarianceSent& sent, std::span<const VarianceTensor> tensor
 
 }  // namespace
 
-std::size_t value_bytes(const VarianceFormat& format, std::size_t count) {
-  if (in_words(format)) return 0;
-  switch (format.values) {
-    case Values::byte:
-      return count;
+std::size_t compact_value_bytes(Values values, std::size_t count) {
+  switch (values) {
     case Values::nibble:
-      return packed_bytes(count, NibbleCode::kBits);
+      return packed_bytes(count, 4);
     case Values::sign:
       return packed_bytes(count, 1);
     case Values::whole:
@@ -115,9 +98,11 @@ std::size_t VariancePayload::limit() const {
   std::size_t bytes = tensors_.size() * kVariancePartBytes;
   std::size_t elements = 0;
   for (const VarianceTensor& tensor : tensors_) elements += tensor.elements;
-  bytes += value_bytes(format_, elements);
-  if (format_.places == Places::compact) return bytes + packed_bytes(elements, 3) + 1;
-  return bytes + elements * sizeof(std::uint32_t);
+  if (format_.places == Places::compact) {
+    return bytes + compact_value_bytes(format_.values, elements) + packed_bytes(elements, 3) + 1;
+  }
+  bytes += elements * sizeof(std::uint32_t);
+  return format_.values == Values::whole ? bytes + elements * sizeof(float) : bytes;
 }
 
 void VariancePayload::write(const VarianceSent& sent, std::vector<std::byte>& payload) const {
@@ -139,14 +124,22 @@ void VariancePayload::write(const VarianceSent& sent, std::vector<std::byte>& pa
         static_cast<std::uint8_t>(gaps ? gap_low_bits(tensors_[t].elements, part.count) : 0));
   }
   const std::size_t total = sent.indices.size();
+  const auto append_values = [&] {
+    const auto bytes = bytes_of(sent.values);
+    payload.insert(payload.end(), bytes.begin(), bytes.end());
+  };
   if (format_.places == Places::words) {
     const std::size_t at = payload.size();
     payload.resize(at + total * sizeof(std::uint32_t));
-    write_words(sent, format_, tensors_, std::span(payload).subspan(at));
-    if (!in_words(format_)) write_values(sent, format_.values, payload);
+    write_words(sent, tensors_, std::span(payload).subspan(at));
+    if (format_.values == Values::whole) append_values();
     return;
   }
-  write_values(sent, format_.values, payload);
+  if (format_.values == Values::whole) {
+    append_values();
+  } else {
+    write_codes(sent, format_.values, payload);
+  }
   write_gaps(sent, tensors_, payload);
 }
 

@@ -18,35 +18,35 @@ constexpr std::uint32_t kExponent = 127;  // of 1
 TEST(Nibble, AllSixteenRoundTrip) {
   for (const std::uint32_t exponent : {8U, 100U, 127U, 227U}) {
     for (std::uint32_t nibble = 0; nibble < 16; ++nibble) {
-      const float value = NibbleCode::value(nibble, exponent);
+      const float value = nibble_value(nibble, exponent);
       EXPECT_EQ(value, std::ldexp(nibble < 8 ? 1.0F : -1.0F,
                                   static_cast<int>(exponent - (nibble & 7U)) - 127));
-      EXPECT_EQ(NibbleCode::of(value, exponent), nibble);
+      EXPECT_EQ(nibble_of(value, exponent), nibble);
     }
   }
 }
 
 TEST(Nibble, RoundsToTheNearerPowerAndCutsAtTheLargest) {
-  EXPECT_EQ(NibbleCode::of(1.99F, kExponent), 0);   // cut to 1
-  EXPECT_EQ(NibbleCode::of(-1.99F, kExponent), 8);  // and its sign kept
-  EXPECT_EQ(NibbleCode::of(0.75F, kExponent), 0);   // half way goes up
-  EXPECT_EQ(NibbleCode::of(std::nextafter(0.75F, 0.0F), kExponent), 1);
-  EXPECT_EQ(NibbleCode::of(-0.3F, kExponent), 8 + 2);
+  EXPECT_EQ(nibble_of(1.99F, kExponent), 0);   // cut to 1
+  EXPECT_EQ(nibble_of(-1.99F, kExponent), 8);  // and its sign kept
+  EXPECT_EQ(nibble_of(0.75F, kExponent), 0);   // half way goes up
+  EXPECT_EQ(nibble_of(std::nextafter(0.75F, 0.0F), kExponent), 1);
+  EXPECT_EQ(nibble_of(-0.3F, kExponent), 8 + 2);
 }
 
 // Below 3/4 of 2^-7 the nearer power is 2^-8, eight steps down: not sent.
 TEST(Nibble, SevenStepsAreSentAndEightAreNot) {
   const float edge = 0.75F * 0x1p-7F;
-  EXPECT_EQ(NibbleCode::of(0x1p-7F, kExponent), 7);
-  EXPECT_EQ(NibbleCode::of(edge, kExponent), 7);
-  EXPECT_EQ(NibbleCode::of(-edge, kExponent), 15);
-  EXPECT_EQ(NibbleCode::of(std::nextafter(edge, 0.0F), kExponent), NibbleCode::kNotSent);
-  EXPECT_EQ(NibbleCode::of(0x1p-8F, kExponent), NibbleCode::kNotSent);
-  EXPECT_EQ(NibbleCode::of(0, kExponent), NibbleCode::kNotSent);
+  EXPECT_EQ(nibble_of(0x1p-7F, kExponent), 7);
+  EXPECT_EQ(nibble_of(edge, kExponent), 7);
+  EXPECT_EQ(nibble_of(-edge, kExponent), 15);
+  EXPECT_EQ(nibble_of(std::nextafter(edge, 0.0F), kExponent), kNotSent);
+  EXPECT_EQ(nibble_of(0x1p-8F, kExponent), kNotSent);
+  EXPECT_EQ(nibble_of(0, kExponent), kNotSent);
   // Powers of two below the normal numbers have no code.
-  EXPECT_EQ(NibbleCode::of(0x1p-126F, 3), 2);
-  EXPECT_EQ(NibbleCode::of(0x1p-128F, 3), NibbleCode::kNotSent);
-  EXPECT_EQ(NibbleCode::of(0x1p-128F, 0), NibbleCode::kNotSent);
+  EXPECT_EQ(nibble_of(0x1p-126F, 3), 2);
+  EXPECT_EQ(nibble_of(0x1p-128F, 3), kNotSent);
+  EXPECT_EQ(nibble_of(0x1p-128F, 0), kNotSent);
 }
 
 TEST(Nibble, RelativeErrorIsAtMostAThird) {
@@ -54,44 +54,10 @@ TEST(Nibble, RelativeErrorIsAtMostAThird) {
   std::uniform_real_distribution<float> uniform(0.75F * 0x1p-7F, 1.0F);
   for (int i = 0; i < 20000; ++i) {
     const float value = uniform(random);
-    const std::uint32_t nibble = NibbleCode::of(value, kExponent);
-    ASSERT_NE(nibble, NibbleCode::kNotSent);
-    ASSERT_LE(std::abs(NibbleCode::value(nibble, kExponent) - value), value * (1.0F / 3) * 1.0001F);
+    const std::uint8_t nibble = nibble_of(value, kExponent);
+    ASSERT_NE(nibble, kNotSent);
+    ASSERT_LE(std::abs(nibble_value(nibble, kExponent) - value), value * (1.0F / 3) * 1.0001F);
   }
-}
-
-TEST(Byte, All256RoundTrip) {
-  for (const std::uint32_t exponent : {16U, 100U, 127U, 227U}) {
-    for (std::uint32_t code = 0; code < 256; ++code) {
-      ASSERT_TRUE(ByteCode::valid(code, exponent));
-      const float value = ByteCode::value(code, exponent);
-      const std::uint32_t distance = code % 128;  // 15/8 of 2^E, 14/8, ..., 1, 15/16, ...
-      const float eighths = static_cast<float>(15 - distance % 8) / 8;
-      EXPECT_EQ(value, std::ldexp(code < 128 ? eighths : -eighths,
-                                  static_cast<int>(exponent - distance / 8) - 127));
-      EXPECT_EQ(ByteCode::of(value, exponent), code);
-    }
-    EXPECT_TRUE(ByteCode::all_valid(exponent));
-    EXPECT_EQ(
-        ByteCode::of(0x1.Cp-16F * std::ldexp(1.0F, static_cast<int>(exponent) - 127), exponent),
-        ByteCode::kNotSent);
-  }
-  EXPECT_FALSE(ByteCode::all_valid(15));
-  EXPECT_FALSE(ByteCode::valid(127, 15));
-  EXPECT_EQ(ByteCode::of(0, kExponent), ByteCode::kNotSent);
-  EXPECT_EQ(ByteCode::of(0x1p-128F, 3), ByteCode::kNotSent);
-}
-
-TEST(Byte, RelativeErrorIsAtMostASixteenth) {
-  std::mt19937 random(2);
-  std::uniform_real_distribution<float> power(-14.9F, 0.9F);
-  for (int i = 0; i < 20000; ++i) {
-    const float value = std::exp2(power(random));
-    const std::uint32_t code = ByteCode::of(-value, kExponent);
-    ASSERT_NE(code, ByteCode::kNotSent);
-    ASSERT_LE(std::abs(ByteCode::value(code, kExponent) + value), value / 16);
-  }
-  EXPECT_EQ(ByteCode::value(ByteCode::of(1.99F, kExponent), kExponent), 1.875F);  // cut
 }
 
 const std::vector<VarianceTensor> kTensors{{10, 1000}, {1010, 0}, {1020, 70000}, {71020, 1}};
@@ -109,7 +75,7 @@ VarianceSent random_sent(const VarianceFormat& format, double chance, std::vecto
     for (std::size_t i = 0; i < kTensors[t].elements; ++i) {
       if (uniform(random) >= chance) continue;
       const auto index = static_cast<std::uint32_t>(kTensors[t].offset + i);
-      const std::uint32_t code = random() % (format.values == Values::byte ? 256 : 16);
+      const std::uint32_t code = random() % 16;
       ++part.count;
       sent.indices.push_back(index);
       if (format.values == Values::whole) {
@@ -118,16 +84,12 @@ VarianceSent random_sent(const VarianceFormat& format, double chance, std::vecto
       } else if (format.values == Values::sign) {
         sent.codes.push_back(static_cast<std::uint8_t>(code & 8U));
         truth[index] = (code & 8U) == 0 ? format.tau : -format.tau;
-      } else if (format.values == Values::byte) {
-        sent.codes.push_back(static_cast<std::uint8_t>(code));
-        truth[index] = ByteCode::value(code, exponent);
       } else {
         sent.codes.push_back(static_cast<std::uint8_t>(code));
-        truth[index] = NibbleCode::value(code, exponent);
+        truth[index] = nibble_value(code, exponent);
       }
     }
-    const bool common = format.values == Values::byte || format.values == Values::nibble;
-    if (common && part.count > 0) part.exponent = exponent;
+    if (format.values == Values::nibble && part.count > 0) part.exponent = exponent;
     sent.parts.push_back(part);
   }
   return sent;
@@ -135,7 +97,7 @@ VarianceSent random_sent(const VarianceFormat& format, double chance, std::vecto
 
 std::vector<VarianceFormat> formats() {
   std::vector<VarianceFormat> all;
-  for (const auto values : {Values::byte, Values::nibble, Values::sign, Values::whole}) {
+  for (const auto values : {Values::nibble, Values::sign, Values::whole}) {
     for (const auto places : {Places::words, Places::compact}) {
       all.push_back({.values = values, .places = places, .tau = 0.25F});
     }
@@ -211,12 +173,9 @@ TEST(VariancePayload, CompactIsSmallerThanWordsAtEveryDensity) {
   std::vector<float> truth;
   for (const double chance : {0.0005, 0.01, 0.1, 0.5, 1.0}) {
     std::vector<std::byte> words, compact;
-    const auto sent = random_sent({.values = Values::nibble}, chance, truth);
-    const auto write = [&](Places places, std::vector<std::byte>& payload) {
-      VariancePayload({.values = Values::nibble, .places = places}, kTensors).write(sent, payload);
-    };
-    write(Places::words, words);
-    write(Places::compact, compact);
+    const auto sent = random_sent({}, chance, truth);
+    VariancePayload({.places = Places::words}, kTensors).write(sent, words);
+    VariancePayload({.places = Places::compact}, kTensors).write(sent, compact);
     EXPECT_EQ(words.size(), 8 * kTensors.size() + 4 * sent.indices.size());
     EXPECT_LT(static_cast<double>(compact.size() - 32),
               0.75 * static_cast<double>(words.size() - 32));
@@ -229,8 +188,7 @@ TEST(VariancePayload, CompactIsSmallerThanWordsAtEveryDensity) {
 
 // The largest index that 28 bits hold, without the memory of such a tensor on the sender's side.
 TEST(VariancePayload, TheLargestIndexOfAWord) {
-  const VariancePayload codec({.values = Values::nibble, .places = Places::words},
-                              {{0, kMostWordElements}});
+  const VariancePayload codec({.places = Places::words}, {{0, kMostWordElements}});
   VarianceSent sent;
   sent.indices = {static_cast<std::uint32_t>(kMostWordElements - 1)};
   sent.codes = {9};

@@ -14,11 +14,6 @@ namespace {
 using Values = VarianceFormat::Values;
 using Places = VarianceFormat::Places;
 
-// Whether a tensor's values are related to a power of two that comes with them.
-bool has_exponent(Values values) {
-  return values == Values::byte || values == Values::nibble;
-}
-
 // Without load_value's check: the constructor has made sure.
 std::uint32_t word_at(std::span<const std::byte> words, std::size_t i) {
   std::uint32_t word = 0;
@@ -37,10 +32,10 @@ VarianceReader::VarianceReader(const Source& source)
   read_parts(reader.take(tensors_.size() * kVariancePartBytes));
   if (format_.places == Places::words) {
     words_ = reader.take(total_ * sizeof(std::uint32_t));
-    values_ = reader.take(value_bytes(format_, total_));
+    values_ = reader.take(format_.values == Values::whole ? total_ * sizeof(float) : 0);
     reader.finish();
   } else {
-    values_ = reader.take(value_bytes(format_, total_));
+    values_ = reader.take(compact_value_bytes(format_.values, total_));
     gaps_ = BitReader(reader.take(reader.left()));
   }
 }
@@ -58,7 +53,7 @@ void VarianceReader::read_parts(std::span<const std::byte> bytes) {
     if (part.count > tensors_[t].elements) {
       refuse(t, fmt::format("{} values for {} elements", part.count, tensors_[t].elements));
     }
-    const bool common = has_exponent(format_.values) && part.count > 0;
+    const bool common = format_.values == Values::nibble && part.count > 0;
     if (common != (part.exponent != 0)) {
       refuse(t, fmt::format("exponent {} for {} values", part.exponent, part.count));
     }
@@ -103,34 +98,25 @@ void VarianceReader::finish() const {
   }
 }
 
-template <typename Code>
 void VarianceReader::fill_shares() {
   const std::uint32_t exponent = parts_[tensor_].exponent;
-  for (std::uint32_t code = 0; code < 1U << Code::kBits; ++code) {
-    valid_[code] = Code::valid(code, exponent);
-    shares_[code] = valid_[code] ? Code::value(code, exponent) * share_ : 0;
+  shares_.fill(0);
+  for (std::uint32_t code = 0; code < shares_.size(); ++code) {
+    if (format_.values == Values::sign) {
+      if (code % 8 == 0) shares_[code] = (code == 0 ? format_.tau : -format_.tau) * share_;
+    } else if ((code & 7U) < exponent) {
+      shares_[code] = nibble_value(code, exponent) * share_;
+    }
   }
-  all_codes_ = Code::all_valid(exponent);
-}
-
-void VarianceReader::fill_shares() {
-  switch (format_.values) {
-    case Values::byte:
-      return fill_shares<ByteCode>();
-    case Values::nibble:
-      return fill_shares<NibbleCode>();
-    case Values::sign:
-      valid_[0] = valid_[8] = true;
-      shares_[0] = format_.tau * share_;
-      shares_[8] = -format_.tau * share_;
-      return;
-    case Values::whole:
-      return;
-  }
+  all_codes_ = format_.values == Values::nibble && exponent > 7;
 }
 
 float VarianceReader::share_of_code(std::uint32_t code) const {
-  if (!valid_[code]) refuse(tensor_, fmt::format("no code {}", code));
+  if (!all_codes_) {
+    const bool valid =
+        format_.values == Values::sign ? code % 8 == 0 : (code & 7U) < parts_[tensor_].exponent;
+    if (!valid) refuse(tensor_, fmt::format("no code {}", code));
+  }
   return shares_[code];
 }
 
@@ -142,9 +128,8 @@ float VarianceReader::share_of_whole(std::size_t i) const {
   return value * share_;
 }
 
-// A code of the values beside the places; the constructor has made sure that it is there.
+// A code of the values beside compact places; the constructor has made sure that it is there.
 std::uint32_t VarianceReader::code_at(std::size_t i) const {
-  if (format_.values == Values::byte) return std::to_integer<std::uint32_t>(values_[i]);
   if (format_.values == Values::nibble) {
     return std::to_integer<std::uint32_t>(values_[i / 2]) >> (i % 2 * 4) & 15U;
   }
@@ -153,34 +138,31 @@ std::uint32_t VarianceReader::code_at(std::size_t i) const {
 
 void VarianceReader::add_below(std::size_t end, std::span<float> out) {
   ensure(end <= out.size() && out.size() == tensors_[tensor_].elements, "a run of the tensor");
-  // The usual ones, whose codes can't be wrong: with pointers of their own, so that nothing is
-  // loaded again because the sum might have overwritten it.
-  const float* shares = shares_.data();
-  const std::byte* codes = values_.data();
   const bool compact = format_.places == Places::compact;
-  if (all_codes_ && compact && format_.values == Values::byte) {
-    return add_compact(end, out, [shares, codes](std::size_t i) {
-      return shares[std::to_integer<std::uint8_t>(codes[i])];
+  if (format_.values == Values::whole) {
+    if (compact) return add_compact(end, out, [&](std::size_t i) { return share_of_whole(i); });
+    return add_words(end, out, [&](std::size_t i, std::uint32_t code) {
+      if (code != 0) refuse(tensor_, fmt::format("no code {}", code));
+      return share_of_whole(i);
     });
   }
-  if (all_codes_ && compact && format_.values == Values::nibble) {
-    return add_compact(end, out, [shares, codes](std::size_t i) {
-      return shares[std::to_integer<std::uint32_t>(codes[i / 2]) >> (i % 2 * 4) & 15U];
+  if (!all_codes_) {
+    if (compact) {
+      return add_compact(end, out, [&](std::size_t i) { return share_of_code(code_at(i)); });
+    }
+    return add_words(end, out,
+                     [&](std::size_t, std::uint32_t code) { return share_of_code(code); });
+  }
+  // Nearly always: nibbles, and none can be wrong. Copies, so that nothing is loaded again because
+  // the sum might have overwritten it.
+  const auto shares = shares_;
+  if (compact) {
+    const auto nibbles = values_;
+    return add_compact(end, out, [shares, nibbles](std::size_t i) {
+      return shares[std::to_integer<std::uint32_t>(nibbles[i / 2]) >> (i % 2 * 4) & 15U];
     });
   }
-  if (all_codes_ && !compact && format_.values == Values::nibble) {
-    return add_words(end, out, [shares](std::size_t, std::uint32_t code) { return shares[code]; });
-  }
-  const auto beside = [&](std::size_t i) {
-    return format_.values == Values::whole ? share_of_whole(i) : share_of_code(code_at(i));
-  };
-  if (compact) return add_compact(end, out, beside);
-  const bool inside = values_.empty();
-  add_words(end, out, [&](std::size_t i, std::uint32_t code) {
-    if (inside) return share_of_code(code);
-    if (code != 0) refuse(tensor_, fmt::format("no code {}", code));
-    return beside(i);
-  });
+  add_words(end, out, [shares](std::size_t, std::uint32_t code) { return shares[code]; });
 }
 
 template <typename Value>

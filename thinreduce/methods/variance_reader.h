@@ -52,8 +52,6 @@ class VarianceReader {
   };
 
   void read_parts(std::span<const std::byte> bytes);
-  template <typename Code>
-  void fill_shares();
   void fill_shares();
   template <typename Value>
   void add_words(std::size_t end, std::span<float> out, const Value& value);
@@ -77,10 +75,9 @@ class VarianceReader {
   // Of the tensor at hand.
   std::size_t tensor_ = 0;
   float share_ = 0;
-  std::array<float, 256> shares_{};  // share * value of every code
-  std::array<bool, 256> valid_{};
-  bool all_codes_ = false;      // all that can come are valid
-  std::size_t next_value_ = 0;  // of all parts' values, the next that is added
+  std::array<float, 16> shares_{};  // share * value of every code
+  bool all_codes_ = false;          // none of them is wrong
+  std::size_t next_value_ = 0;      // of all parts' values, the next that is added
   std::size_t end_value_ = 0;
   std::uint64_t next_place_ = 0;  // the lowest that may come
   std::optional<RiceReader> rice_;

@@ -13,11 +13,10 @@
 namespace thinreduce {
 namespace {
 
-enum class Rounded { bytes, nibbles, not_at_all };
 struct PlainOptions {
   float alpha = 1.5F;
   float zeta = 0.999F;
-  Rounded rounded = Rounded::bytes;
+  bool whole = false;
   bool keep = true;
   float tau = 0;
 };
@@ -60,20 +59,18 @@ class PlainRank {
       return;
     }
     float value = r[i];
-    if (options_.rounded != Rounded::not_at_all) {
-      const bool nibbles = options_.rounded == Rounded::nibbles;
-      // The nearer power of two, or the nearest eighth of the lower one.
+    if (!options_.whole) {
+      // The nearer power of two, by comparing the distances.
       const float low = std::exp2(std::floor(std::log2(std::abs(r[i]))));
-      const float step = nibbles ? low : low / 8;
-      const float near = low + step * std::floor((std::abs(r[i]) - low) / step + 0.5F);
-      value = std::copysign(std::min(near, nibbles ? top : top * 1.875F), r[i]);
-      if (std::abs(value) < top * (nibbles ? 0x1p-7F : 0x1p-15F)) {
+      const float power = std::abs(r[i]) - low < 2 * low - std::abs(r[i]) ? low : 2 * low;
+      value = std::copysign(std::min(power, top), r[i]);
+      if (std::abs(value) < top * 0x1p-7F) {
         v[i] *= options_.zeta;
         return;
       }
     }
     sent[i] = value;
-    r[i] = options_.keep ? r[i] - value : 0;
+    r[i] = options_.whole || !options_.keep ? 0 : r[i] - value;
     v[i] = 0;
   }
 
@@ -92,14 +89,10 @@ TEST(Variance, EqualsThePlainAlgorithm) {
   };
   const Case cases[] = {
       {"variance", {}},
-      {"variance:index=28bit", {}},
-      {"variance:values=4bit", {.rounded = Rounded::nibbles}},
-      {"variance:values=4bit,alpha=1,zeta=0.9,index=28bit",
-       {.alpha = 1, .zeta = 0.9F, .rounded = Rounded::nibbles}},
+      {"variance:alpha=1,zeta=0.9,index=28bit", {.alpha = 1, .zeta = 0.9F}},
       {"variance:residual=drop", {.keep = false}},
-      {"variance:values=4bit,residual=drop", {.rounded = Rounded::nibbles, .keep = false}},
-      {"variance:alpha=2,values=f32", {.alpha = 2, .rounded = Rounded::not_at_all}},
-      {"variance:values=f32,index=28bit", {.rounded = Rounded::not_at_all}},
+      {"variance:alpha=2,values=f32", {.alpha = 2, .whole = true}},
+      {"variance:values=f32,index=28bit", {.whole = true}},
       {"variance:tau=0.7", {.tau = 0.7F}},
       {"variance:tau=0.7,index=28bit", {.tau = 0.7F}},
   };
