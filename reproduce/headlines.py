@@ -88,7 +88,7 @@ def headlines(program: Program, by_name: dict[str, Row], gradients: str) -> list
             "Variance-based (2018)",
             "CIFAR-10, Adam, α=1.5: 88.7 % against 88.1 %, 453 times fewer elements",
             f"{elements(variance)}, against {100 * by_name['fp32-adam'].accuracy:.1f} %"
-            + paper("variance-paper", lambda row: f"; values in 4 bits, rounding errors dropped, in 32-bit words: {elements(row)}"),
+            + paper("variance-paper", lambda row: f"; rounding errors dropped, in 32-bit words: {elements(row)}"),
             "8 workers, a VGG-like network and a whole training there: late in a training most elements are noise, and 5 epochs have no late part",
         ),
         Headline(
