@@ -108,27 +108,32 @@ class Program:
         arguments = " ".join(self.training_arguments(setting))
         return arguments.replace(setting.spec, self.full_spec(setting.spec), 1)
 
+    def question(self, setting: Setting) -> Path:
+        """Where it is kept."""
+        return self.folder / "train" / f"{setting.name}.asked"
+
+    def was_asked(self, setting: Setting) -> bool:
+        """Whether what was trained, or begun, is what is asked for now."""
+        question = self.question(setting)
+        return question.exists() and question.read_text() == self.asked(setting)
+
     def training_arguments(self, setting: Setting) -> list[str]:
-        rate = ["--learning-rate", str(setting.learning_rate)] if setting.learning_rate else []
         return [
             "--method", setting.spec, "--data", plan.DATA, "--model", plan.MODEL, "--ranks", str(plan.RANKS),
-            "--epochs", str(self.epochs), "--seed", str(plan.SEED), "--optimizer", setting.optimizer, *rate,
+            "--epochs", str(self.epochs), "--seed", str(plan.SEED), "--optimizer", setting.optimizer,
             "--evaluate-every", "50",
         ]  # fmt: skip
 
     def train(self, setting: Setting, middle: int) -> None:
         if self.finished(setting):
             return
-        key = self.folder / "train" / f"{setting.name}.asked"
-        if not key.exists() or key.read_text() != self.asked(setting):
+        if not self.was_asked(setting):
             for folder in (self.run_folder(setting), self.middle_folder(setting)):
                 shutil.rmtree(folder, ignore_errors=True)
-            for timed in self.folder.glob(f"steps-{setting.name}-*bit.json"):
-                timed.unlink()
             if setting == plan.SETTINGS[0]:
                 (self.folder / "gradients.done").unlink(missing_ok=True)
-            key.parent.mkdir(exist_ok=True)
-            key.write_text(self.asked(setting))
+            self.question(setting).parent.mkdir(exist_ok=True)
+            self.question(setting).write_text(self.asked(setting))
         copy = self.middle_folder(setting)
         if not copy.exists():
             self.train_to(setting, middle)
@@ -158,8 +163,7 @@ class Program:
     def finished(self, setting: Setting) -> bool:
         """Trained to the end, with what is asked for now."""
         summary = self.run_folder(setting) / "summary.json"
-        key = self.folder / "train" / f"{setting.name}.asked"
-        if not summary.exists() or not key.exists() or key.read_text() != self.asked(setting):
+        if not summary.exists() or not self.was_asked(setting):
             return False
         return json.loads(summary.read_text())["status"] == "finished"
 

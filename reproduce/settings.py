@@ -23,7 +23,6 @@ class Setting:
     kind: str  # "paper", "default", "both" where the default is the paper's setting, or "ours": options set for this
     optimizer: str = "sgd"
     note: str = ""
-    learning_rate: float | None = None  # None: what the program takes for the network
 
     @property
     def method(self) -> str:
