@@ -55,7 +55,7 @@ def reproduce(program: Program, out: Path, *, only_finished: bool) -> None:
     if readme.exists():
         page.update_readme(readme, rows)
     print(page.speak(rows, found.goals))
-    print(f"written: {written}")
+    print(f"written: {written}, {parts.minutes:.0f} minutes after the start")
 
 
 def main() -> int:

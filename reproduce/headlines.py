@@ -12,7 +12,7 @@ from .settings import PARAMETERS
 SLOW, FAST = "100mbit", "1gbit"
 # Settings that the headlines and the aims are about.
 NEEDED = (
-    "fp32", "fp32-adam", "gradiveq", "gradiveq-8x", "dqsg", "ndqsg", "fft", "sketch-10x", "variance", "variance-50x",
+    "fp32", "fp32-adam", "gradiveq", "gradiveq-8x", "dqsg", "ndqsg", "fft", "sketch-10x", "variance",
 )  # fmt: skip
 
 
@@ -135,7 +135,6 @@ def targets(by_name: dict[str, Row]) -> list[Target]:
         close("fft", 1, 16),
         close("sketch-10x", 1.5, 10),
         close("variance", 1, 50),
-        close("variance-50x", 1, 50),
         Target(
             f"the best three at {SLOW} at least 3x faster end to end than overlapped fp32",
             ", ".join(f"{row.setting.name} {row.links[SLOW].speedup:.1f}x" for row in fastest),

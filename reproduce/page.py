@@ -169,7 +169,7 @@ meets only the kind of layer that suits it), {plan.RANKS} ranks of 32 images, {e
 random crops and flips. Every setting sees the same images in the same order; {same}.
 
 **Times.** In the middle of each training {extent.timed_steps} steps are timed over each simulated link, with the exchange overlapping backward (means; steps that a method sends uncompressed
-count with fp32's time in their share of the run). The time to {100 * LEVEL:.0f} % of fp32's final accuracy is the step at which the test accuracy (2,000 images, mean of two evaluations 50 steps apart)
+count with fp32's time in their share of the run). The time to {100 * LEVEL:.0f} % of fp32's final accuracy is the step at which the test accuracy (2,000 images, mean of two evaluations {plan.EVALUATE_EVERY} steps apart)
 reaches it, times the time of a step over the link. *smaller*: bytes of the gradient / bytes of the payload, over the whole run; *sent*: by the busiest rank to all others.
 
 {results_table(rows)}

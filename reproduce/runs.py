@@ -42,10 +42,13 @@ class Progress:
         self.done = 0
         self.start = time.monotonic()
 
+    @property
+    def minutes(self) -> float:
+        return (time.monotonic() - self.start) / 60
+
     def begin(self, what: str) -> None:
         self.done += 1
-        minutes = (time.monotonic() - self.start) / 60
-        print(f"[{self.done}/{self.parts}, {minutes:.0f} min] {what}", flush=True)
+        print(f"[{self.done}/{self.parts}, {self.minutes:.0f} min] {what}", flush=True)
 
 
 class Program:
@@ -121,7 +124,7 @@ class Program:
         return [
             "--method", setting.spec, "--data", plan.DATA, "--model", plan.MODEL, "--ranks", str(plan.RANKS),
             "--epochs", str(self.epochs), "--seed", str(plan.SEED), "--optimizer", setting.optimizer,
-            "--evaluate-every", "50",
+            "--evaluate-every", str(plan.EVALUATE_EVERY),
         ]  # fmt: skip
 
     def train(self, setting: Setting, middle: int) -> None:

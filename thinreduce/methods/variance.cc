@@ -24,6 +24,7 @@ struct VarianceOptions {
   kernels::DelayRule rule;
   VarianceFormat format;
   bool keep = true;  // what rounding leaves of a sum that was sent
+  double full = 0;   // elements of a tensor that has alpha itself
 
   explicit VarianceOptions(const Options& options) {
     rule.alpha = static_cast<float>(options.number("alpha"));
@@ -31,10 +32,21 @@ struct VarianceOptions {
     rule.tau = static_cast<float>(options.number("tau"));
     rule.share = 1.0F / static_cast<float>(options.integer("micro"));
     keep = options.text("residual") == "keep";
+    full = static_cast<double>(options.integer("full"));
     format.tau = rule.tau;
     format.values = options.text("values") == "f32" ? Values::whole : Values::nibble;
     if (rule.tau > 0) format.values = Values::sign;
     format.places = options.text("index") == "28bit" ? Places::words : Places::compact;
+  }
+
+  // A small tensor sends what is less sure: that costs few bytes, and the network misses the waiting
+  // elements of a convolution more than those of a large linear layer.
+  [[nodiscard]] kernels::DelayRule rule_of(std::size_t elements) const {
+    kernels::DelayRule own = rule;
+    if (const auto size = static_cast<double>(elements); size < full) {
+      own.alpha = static_cast<float>(rule.alpha * (size / full));
+    }
+    return own;
   }
 };
 
@@ -135,6 +147,7 @@ class Variance final : public Method {
     found_ = 0;
     for (const VarianceTensor& tensor : tensors_) {
       const std::size_t before = found_;
+      const kernels::DelayRule rule = options_.rule_of(tensor.elements);
       for (std::size_t at = 0; at < tensor.elements; at += kRun) {
         const std::size_t size = std::min(kRun, tensor.elements - at);
         const std::size_t first = tensor.offset + at;
@@ -150,7 +163,7 @@ class Variance final : public Method {
              .sums = std::span(sums_).subspan(first, size),
              .squares = std::span(squares_).subspan(first, size),
              .first = static_cast<std::uint32_t>(first)},
-            options_.rule,
+            rule,
             {std::span(indices_).subspan(found_), std::span(values_).subspan(found_)});
       }
       encode(before, found_);
@@ -268,8 +281,10 @@ MethodInfo variance_info() {
       "Distributed Deep Learning";
   info.second_moment = true;
   info.options = {
-      OptionInfo::number("alpha", 1.5, 0, 100,
+      OptionInfo::number("alpha", 3, 0, 100,
                          "a sum r over samples with squares v is sent when r^2 > alpha * v"),
+      OptionInfo::integer("full", 1'000'000, 0, 1'000'000'000'000,
+                          "tensors with fewer elements have so much less of alpha; 0: none has"),
       OptionInfo::number("zeta", 0.999, 0, 1, "what is left of v a step later"),
       OptionInfo::choice("values", "4bit", {"4bit", "f32"},
                          "a sign and a power of two, or the sum itself"),
