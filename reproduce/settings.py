@@ -41,7 +41,7 @@ SETTINGS = (
     Setting("fft", "fft", "default", note="θ=0.85, 10 bits, blocks of 64, error feedback"),
     Setting("dqsg", "dqsg", "default", note="7 symbols, codes add in the ring"),
     Setting("ndqsg", "ndqsg", "both", note="levels (3, 1), half of the ranks nested"),
-    Setting("variance", "variance", "default", "adam", "α=3, less of it in smaller layers; rounding errors are kept"),
+    Setting("variance", "variance", "default", "adam", "α=1.5, less of it for convolutions; rounding errors are kept"),
     Setting("sketch", "sketch", "default", note="a rank in turn nominates most of the candidates"),
     Setting("sketch-10x", "sketch:density=0.065,least=64000", "ours", note="twice the bytes, more of them for the convolutions"),
     Setting("gradiveq", "gradiveq", "default", note="an eighth of the floats of a layer, running samples, error feedback"),
@@ -53,7 +53,7 @@ SETTINGS = (
     Setting("terngrad", "terngrad", "both", note="clipped at 2.5 σ"),
     Setting("fft-paper", "fft:block=16384,feedback=off", "paper", note="θ=0.85, 10 bits, long blocks, no feedback"),
     Setting("dqsg-paper", "dqsg:levels=3,travel=gather", "paper", note="3 symbols, every payload to every rank"),
-    Setting("variance-paper", "variance:alpha=1.5,full=0,residual=drop,index=28bit", "paper", "adam", "α=1.5, 32-bit words"),
+    Setting("variance-paper", "variance:full=0,residual=drop,index=28bit", "paper", "adam", "α=1.5, 32-bit words"),
     Setting(
         "sketch-paper",
         "sketch:nominees=0,density=0.0125,candidates=2,values=f32,momentum=0.9",

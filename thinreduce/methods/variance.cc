@@ -24,7 +24,7 @@ struct VarianceOptions {
   kernels::DelayRule rule;
   VarianceFormat format;
   bool keep = true;  // what rounding leaves of a sum that was sent
-  double full = 0;   // elements of a tensor that has alpha itself
+  double full = 0;   // pairs of an output and an input that a tensor with alpha itself has
 
   explicit VarianceOptions(const Options& options) {
     rule.alpha = static_cast<float>(options.number("alpha"));
@@ -39,18 +39,20 @@ struct VarianceOptions {
     format.places = options.text("index") == "28bit" ? Places::words : Places::compact;
   }
 
-  // A small tensor sends what is less sure: that costs few bytes, and the network misses the waiting
-  // elements of a convolution more than those of a large linear layer.
-  [[nodiscard]] kernels::DelayRule rule_of(std::size_t elements) const {
-    kernels::DelayRule own = rule;
-    if (const auto size = static_cast<double>(elements); size < full) {
-      own.alpha = static_cast<float>(rule.alpha * (size / full));
+  // A narrow tensor sends what is less sure. It costs few bytes, and the network misses its
+  // elements more while they wait: a convolution's weight meets every position of its input.
+  [[nodiscard]] float alpha_of(const Tensor& tensor) const {
+    double pairs = 1;
+    for (const std::int64_t size :
+         std::span(tensor.shape).first(std::min<std::size_t>(tensor.shape.size(), 2))) {
+      pairs *= static_cast<double>(size);
     }
-    return own;
+    return pairs < full ? static_cast<float>(rule.alpha * (pairs / full)) : rule.alpha;
   }
 };
 
-// Tensors that are compressed. Throws Error{bad_input} for one that 28 bits can't index.
+// Tensors that are compressed, a bucket without tensors being one. Throws Error{bad_input} for one
+// that 28 bits can't index.
 std::vector<VarianceTensor> compressed_tensors(const BucketLayout& layout, Places places) {
   std::vector<VarianceTensor> tensors;
   const auto add = [&](const std::string& name, VarianceTensor tensor) {
@@ -102,6 +104,10 @@ class Variance final : public Method {
         since_(elements_) {
     compressed_ = 0;
     for (const VarianceTensor& tensor : tensors_) compressed_ += tensor.elements;
+    for (const Tensor& tensor : layout.tensors) {
+      if (!tensor.raw) alphas_.push_back(options.alpha_of(tensor));
+    }
+    if (layout.tensors.empty()) alphas_.push_back(options.rule.alpha);
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
@@ -145,9 +151,11 @@ class Variance final : public Method {
     constexpr std::size_t kRun = 4096;
     sent_.clear();
     found_ = 0;
-    for (const VarianceTensor& tensor : tensors_) {
+    kernels::DelayRule rule = options_.rule;
+    for (std::size_t t = 0; t < tensors_.size(); ++t) {
+      const VarianceTensor& tensor = tensors_[t];
+      rule.alpha = alphas_[t];
       const std::size_t before = found_;
-      const kernels::DelayRule rule = options_.rule_of(tensor.elements);
       for (std::size_t at = 0; at < tensor.elements; at += kRun) {
         const std::size_t size = std::min(kRun, tensor.elements - at);
         const std::size_t first = tensor.offset + at;
@@ -163,8 +171,7 @@ class Variance final : public Method {
              .sums = std::span(sums_).subspan(first, size),
              .squares = std::span(squares_).subspan(first, size),
              .first = static_cast<std::uint32_t>(first)},
-            rule,
-            {std::span(indices_).subspan(found_), std::span(values_).subspan(found_)});
+            rule, {std::span(indices_).subspan(found_), std::span(values_).subspan(found_)});
       }
       encode(before, found_);
     }
@@ -252,6 +259,7 @@ class Variance final : public Method {
   VarianceOptions options_;
   std::size_t elements_;
   std::vector<VarianceTensor> tensors_;
+  std::vector<float> alphas_;   // of each
   std::size_t compressed_ = 0;  // elements in them
   VariancePayload payload_;
   std::vector<float> sums_;     // r
@@ -281,10 +289,11 @@ MethodInfo variance_info() {
       "Distributed Deep Learning";
   info.second_moment = true;
   info.options = {
-      OptionInfo::number("alpha", 3, 0, 100,
+      OptionInfo::number("alpha", 1.5, 0, 100,
                          "a sum r over samples with squares v is sent when r^2 > alpha * v"),
-      OptionInfo::integer("full", 1'000'000, 0, 1'000'000'000'000,
-                          "tensors with fewer elements have so much less of alpha; 0: none has"),
+      OptionInfo::integer("full", 32768, 0, 1'000'000'000'000,
+                          "tensors with fewer pairs of an output and an input have so much less of "
+                          "alpha; 0: none has"),
       OptionInfo::number("zeta", 0.999, 0, 1, "what is left of v a step later"),
       OptionInfo::choice("values", "4bit", {"4bit", "f32"},
                          "a sign and a power of two, or the sum itself"),

@@ -1,10 +1,12 @@
 #include "thinreduce/methods/variance.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "tests/test_world.h"
 #include "thinreduce/error.h"
@@ -14,8 +16,7 @@ namespace thinreduce {
 namespace {
 
 struct PlainOptions {
-  float alpha = 3;
-  double full = 1e6;
+  float alpha = 1.5F;
   float zeta = 0.999F;
   bool whole = false;
   bool keep = true;
@@ -34,13 +35,10 @@ class PlainRank {
     for (const VarianceTensor& tensor : tensors_) {
       std::vector<std::size_t> clear;
       float most = 0;
-      const auto size = static_cast<double>(tensor.elements);
-      const auto alpha =
-          static_cast<float>(options_.alpha * (size < options_.full ? size / options_.full : 1));
       for (std::size_t i = tensor.offset; i < tensor.offset + tensor.elements; ++i) {
         r[i] += gradient[i];
         v[i] += moment[i];
-        if (r[i] * r[i] > alpha * v[i] && std::abs(r[i]) > options_.tau) {
+        if (r[i] * r[i] > options_.alpha * v[i] && std::abs(r[i]) > options_.tau) {
           clear.push_back(i);
           most = std::max(most, std::abs(r[i]));
         } else {
@@ -93,13 +91,12 @@ TEST(Variance, EqualsThePlainAlgorithm) {
   };
   const Case cases[] = {
       {"variance", {}},
-      {"variance:alpha=1.5,full=2000", {.alpha = 1.5F, .full = 2000}},
-      {"variance:alpha=1,full=0,zeta=0.9,index=28bit", {.alpha = 1, .full = 0, .zeta = 0.9F}},
-      {"variance:alpha=1.5,full=0,residual=drop", {.alpha = 1.5F, .full = 0, .keep = false}},
-      {"variance:alpha=2,full=0,values=f32", {.alpha = 2, .full = 0, .whole = true}},
-      {"variance:full=0,values=f32,index=28bit", {.full = 0, .whole = true}},
-      {"variance:full=0,tau=0.7", {.full = 0, .tau = 0.7F}},
-      {"variance:full=3000,tau=0.7,index=28bit", {.full = 3000, .tau = 0.7F}},
+      {"variance:alpha=1,zeta=0.9,index=28bit", {.alpha = 1, .zeta = 0.9F}},
+      {"variance:residual=drop", {.keep = false}},
+      {"variance:alpha=2,values=f32", {.alpha = 2, .whole = true}},
+      {"variance:values=f32,index=28bit", {.whole = true}},
+      {"variance:tau=0.7", {.tau = 0.7F}},
+      {"variance:tau=0.7,index=28bit", {.tau = 0.7F}},
   };
   for (const Case& one : cases) {
     for (const int world : {1, 2, 4, 7}) {
@@ -184,7 +181,7 @@ TEST(Variance, TheRuleIsATTest) {
         const double ratio = mean * mean / (squares / (batch * batch));
         ASSERT_NEAR(t_squared[i], ratio * (batch - 1) / (batch - ratio), 1e-6 * (1 + t_squared[i]));
       }
-      TestWorld rank(1, "variance:values=f32,full=0,alpha=" + std::to_string(alpha), kElements);
+      TestWorld rank(1, "variance:values=f32,alpha=" + std::to_string(alpha), kElements);
       rank.second_moments = moments;
       const auto mean = rank.mean(gradients);
       const double critical = alpha * (batch - 1) / (batch - alpha);
@@ -202,7 +199,7 @@ TEST(Variance, AConstantGradientIsSentAfterAlphaByBSteps) {
   constexpr float kBatch = 8;
   for (const int steps : {1, 2, 5, 12}) {
     const double alpha = steps * static_cast<double>(kBatch) - 0.5;
-    TestWorld rank(1, "variance:values=f32,full=0,zeta=1,alpha=" + std::to_string(alpha), 10);
+    TestWorld rank(1, "variance:values=f32,zeta=1,alpha=" + std::to_string(alpha), 10);
     rank.second_moments = PerRank(1, std::vector<float>(10, 9.0F / kBatch));
     for (int step = 1; step <= steps; ++step) {
       const auto mean = rank.mean(PerRank(1, std::vector<float>(10, 3.0F)));
@@ -216,9 +213,9 @@ TEST(Variance, AConstantGradientIsSentAfterAlphaByBSteps) {
 TEST(Variance, FiringRatesOnNoise) {
   constexpr std::size_t kElements = 200000;
   const std::pair<const char*, double> rates[] = {
-      {"variance:values=f32,full=0,alpha=1", 0.3173},
-      {"variance:values=f32,full=0,alpha=1.5", 0.2207},
-      {"variance:values=f32,full=0,alpha=2", 0.1573},
+      {"variance:values=f32,alpha=1", 0.3173},
+      {"variance:values=f32,alpha=1.5", 0.2207},
+      {"variance:values=f32,alpha=2", 0.1573},
   };
   const auto gradients = normal_gradients(1, kElements, 11);
   for (const auto& [spec, expected] : rates) {
@@ -231,35 +228,30 @@ TEST(Variance, FiringRatesOnNoise) {
   }
 }
 
-// A tensor with a quarter of the elements has a quarter of alpha, wherever it lies in its bucket.
-TEST(Variance, SmallTensorsSendWhatIsLessSure) {
-  constexpr std::size_t kElements = 250000;
-  const std::pair<const char*, double> rates[] = {
-      {"variance:values=f32,alpha=2,full=0", 0.1573},
-      {"variance:values=f32,alpha=2,full=50000", 0.1573},
-      {"variance:values=f32,alpha=2,full=200000", 0.4795},
-  };
-  const auto gradients = normal_gradients(1, kElements, 12);
-  for (const bool small_first : {true, false}) {
-    const std::size_t small = small_first ? 0 : 200000;
-    BucketLayout layout{.id = 0, .elements = kElements, .tensors = {}};
-    layout.tensors = {{.name = "small", .shape = {50, 1000}, .offset = small},
-                      {.name = "large", .shape = {200, 1000}, .offset = small_first ? 50000U : 0U}};
-    if (!small_first) std::swap(layout.tensors[0], layout.tensors[1]);
-    for (const auto& [spec, expected] : rates) {
-      TestWorld rank(1, spec, layout);
-      rank.second_moments = PerRank(1, std::vector<float>(kElements, 1.0F));
-      const auto mean = rank.mean(gradients);
-      const auto sent = [&](std::size_t offset, std::size_t size) {
-        const auto begin = mean.begin() + static_cast<std::ptrdiff_t>(offset);
-        const auto count = std::count_if(begin, begin + static_cast<std::ptrdiff_t>(size),
-                                         [](float value) { return value != 0; });
-        return static_cast<double>(count) / static_cast<double>(size);
-      };
-      // Four standard deviations of a share of 50,000 and of 200,000.
-      EXPECT_NEAR(sent(small, 50000), expected, 0.009) << spec;
-      EXPECT_NEAR(sent(small_first ? 50000 : 0, 200000), 0.1573, 0.0042) << spec;
-    }
+// A tensor with a quarter of the pairs has a quarter of alpha, wherever it lies in its bucket; how
+// many elements a pair has is no matter. P(R > 0.5) = 0.4795, P(R > 2) = 0.1573.
+TEST(Variance, NarrowTensorsSendWhatIsLessSure) {
+  constexpr std::size_t kSize = 50000;
+  BucketLayout layout{.id = 0, .elements = 3 * kSize, .tensors = {}};
+  layout.tensors = {{.name = "wide", .shape = {80, 100, 1, 6}, .offset = 0},
+                    {.name = "bias", .shape = {2000}, .offset = 48000, .raw = true},
+                    {.name = "narrow", .shape = {50, 40, 5, 5}, .offset = kSize},
+                    {.name = "linear", .shape = {50, 1000}, .offset = 2 * kSize}};
+  const auto gradients = normal_gradients(1, layout.elements, 12);
+  for (const auto& [full, narrow] : {std::pair{0, 0.1573}, {2000, 0.1573}, {8000, 0.4795}}) {
+    TestWorld rank(1, fmt::format("variance:values=f32,alpha=2,full={}", full), layout);
+    rank.second_moments = PerRank(1, std::vector<float>(layout.elements, 1.0F));
+    const auto mean = rank.mean(gradients);
+    const auto sent = [&](std::size_t begin, std::size_t size) {
+      const auto values = std::span(mean).subspan(begin, size);
+      const auto count =
+          std::count_if(values.begin(), values.end(), [](float x) { return x != 0; });
+      return static_cast<double>(count) / static_cast<double>(size);
+    };
+    // Four standard deviations of a share of 48,000.
+    EXPECT_NEAR(sent(0, 48000), 0.1573, 0.0067) << full;
+    EXPECT_NEAR(sent(kSize, kSize), narrow, 0.0092) << full;
+    EXPECT_NEAR(sent(2 * kSize, kSize), 0.1573, 0.0067) << full;
   }
 }
 
@@ -267,7 +259,7 @@ TEST(Variance, SmallTensorsSendWhatIsLessSure) {
 TEST(Variance, MicroBatchesServeAsSamples) {
   const auto gradients = normal_gradients(2, 500, 2);
   for (const int micro : {1, 4}) {
-    const std::string spec = "variance:alpha=1.9,full=0,micro=" + std::to_string(micro);
+    const std::string spec = "variance:alpha=1.9,micro=" + std::to_string(micro);
     TestWorld without(2, spec, 500);
     TestWorld with(2, spec, 500);
     with.second_moments = gradients;
@@ -287,7 +279,7 @@ TEST(Variance, MicroBatchesServeAsSamples) {
 }
 
 TEST(Variance, StatisticsTellHowLongElementsWaited) {
-  TestWorld rank(1, "variance:values=f32,full=0,zeta=1,alpha=4.5", 100);
+  TestWorld rank(1, "variance:values=f32,zeta=1,alpha=4.5", 100);
   PerRank gradient(1, std::vector<float>(100, 1.0F));
   // R = steps * B with B = 5 for the first ten elements, 1 for fifty, and 0.1 for the others.
   rank.second_moments = PerRank(1, std::vector<float>(100, 10.0F));
