@@ -15,7 +15,7 @@ namespace thinreduce::apps {
 int list_methods(bool json);
 
 struct BenchCodecOptions {
-  std::vector<std::string> specs;  // empty: every method with its defaults
+  std::vector<std::string> specs;  // at least one
   std::size_t floats = 25'600'000;
   int steps = 7;
   std::filesystem::path gradients;  // recorded by `train --save-gradients`; empty: synthetic ones
@@ -29,7 +29,7 @@ nlohmann::ordered_json bench_gradients(const RecordedGradients& recorded, const 
                                        bool quiet);
 
 struct BenchReduceOptions {
-  std::vector<std::string> specs;  // empty: every method with its defaults
+  std::vector<std::string> specs;  // at least one
   std::size_t floats = 25'600'000;
   int steps = 5;
   int warmup = -1;     // as above

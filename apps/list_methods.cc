@@ -31,6 +31,7 @@ int list_methods(bool json) {
                                     {"algebra", to_string(info.algebra)},
                                     {"summary", info.summary},
                                     {"paper", info.paper},
+                                    {"second_moment", info.second_moment},
                                     {"composes_with", info.composes_with},
                                     {"has_momentum", info.has_momentum},
                                     {"options", nlohmann::ordered_json::array()}};

@@ -23,10 +23,10 @@ class Progress {
   void skip(std::size_t done) { done_ = done; }
   // Whether there is anybody to see it.
   [[nodiscard]] bool shown() const { return shown_; }
-  // Makes room for other output; the next advance() shows the line again.
-  void clear() const;
 
  private:
+  void clear() const;
+
   std::string label_;
   std::size_t total_;
   std::size_t done_ = 0;

@@ -10,6 +10,7 @@ install(TARGETS thinreduce EXPORT thinreduce-targets
 install(DIRECTORY thinreduce DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         FILES_MATCHING PATTERN "*.h"
         PATTERN "*-inl.h" EXCLUDE
+        PATTERN "dispatch.h" EXCLUDE
         PATTERN "gloo_transport.h" EXCLUDE
         PATTERN "tcp_store*.h" EXCLUDE)
 install(EXPORT thinreduce-targets NAMESPACE thinreduce::

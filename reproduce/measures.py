@@ -137,7 +137,7 @@ def formula_bytes(method: str, ranks: int, floats: int, payload: float) -> tuple
             return (6 * h).bit_length()
 
         hops = sum(bits(h) for h in range(1, ranks)) + (ranks - 1) * bits(ranks)
-        return floats / ranks * hops / 8 + ring * 4 * floats / 512, "n/N · (w(1) + … + w(N−1) + (N−1)·w(N)) / 8"
+        return floats / ranks * hops / 8 + ring * 4 * floats / 512, "n/N · (w(1) + … + w(N−1) + (N−1)·w(N)) / 8 + scales"
     if method in ("gradiveq", "sketch", "powersgd"):
         return ring * payload, "2(N−1)/N · payload"
     return (ranks - 1) * payload, "(N−1) · payload"

@@ -194,7 +194,10 @@ class Program:
     def record_gradients(self, setting: Setting, steps: int) -> Path:
         """Every rank's gradients of so many steps from the middle of the training."""
         gradients = self.folder / "gradients"
-        if not (self.folder / "gradients.done").exists():
+        done = self.folder / "gradients.done"  # holds the number of steps
+        if not done.exists() or done.read_text() != str(steps):
+            for judged in self.folder.glob("codec-*.json"):
+                judged.unlink()
             copy = self.folder / "recording"
             for folder in (copy, gradients):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -207,7 +210,7 @@ class Program:
             if self.steps_done(copy) != last:
                 raise Failed(f"recording stopped at step {self.steps_done(copy)} instead of {last}")
             shutil.rmtree(copy)
-            (self.folder / "gradients.done").touch()
+            done.write_text(str(steps))
         return gradients
 
     # Benches.

@@ -41,7 +41,7 @@ SETTINGS = (
     Setting("fft", "fft", "default", note="θ=0.85, 10 bits, blocks of 64, error feedback"),
     Setting("dqsg", "dqsg", "default", note="7 symbols, codes add in the ring"),
     Setting("ndqsg", "ndqsg", "both", note="levels (3, 1), half of the ranks nested"),
-    Setting("variance", "variance", "default", "adam", "α=1.5, less of it for convolutions; rounding errors are kept"),
+    Setting("variance", "variance", "default", "adam", "α=1.5, less of it for narrow tensors; rounding errors are kept"),
     Setting("sketch", "sketch", "default", note="a rank in turn nominates most of the candidates"),
     Setting("sketch-10x", "sketch:density=0.065,least=64000", "ours", note="twice the bytes, more of them for the convolutions"),
     Setting("gradiveq", "gradiveq", "default", note="an eighth of the floats of a layer, running samples, error feedback"),

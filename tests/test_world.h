@@ -31,9 +31,6 @@ using PerRank = std::vector<std::vector<float>>;
 // Everything a method shows, in order; shows it back when `loading`.
 class MemoryArchive final : public Archive {
  public:
-  void per_element(std::string_view name, std::vector<float>& values) override {
-    floats(name, values);
-  }
   void floats(std::string_view name, std::vector<float>& values) override {
     if (loading) {
       values = vectors.at(at_vector++).second;

@@ -12,6 +12,14 @@ namespace fs = std::filesystem;
 
 constexpr const char* kSteps = "steps.jsonl";
 constexpr const char* kEvaluations = "evaluations.jsonl";
+constexpr int kFormat = 1;
+
+void check_format(const nlohmann::json& json) {
+  if (const int format = json.at("format").get<int>(); format > kFormat) {
+    throw std::runtime_error(fmt::format(
+        "format {} was written by a newer thinreduce; this one reads up to {}", format, kFormat));
+  }
+}
 
 // runs/mnist-lenet-topk-3: the first number that is free. Creating a folder tells who was first.
 fs::path choose_folder(const TrainOptions& options) {
@@ -111,7 +119,7 @@ std::string Checkpoint::folder() const {
 }
 
 void write_checkpoint(const fs::path& run, const Checkpoint& checkpoint) {
-  const Json json{{"format", 1},
+  const Json json{{"format", kFormat},
                   {"step", checkpoint.step},
                   {"folder", checkpoint.folder()},
                   {"seconds", checkpoint.seconds},
@@ -129,6 +137,7 @@ Checkpoint read_checkpoint(const fs::path& run) {
   const std::string text = apps::read_text(file);
   try {
     const auto json = nlohmann::json::parse(text);
+    check_format(json);
     Checkpoint checkpoint;
     checkpoint.step = json.at("step").get<std::uint64_t>();
     checkpoint.seconds = json.at("seconds").get<double>();
@@ -159,6 +168,11 @@ void read_config(const fs::path& run, TrainOptions& options) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (json.is_discarded()) {
     throw Error(ErrorCode::bad_input, fmt::format("{}: not JSON", file.string()));
+  }
+  try {
+    check_format(json);
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::bad_input, fmt::format("{}: {}", file.string(), error.what()));
   }
   from_json(json, file.string(), options);
   try {

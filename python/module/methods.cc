@@ -32,6 +32,8 @@ py::dict describe(const MethodInfo& info) {
   result["summary"] = info.summary;
   result["paper"] = info.paper;
   result["has_momentum"] = info.has_momentum;
+  result["second_moment"] = info.second_moment;
+  result["composes_with"] = info.composes_with;
   result["options"] = options;
   return result;
 }

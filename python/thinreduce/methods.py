@@ -28,6 +28,8 @@ class Method:
     summary: str
     paper: str
     has_momentum: bool
+    second_moment: bool  # takes one beside the gradient
+    composes_with: tuple[str, ...]  # what may stand behind a plus
     options: tuple[Option, ...]
 
 
@@ -39,6 +41,7 @@ def methods() -> list[Method]:
             Option(**{**option, "choices": tuple(option["choices"])})
             for option in info.pop("options")
         )
+        info["composes_with"] = tuple(info["composes_with"])
         result.append(Method(options=options, **info))
     return result
 

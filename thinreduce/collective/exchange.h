@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "thinreduce/transport/transport.h"
 #include "thinreduce/wire/frame.h"

@@ -1,5 +1,7 @@
 #include "thinreduce/collective/ring.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -286,6 +288,16 @@ void ring_max(Exchange& exchange, std::span<float> values, const RingOptions& op
   }
   FloatRing payload(values, exchange.size(), kernels::maximum, 1);
   ring_sum(exchange, payload, for_floats(options, payload));
+}
+
+void check_sum(const Exchange& exchange, std::span<const float> sums, std::string_view what) {
+  const std::size_t bad = kernels::first_nonfinite(sums);
+  if (bad == sums.size()) return;
+  throw Error(
+      ErrorCode::bad_frame,
+      fmt::format("bucket {}, step {}: {} {} is {} after the sum over {} ranks; gradients "
+                  "have overflowed or a rank sent nonsense",
+                  exchange.id().bucket, exchange.id().step, what, bad, sums[bad], exchange.size()));
 }
 
 std::uint64_t ring_bytes_sent(int rank, int world, std::size_t units, std::size_t unit_bytes) {

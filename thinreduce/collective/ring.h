@@ -16,7 +16,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "thinreduce/collective/chunks.h"
 #include "thinreduce/collective/exchange.h"
@@ -75,6 +77,10 @@ struct Nonfinite {
 
 // The elementwise maximum in place, by the same ring.
 void ring_max(Exchange& exchange, std::span<float> values, const RingOptions& options = {});
+
+// Throws Error{bad_frame} that names bucket, step and `what` when a sum over the ranks has a NaN or
+// Inf: a method that goes on with it would make nonsense of the gradient.
+void check_sum(const Exchange& exchange, std::span<const float> sums, std::string_view what);
 
 // What a ring of `units` units of `unit_bytes` makes `rank` send.
 [[nodiscard]] std::uint64_t ring_bytes_sent(int rank, int world, std::size_t units,

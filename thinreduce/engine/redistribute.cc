@@ -49,36 +49,48 @@ void check_world(const std::vector<SessionState>& states) {
   }
 }
 
-// GradiVeQ shows a layer from the field "decided" on, and what comes after "renewed at" only at the
-// layer's owner, the rank whose number is the layer's modulo the world. Gives every old rank what
-// the owners have; to_owners() takes it away again.
-std::vector<std::size_t> layer_starts(const std::vector<StateField>& fields) {
-  std::vector<std::size_t> starts;
-  for (std::size_t i = 0; i < fields.size(); ++i) {
-    if (fields[i].name == "decided") starts.push_back(i);
-  }
-  return starts;
+bool is_debt(const StateField& field) {
+  return field.kind == FieldKind::residual || field.kind == FieldKind::owed;
 }
 
+// GradiVeQ shows a layer from the field "decided" on, and what comes after "renewed at" only at the
+// layer's owner, the rank whose number is the layer's modulo the world. What the ranks owe comes
+// after the last layer. Gives every old rank what the owners have; to_owners() takes it away again.
+struct Layers {
+  std::vector<std::size_t> starts;
+  std::size_t end = 0;
+
+  explicit Layers(const std::vector<StateField>& fields) {
+    for (std::size_t i = 0; i < fields.size(); ++i) {
+      if (fields[i].name == "decided") starts.push_back(i);
+      if (!starts.empty() && !is_debt(fields[i])) end = i + 1;
+    }
+  }
+  [[nodiscard]] std::size_t end_of(std::size_t layer) const {
+    return layer + 1 < starts.size() ? starts[layer + 1] : end;
+  }
+};
+
 void from_owners(Fields& fields) {
-  const std::size_t layers = layer_starts(fields[0]).size();
+  const std::size_t layers = Layers(fields[0]).starts.size();
   std::vector<StateField> owned;
   for (std::size_t layer = 0; layer < layers; ++layer) {
     const auto& owner = fields[layer % fields.size()];
-    const auto starts = layer_starts(owner);
-    if (starts.size() != layers) refuse("the ranks' methods keep different layers");
+    const Layers own(owner);
+    if (own.starts.size() != layers) refuse("the ranks' methods keep different layers");
     const auto at = [&](std::size_t index) {
       return owner.begin() + static_cast<std::ptrdiff_t>(index);
     };
-    owned.insert(owned.end(), at(starts[layer]),
-                 layer + 1 < layers ? at(starts[layer + 1]) : owner.end());
+    owned.insert(owned.end(), at(own.starts[layer]), at(own.end_of(layer)));
   }
   if (layers == 0) return;
   for (auto& one : fields) {
-    const auto starts = layer_starts(one);
-    if (starts.size() != layers) refuse("the ranks' methods keep different layers");
-    one.resize(starts[0]);
-    one.insert(one.end(), owned.begin(), owned.end());
+    const Layers own(one);
+    if (own.starts.size() != layers) refuse("the ranks' methods keep different layers");
+    const auto at = [&](std::size_t index) {
+      return one.begin() + static_cast<std::ptrdiff_t>(index);
+    };
+    one.insert(one.erase(at(own.starts[0]), at(own.end)), owned.begin(), owned.end());
   }
 }
 
@@ -90,18 +102,10 @@ void to_owners(std::vector<StateField>& fields, int rank, int world) {
       ++layer;
       tail = false;
     }
-    const bool drop = tail && layer % world != rank;
+    const bool drop = tail && !is_debt(field) && layer % world != rank;
     if (field.name == "renewed at") tail = true;
     return drop;
   });
-}
-
-// With one old rank nothing can differ, so its fields are told apart by name: the last mean is of
-// all ranks, everything else that a method keeps an element is owed by this one.
-bool same_everywhere(const Fields& fields, std::size_t index) {
-  if (fields.size() == 1) return fields[0][index].name == "mean";
-  return std::all_of(fields.begin(), fields.end(),
-                     [&](const auto& one) { return one[index].values == fields[0][index].values; });
 }
 
 // The sum of what goes to `rank`, in the order of the old ranks.
@@ -148,8 +152,7 @@ std::vector<SessionState> redistribute(std::vector<SessionState> states, int wor
     for (SessionState& state : result) {
       auto own = fields[static_cast<std::size_t>(state.rank) % fields.size()];
       for (std::size_t i = 0; i < own.size(); ++i) {
-        if (own[i].kind != FieldKind::per_element || same_everywhere(fields, i)) continue;
-        own[i].values = share(fields, i, state.rank, world);
+        if (is_debt(own[i])) own[i].values = share(fields, i, state.rank, world);
       }
       to_owners(own, state.rank, world);
       state.buckets.at(id).fields = join_fields(own);

@@ -15,9 +15,10 @@ namespace {
 
 BucketLayout layout_of(const std::string& spec) {
   return {.id = 3,
-          .elements = 64 * 33 + 33,
+          .elements = 64 * 33 + 33 + 40 * 50,
           .tensors = {{.name = "weight", .shape = {64, 33}, .offset = 0},
-                      {.name = "bias", .shape = {33}, .offset = 64 * 33}},
+                      {.name = "bias", .shape = {33}, .offset = 64 * 33},
+                      {.name = "last", .shape = {40, 50}, .offset = 64 * 33 + 33}},
           .spec = spec};
 }
 
@@ -62,7 +63,7 @@ std::map<std::string, double> sums(const std::vector<SessionState>& states) {
   std::map<std::string, double> result;
   for (const SessionState& state : states) {
     for (const StateField& field : split_fields(state.buckets.at(3))) {
-      if (field.kind != FieldKind::per_element || field.name == "mean") continue;
+      if (field.kind != FieldKind::residual && field.kind != FieldKind::owed) continue;
       for (const float value : field.floats()) result[field.name] += static_cast<double>(value);
     }
   }
@@ -74,8 +75,9 @@ class Redistribute : public testing::TestWithParam<std::tuple<std::string, std::
 INSTANTIATE_TEST_SUITE_P(
     All, Redistribute,
     testing::Combine(
-        testing::Values("fp32", "gradiveq:warmup=2", "fft", "dqsg:feedback=on", "ndqsg",
-                        "sketch:momentum=0.9", "topk:density=0.05", "terngrad", "powersgd:rank=2"),
+        testing::Values("fp32", "gradiveq:warmup=2", "gradiveq:warmup=2+dqsg", "variance", "fft",
+                        "dqsg:feedback=on", "ndqsg", "sketch:momentum=0.9", "topk:density=0.05",
+                        "terngrad", "powersgd:rank=2"),
         testing::Values(std::pair(4, 2), std::pair(2, 4), std::pair(3, 1), std::pair(1, 3))));
 
 TEST_P(Redistribute, ConservesTheSumAndTheNewWorldGoesOn) {
@@ -92,12 +94,23 @@ TEST_P(Redistribute, ConservesTheSumAndTheNewWorldGoesOn) {
   run(worlds.second, spec, states);
 }
 
+// The law above would hold for empty residuals, too.
 TEST(Redistribute, SomethingIsOwed) {
-  // The law above would hold for empty residuals, too.
   for (const auto& [name, sum] : sums(run(2, "topk:density=0.05"))) {
     EXPECT_EQ(name, "residual");
     EXPECT_GT(std::abs(sum), 1e-3);
   }
+  EXPECT_GT(std::abs(sums(run(2, "gradiveq:warmup=2+dqsg")).at("owed")), 1e-3);
+}
+
+// Ranks that owe the same owe it each.
+TEST(Redistribute, DebtsThatAreAlikeAreAdded) {
+  auto states = run(2, "topk:density=0.05");
+  states[1].buckets = states[0].buckets;
+  const auto before = sums(states);
+  const auto after = sums(redistribute(states, 1));
+  EXPECT_NEAR(after.at("residual"), before.at("residual"), 1e-3);
+  EXPECT_GT(std::abs(before.at("residual")), 1e-3);
 }
 
 TEST(Redistribute, RefusesWhatIsNotAWholeWorld) {

@@ -17,6 +17,7 @@
 // exchange, and whatever a method throws. docs/errors.md has the table.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <future>

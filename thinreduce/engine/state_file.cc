@@ -38,8 +38,18 @@ std::string read_text(ByteReader& reader) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+std::size_t width_of(FieldKind kind) {
+  return kind == FieldKind::number ? sizeof(std::uint64_t) : sizeof(float);
+}
+
 class FieldWriter final : public Archive {
  public:
+  void residual(std::string_view name, std::vector<float>& values) override {
+    field(name, FieldKind::residual, std::span<const float>(values));
+  }
+  void owed(std::string_view name, std::vector<float>& values) override {
+    field(name, FieldKind::owed, std::span<const float>(values));
+  }
   void per_element(std::string_view name, std::vector<float>& values) override {
     field(name, FieldKind::per_element, std::span<const float>(values));
   }
@@ -67,13 +77,16 @@ class FieldReader final : public Archive {
   FieldReader(const BucketState& state, std::string_view what)
       : elements_(state.elements), reader_(state.fields, what) {}
 
+  void residual(std::string_view name, std::vector<float>& values) override {
+    field(name, FieldKind::residual, values);
+    check_size(name, values);
+  }
+  void owed(std::string_view name, std::vector<float>& values) override {
+    field(name, FieldKind::owed, values);
+  }
   void per_element(std::string_view name, std::vector<float>& values) override {
     field(name, FieldKind::per_element, values);
-    // A method that has not run yet has no residual.
-    if (!values.empty() && values.size() != elements_) {
-      throw Error(ErrorCode::bad_state, fmt::format("'{}' has {} values for {} elements", name,
-                                                    values.size(), elements_));
-    }
+    check_size(name, values);
   }
   void floats(std::string_view name, std::vector<float>& values) override {
     field(name, FieldKind::floats, values);
@@ -89,6 +102,14 @@ class FieldReader final : public Archive {
   void finish() const { reader_.finish(); }
 
  private:
+  void check_size(std::string_view name, const std::vector<float>& values) const {
+    // A method that has not run yet has no residual.
+    if (!values.empty() && values.size() != elements_) {
+      throw Error(ErrorCode::bad_state, fmt::format("'{}' has {} values for {} elements", name,
+                                                    values.size(), elements_));
+    }
+  }
+
   template <typename T>
   void field(std::string_view name, FieldKind kind, std::vector<T>& values) {
     const std::string found = read_text(reader_);
@@ -231,13 +252,12 @@ std::vector<StateField> split_fields(const BucketState& state) {
     while (reader.left() > 0) {
       StateField field;
       field.name = read_text(reader);
-      const auto kind = reader.value<std::uint8_t>();
+      field.kind = static_cast<FieldKind>(reader.value<std::uint8_t>());
       const auto count = reader.value<std::uint64_t>();
-      const std::size_t width = kind == 2 ? sizeof(std::uint64_t) : sizeof(float);
-      if (kind > 2 || count > reader.left() / width) {
+      const std::size_t width = width_of(field.kind);
+      if (field.kind > FieldKind::owed || count > reader.left() / width) {
         throw Error(ErrorCode::bad_state, fmt::format("'{}' is cut or damaged", field.name));
       }
-      field.kind = static_cast<FieldKind>(kind);
       const auto values = reader.take(count * width);
       field.values.assign(values.begin(), values.end());
       fields.push_back(std::move(field));
@@ -253,9 +273,7 @@ std::vector<std::byte> join_fields(const std::vector<StateField>& fields) {
   for (const StateField& field : fields) {
     writer.text(field.name);
     writer.value(static_cast<std::uint8_t>(field.kind));
-    const std::size_t width =
-        field.kind == FieldKind::number ? sizeof(std::uint64_t) : sizeof(float);
-    writer.value(static_cast<std::uint64_t>(field.values.size() / width));
+    writer.value(static_cast<std::uint64_t>(field.values.size() / width_of(field.kind)));
     writer.bytes(field.values);
   }
   return std::move(writer.out);

@@ -46,7 +46,8 @@ void write_state(const std::filesystem::path& file, const SessionState& state);
 // Throws Error{unavailable} when the file can't be read, Error{bad_state} when it is damaged.
 [[nodiscard]] SessionState read_state(const std::filesystem::path& file);
 
-enum class FieldKind : std::uint8_t { per_element = 0, floats = 1, number = 2 };
+// As the functions of an Archive.
+enum class FieldKind : std::uint8_t { residual, floats, number, per_element, owed };
 
 // One field of a bucket's state as it is stored.
 struct StateField {

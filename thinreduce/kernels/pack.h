@@ -18,6 +18,10 @@ namespace thinreduce::kernels {
 inline constexpr std::size_t kPackRow = 16;
 // A multiple of this many codes is packed without unused bits, whatever the packing.
 inline constexpr std::size_t kPackUnit = 160 * kPackRow;
+// So many codes, and as many more as fill the last row.
+[[nodiscard]] constexpr std::size_t whole_rows(std::size_t codes) {
+  return (codes + kPackRow - 1) / kPackRow * kPackRow;
+}
 inline constexpr std::uint32_t kMostPackedSymbols = 1u << 16;
 
 struct Packing {

@@ -17,10 +17,6 @@ constexpr std::size_t kUnit = kernels::kPackUnit;
 constexpr std::size_t kRun = 160 * kUnit;
 using Length = std::uint32_t;
 
-std::size_t whole_rows(std::size_t codes) {
-  return (codes + kernels::kPackRow - 1) / kernels::kPackRow * kernels::kPackRow;
-}
-
 // Calls work(first, count) for consecutive pieces of at most `piece` elements.
 template <typename Work>
 void for_pieces(std::size_t first, std::size_t count, std::size_t piece, Work&& work) {
@@ -49,7 +45,7 @@ void CodePayload::write_packed(std::size_t first, std::size_t count, const MakeC
   out.resize(at + packing_.bytes(count));
   for_pieces(first, count, kUnit, [&](std::size_t from, std::size_t piece) {
     make(from, std::span(codes_).first(piece));
-    const std::size_t padded = whole_rows(piece);
+    const std::size_t padded = kernels::whole_rows(piece);
     std::fill(codes_.begin() + static_cast<std::ptrdiff_t>(piece),
               codes_.begin() + static_cast<std::ptrdiff_t>(padded), 0u);
     const std::size_t bytes = packing_.bytes(piece);
@@ -93,8 +89,8 @@ void CodePayload::read_packed(std::span<const std::byte> bytes, std::size_t firs
                               std::size_t count, std::string_view what, const OnCodes& on_codes) {
   for_pieces(first, count, kUnit, [&](std::size_t from, std::size_t piece) {
     const std::size_t length = packing_.bytes(piece);
-    const auto largest =
-        kernels::unpack(bytes.first(length), packing_, std::span(codes_).first(whole_rows(piece)));
+    const auto largest = kernels::unpack(bytes.first(length), packing_,
+                                         std::span(codes_).first(kernels::whole_rows(piece)));
     bytes = bytes.subspan(length);
     if (largest >= format_.symbols) {
       throw Error(ErrorCode::bad_frame,

@@ -13,10 +13,6 @@ namespace {
 
 constexpr std::size_t kUnit = kernels::kPackUnit;
 
-std::size_t whole_rows(std::size_t codes) {
-  return (codes + kernels::kPackRow - 1) / kernels::kPackRow * kernels::kPackRow;
-}
-
 }  // namespace
 
 void agree_on_largest(Exchange& exchange, std::span<float> largest, std::vector<float>& own) {
@@ -80,7 +76,7 @@ std::size_t DitheredSum::unpack_unit(std::span<const std::byte> bytes, UnitRange
   const UnitRange part = bytes_of_unit(range, unit, summed);
   const auto largest = kernels::unpack(bytes.subspan(part.begin, part.size()),
                                        packings_[static_cast<std::size_t>(summed - 1)],
-                                       std::span(codes).first(whole_rows(count)));
+                                       std::span(codes).first(kernels::whole_rows(count)));
   check(largest, summed);
   return count;
 }
@@ -107,7 +103,7 @@ void DitheredSum::encode(UnitRange range) {
     setup_.grid.quantize(values, first, setup_.largest,
                          setup_.keys[static_cast<std::size_t>(setup_.rank)],
                          std::span(codes_).first(count));
-    const std::size_t padded = whole_rows(count);
+    const std::size_t padded = kernels::whole_rows(count);
     std::fill(codes_.begin() + static_cast<std::ptrdiff_t>(count),
               codes_.begin() + static_cast<std::ptrdiff_t>(padded), 0u);
     const UnitRange part = bytes_of_unit(range, unit, 1);
@@ -120,7 +116,7 @@ void DitheredSum::add(UnitRange range, int summed, std::span<const std::byte> in
   const auto own = wire(range, 1);
   const auto sum = wire(range, summed + 1);
   for (std::size_t unit = range.begin; unit < range.end; ++unit) {
-    const std::size_t padded = whole_rows(unpack_unit(own, range, unit, 1, codes_));
+    const std::size_t padded = kernels::whole_rows(unpack_unit(own, range, unit, 1, codes_));
     (void)unpack_unit(incoming, range, unit, summed, incoming_);
     kernels::add_codes(std::span(codes_).first(padded), std::span(incoming_).first(padded));
     const UnitRange part = bytes_of_unit(range, unit, summed + 1);

@@ -5,6 +5,7 @@
 // they come from; the last group is filled up with blocks of zeros.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <vector>

@@ -337,7 +337,7 @@ void GradiVeQ::state(Archive& archive) {
   archive.number("cycle", cycle_);
   archive.number("compressing", compressing);
   archive.per_element("mean", mean_);
-  if (settings_.feedback) archive.per_element("kept", kept_);
+  if (settings_.feedback) archive.residual("kept", kept_);
   archive.floats("losses", lost_);
   if (lost_.size() != 2 * layers_.size()) {
     throw Error(ErrorCode::bad_state, fmt::format("gradiveq has {} layers here, {} in the state",

@@ -295,6 +295,9 @@ void GradiveqBases::share(std::size_t l, Proposal& proposal, Exchange& exchange)
   proposal.candidate = load_value<std::uint32_t>(head, 0);
   proposal.rank = load_value<std::uint32_t>(head, 4);
   proposal.mean_share = load_value<float>(head, 8);
+  if (const auto zero = load_value<std::uint32_t>(head, 12); zero != 0) {
+    refuse(fmt::format("has {} where 0 belongs", zero));
+  }
   if (proposal.candidate >= layer.candidates.size() ||
       (layer.decided && proposal.candidate != layer.chosen)) {
     refuse(fmt::format("is for order {} of {}, where {} was chosen", proposal.candidate,

@@ -128,7 +128,7 @@ void GradiveqProjections::finish(std::span<const float> moment_sums) {
 
 void GradiveqProjections::state(Archive& archive) {
   for (std::size_t l = 0; l < owed_.size(); ++l) {
-    archive.floats("owed", owed_[l]);
+    archive.owed("owed", owed_[l]);
     const std::size_t floats = begin_[l + 1] - begin_[l];
     if (owed_[l].size() != floats || kernels::first_nonfinite(owed_[l]) != floats) {
       throw Error(ErrorCode::bad_state,

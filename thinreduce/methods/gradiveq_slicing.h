@@ -28,6 +28,7 @@ class Slicing {
   void cut(std::size_t slice);
   // A slice of whole rows of the fastest dimensions, or of a divisor of one, with at most
   // min(256, sqrt(8 * elements)) floats: then the basis at ratio 8 is no larger than the tensor.
+  // So many floats where that would make short slices, and for one run of memory.
   [[nodiscard]] std::size_t natural_slice() const;
 
   [[nodiscard]] std::size_t elements() const { return elements_; }

@@ -39,7 +39,7 @@ class Method {
   // nonsense; what was taken in and not delivered is then still in the residual.
   virtual void reduce(const Bucket& bucket, Exchange& exchange) = 0;
 
-  // Shows every piece of state to the archive, for saving, loading and moving between buckets.
+  // Shows every piece of state to the archive, for saving and loading.
   virtual void state(Archive& /*archive*/) {}
 
   // Of state that must have the same bits on all ranks; compared before every reduce.

@@ -264,7 +264,6 @@ TEST(Ndqsg, AlphaIsLearned) {
 
 class Numbers final : public Archive {
  public:
-  void per_element(std::string_view, std::vector<float>&) override {}
   void floats(std::string_view, std::vector<float>&) override {}
   void number(std::string_view, std::uint64_t& value) override {
     if (loading) {

@@ -1,6 +1,7 @@
 // The options of a method: what it declares, and the values that a spec gives them.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>

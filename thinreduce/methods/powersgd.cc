@@ -36,16 +36,6 @@ struct Factored {
   }
 };
 
-void check_finite(const Exchange& exchange, std::span<const float> sums, const char* what) {
-  const std::size_t bad = kernels::first_nonfinite(sums);
-  if (bad == sums.size()) return;
-  throw Error(
-      ErrorCode::bad_frame,
-      fmt::format("bucket {}, step {}: {} {} is {} after the sum over {} ranks; gradients "
-                  "have overflowed or a rank sent nonsense",
-                  exchange.id().bucket, exchange.id().step, what, bad, sums[bad], exchange.size()));
-}
-
 class PowerSgd final : public Method {
  public:
   PowerSgd(const BucketLayout& layout, std::size_t rank, std::uint64_t seed)
@@ -76,18 +66,18 @@ class PowerSgd final : public Method {
     exchange.payload_bytes += (first_sum_.size() + next_q_.size()) * sizeof(float);
     ring_sum(exchange, first_sum_, share);
     exchange.encode([&] {
-      check_finite(exchange, first_sum_, "value of the first sum");
+      check_sum(exchange, first_sum_, "value of the first sum");
       back_project(exchange.id().step);
     });
     ring_sum(exchange, next_q_, share);
     exchange.decode([&] {
-      check_finite(exchange, next_q_, "value of the second sum");
+      check_sum(exchange, next_q_, "value of the second sum");
       reconstruct(bucket.values);
     });
   }
 
   void state(Archive& archive) override {
-    archive.per_element("residual", residual_);
+    archive.residual("residual", residual_);
     archive.floats("q", q_);
     if (q_.size() != next_q_.size()) {
       throw Error(ErrorCode::bad_state, fmt::format("'q' has {} values, these shapes need {}",

@@ -63,7 +63,7 @@ class QuantizedGather final : public Method {
   }
 
   void state(Archive& archive) override {
-    if (keeps_residual()) archive.per_element("residual", residual_);
+    if (keeps_residual()) archive.residual("residual", residual_);
   }
 
  private:
@@ -161,9 +161,9 @@ void check_quantizer(const std::string& name, const MethodSetup& setup, std::uin
   const auto world = static_cast<std::uint64_t>(setup.world);
   if (world * most + world / 2 >= 32768) {
     throw Error(ErrorCode::bad_spec,
-                fmt::format("{}: {} levels on each side of zero are too many for {} ranks; their "
-                            "product must be below 32768",
-                            name, most, setup.world));
+                fmt::format("{}: {} levels on each side of zero are too many for {} ranks; at "
+                            "most {} are possible",
+                            name, most, setup.world, (32767 - world / 2) / world));
   }
 }
 

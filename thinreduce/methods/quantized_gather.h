@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "thinreduce/methods/block_grid.h"
 #include "thinreduce/methods/method.h"

@@ -67,8 +67,8 @@ class Sketch final : public Method {
   }
 
   void state(Archive& archive) override {
-    archive.per_element("residual", residual_);
-    if (setup_.momentum > 0) archive.per_element("momentum", velocity_);
+    archive.residual("residual", residual_);
+    if (setup_.momentum > 0) archive.residual("momentum", velocity_);
   }
 
  private:

@@ -18,17 +18,6 @@ namespace {
 
 constexpr int kRoot = 0;
 
-// A sum that is not finite would make every rank select nonsense.
-void check_finite(const Exchange& exchange, std::span<const float> sums, const char* what) {
-  const std::size_t bad = kernels::first_nonfinite(sums);
-  if (bad == sums.size()) return;
-  throw Error(
-      ErrorCode::bad_frame,
-      fmt::format("bucket {}, step {}: {} {} is {} after the sum over {} ranks; gradients "
-                  "have overflowed or a rank sent nonsense",
-                  exchange.id().bucket, exchange.id().step, what, bad, sums[bad], exchange.size()));
-}
-
 // Halfs end at 65504. Cells are multiplied by a power of two that brings the largest cell of any
 // rank near 2^15 / N, so that no sum over the ranks overflows and as few as possible get small.
 float agree_on_scale(Exchange& exchange, std::span<const float> cells) {
@@ -123,7 +112,7 @@ std::span<const std::uint32_t> SketchRounds::find_candidates(Exchange& exchange,
   }
   sum_cells_by_ring(exchange, search.sketch.cells());
   exchange.decode([&] {
-    check_finite(exchange, search.sketch.cells(), "cell");
+    check_sum(exchange, search.sketch.cells(), "cell");
     select_candidates(search);
   });
   return candidates_;
@@ -185,7 +174,7 @@ void SketchRounds::candidates_through_root(Exchange& exchange, const Search& sea
       }
       kernels::add(cells, part);
     }
-    check_finite(exchange, cells, "cell");
+    check_sum(exchange, cells, "cell");
     select_candidates(search);
     std::vector<std::byte> chosen;
     append(chosen, std::span<const std::uint32_t>(candidates_));
@@ -239,7 +228,7 @@ void SketchRounds::collect_given(std::span<const std::uint32_t> candidates,
 }
 
 void SketchRounds::select_largest(Exchange& exchange, std::span<const std::uint32_t> candidates) {
-  check_finite(exchange, exact_, "candidate");
+  check_sum(exchange, exact_, "candidate");
   const auto selected = largest_selector_.select(exact_, options_.k);
   indices_.resize(selected.indices.size());
   for (std::size_t i = 0; i < indices_.size(); ++i) {
@@ -295,7 +284,7 @@ void SketchRounds::largest_through_root(Exchange& exchange,
   }
   sums_.resize(indices_.size());
   if (!sums_.empty()) std::memcpy(sums_.data(), sum_bytes.data(), sum_bytes.size());
-  check_finite(exchange, sums_, "sum");
+  check_sum(exchange, sums_, "sum");
 }
 
 }  // namespace thinreduce

@@ -52,7 +52,7 @@ class TopK final : public Method {
   }
 
   void state(Archive& archive) override {
-    if (feedback_) archive.per_element("residual", residual_);
+    if (feedback_) archive.residual("residual", residual_);
   }
 
  private:

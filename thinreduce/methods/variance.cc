@@ -137,8 +137,8 @@ class Variance final : public Method {
   }
 
   void state(Archive& archive) override {
-    archive.per_element("residual", sums_);
-    archive.per_element("squares", squares_);
+    archive.residual("residual", sums_);
+    archive.residual("squares", squares_);
     archive.per_element("since", since_);
     archive.number("steps", steps_);
   }

@@ -347,12 +347,9 @@ TEST(Variance, StateResumesToTheSameBits) {
     std::map<std::string, std::vector<float>, std::less<>> fields;
     std::map<std::string, std::uint64_t, std::less<>> numbers;
     bool load = false;
-    void per_element(std::string_view name, std::vector<float>& values) override {
+    void floats(std::string_view name, std::vector<float>& values) override {
       auto& field = fields[std::string(name)];
       (load ? values : field) = load ? field : values;
-    }
-    void floats(std::string_view name, std::vector<float>& values) override {
-      per_element(name, values);
     }
     void number(std::string_view name, std::uint64_t& value) override {
       auto& field = numbers[std::string(name)];

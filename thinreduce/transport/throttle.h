@@ -10,6 +10,7 @@
 // through the real network instead.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
