@@ -196,6 +196,7 @@ class Program:
         gradients = self.folder / "gradients"
         done = self.folder / "gradients.done"  # holds the number of steps
         if not done.exists() or done.read_text() != str(steps):
+            done.unlink(missing_ok=True)
             for judged in self.folder.glob("codec-*.json"):
                 judged.unlink()
             copy = self.folder / "recording"

@@ -143,6 +143,18 @@ TEST_F(Train, ResumesToTheSameBits) {
   const Finished cut = resume("halves");
   EXPECT_EQ(cut.code, 1);
   EXPECT_NE(cut.err.find("model.bin is cut or altered"), std::string::npos) << cut.err;
+
+  // So are files of a later version.
+  for (const char* name : {"checkpoint.json", "config.json"}) {
+    auto json = json_of(folder / "halves" / name);
+    json["format"] = 2;
+    std::ofstream(folder / "halves" / name) << json;
+    const Finished newer = resume("halves");
+    EXPECT_EQ(newer.code, 1);
+    EXPECT_NE(newer.err.find(std::string(name) + ": format 2 was written by a newer"),
+              std::string::npos)
+        << newer.err;
+  }
 }
 
 TEST_F(Train, IsTheSameOnThreadsGlooAndMpi) {

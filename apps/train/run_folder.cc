@@ -12,12 +12,12 @@ namespace fs = std::filesystem;
 
 constexpr const char* kSteps = "steps.jsonl";
 constexpr const char* kEvaluations = "evaluations.jsonl";
-constexpr int kFormat = 1;
 
 void check_format(const nlohmann::json& json) {
-  if (const int format = json.at("format").get<int>(); format > kFormat) {
-    throw std::runtime_error(fmt::format(
-        "format {} was written by a newer thinreduce; this one reads up to {}", format, kFormat));
+  if (const auto format = json.at("format").get<double>(); !(format <= kRunFormat)) {
+    throw std::runtime_error(
+        fmt::format("format {} was written by a newer thinreduce; this one reads up to {}", format,
+                    kRunFormat));
   }
 }
 
@@ -119,7 +119,7 @@ std::string Checkpoint::folder() const {
 }
 
 void write_checkpoint(const fs::path& run, const Checkpoint& checkpoint) {
-  const Json json{{"format", kFormat},
+  const Json json{{"format", kRunFormat},
                   {"step", checkpoint.step},
                   {"folder", checkpoint.folder()},
                   {"seconds", checkpoint.seconds},

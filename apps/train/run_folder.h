@@ -9,6 +9,9 @@
 
 namespace thinreduce::train {
 
+// Of the JSON files; docs/run-folder.md.
+inline constexpr int kRunFormat = 1;
+
 class RunFolder {
  public:
   // A new folder, or one that `overwrite` allows to be emptied of its old run. Makes sure that it

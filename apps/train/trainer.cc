@@ -312,7 +312,7 @@ class Trainer {
   }
 
   [[nodiscard]] Json config() const {
-    Json json{{"format", 1},
+    Json json{{"format", kRunFormat},
               {"version", THINREDUCE_VERSION},
               {"method", options_.method},
               {"method_name", Spec::parse(options_.method).name()}};
@@ -353,7 +353,7 @@ class Trainer {
     const auto images = static_cast<double>(options_.batch) * transport_->size();
     const double typical = apps::median(step_seconds_);
     return {
-        {"format", 1},
+        {"format", kRunFormat},
         {"status", interrupted ? "interrupted" : "finished"},
         {"method", options_.method},
         {"method_name", Spec::parse(options_.method).name()},

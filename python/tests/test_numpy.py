@@ -167,4 +167,7 @@ def test_methods_describe_themselves():
     assert {"fp32", "dqsg", "gradiveq", "topk"} <= set(names)
     topk = next(method for method in thinreduce.methods() if method.name == "topk")
     assert any(option.name == "density" and option.help for option in topk.options)
+    assert [method.name for method in thinreduce.methods() if method.second_moment] == ["variance"]
+    gradiveq = next(method for method in thinreduce.methods() if method.name == "gradiveq")
+    assert set(gradiveq.composes_with) == {"qsgd", "dqsg"}
     assert thinreduce.simd_target()

@@ -53,6 +53,10 @@ bool is_debt(const StateField& field) {
   return field.kind == FieldKind::residual || field.kind == FieldKind::owed;
 }
 
+bool starts_layer(const StateField& field) {
+  return field.kind == FieldKind::number && field.name == "decided";
+}
+
 // GradiVeQ shows a layer from the field "decided" on, and what comes after "renewed at" only at the
 // layer's owner, the rank whose number is the layer's modulo the world. What the ranks owe comes
 // after the last layer. Gives every old rank what the owners have; to_owners() takes it away again.
@@ -62,7 +66,7 @@ struct Layers {
 
   explicit Layers(const std::vector<StateField>& fields) {
     for (std::size_t i = 0; i < fields.size(); ++i) {
-      if (fields[i].name == "decided") starts.push_back(i);
+      if (starts_layer(fields[i])) starts.push_back(i);
       if (!starts.empty() && !is_debt(fields[i])) end = i + 1;
     }
   }
@@ -72,25 +76,27 @@ struct Layers {
 };
 
 void from_owners(Fields& fields) {
-  const std::size_t layers = Layers(fields[0]).starts.size();
-  std::vector<StateField> owned;
-  for (std::size_t layer = 0; layer < layers; ++layer) {
-    const auto& owner = fields[layer % fields.size()];
-    const Layers own(owner);
+  const std::vector<Layers> places(fields.begin(), fields.end());
+  const std::size_t layers = places[0].starts.size();
+  for (const Layers& own : places) {
     if (own.starts.size() != layers) refuse("the ranks' methods keep different layers");
-    const auto at = [&](std::size_t index) {
-      return owner.begin() + static_cast<std::ptrdiff_t>(index);
-    };
-    owned.insert(owned.end(), at(own.starts[layer]), at(own.end_of(layer)));
   }
   if (layers == 0) return;
-  for (auto& one : fields) {
-    const Layers own(one);
-    if (own.starts.size() != layers) refuse("the ranks' methods keep different layers");
+  std::vector<StateField> owned;
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    const std::size_t rank = layer % fields.size();
+    const auto at = [&](std::size_t index) {
+      return fields[rank].begin() + static_cast<std::ptrdiff_t>(index);
+    };
+    owned.insert(owned.end(), at(places[rank].starts[layer]), at(places[rank].end_of(layer)));
+  }
+  for (std::size_t rank = 0; rank < fields.size(); ++rank) {
+    auto& one = fields[rank];
     const auto at = [&](std::size_t index) {
       return one.begin() + static_cast<std::ptrdiff_t>(index);
     };
-    one.insert(one.erase(at(own.starts[0]), at(own.end)), owned.begin(), owned.end());
+    const auto rest = one.erase(at(places[rank].starts[0]), at(places[rank].end));
+    one.insert(rest, owned.begin(), owned.end());
   }
 }
 
@@ -98,7 +104,7 @@ void to_owners(std::vector<StateField>& fields, int rank, int world) {
   int layer = -1;
   bool tail = false;
   std::erase_if(fields, [&](const StateField& field) {
-    if (field.name == "decided") {
+    if (starts_layer(field)) {
       ++layer;
       tail = false;
     }

@@ -1,9 +1,9 @@
 // The states of a world of N ranks, turned into states for a world of M: a run that goes on with
 // more or fewer ranks keeps what its methods still owe to the model.
 //
-// What every rank holds alike (a mean, a basis) is copied. Where ranks differ in a per-element
-// field, it is a residual: old rank r's goes to new rank r mod M, and where several meet they are
-// added, so the sum over all ranks stays. A new rank that gets none starts with zeros.
+// What a rank owes (Archive::residual and owed) goes from old rank r to new rank r mod M, and where
+// several meet it is added, so the sum over all ranks stays; a new rank that gets none starts with
+// zeros. Everything else (a mean, a basis) is copied.
 #pragma once
 
 #include <vector>

@@ -6,9 +6,12 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <string>
+#include <vector>
 
 #include "tests/ranks.h"
 #include "thinreduce/engine/session.h"
+#include "thinreduce/error.h"
 
 namespace thinreduce {
 namespace {
@@ -58,7 +61,7 @@ std::vector<SessionState> run(int world, const std::string& spec,
   return states;
 }
 
-// The sum over all ranks and elements of every residual.
+// The sum over all ranks and elements of every debt.
 std::map<std::string, double> sums(const std::vector<SessionState>& states) {
   std::map<std::string, double> result;
   for (const SessionState& state : states) {
@@ -70,37 +73,76 @@ std::map<std::string, double> sums(const std::vector<SessionState>& states) {
   return result;
 }
 
-class Redistribute : public testing::TestWithParam<std::tuple<std::string, std::pair<int, int>>> {};
+struct Owing {
+  std::string spec;
+  std::vector<std::string> names;  // of what a rank owes, in alphabetical order
+};
+
+class Redistribute : public testing::TestWithParam<std::tuple<Owing, std::pair<int, int>>> {};
 
 INSTANTIATE_TEST_SUITE_P(
     All, Redistribute,
     testing::Combine(
-        testing::Values("fp32", "gradiveq:warmup=2", "gradiveq:warmup=2+dqsg", "variance", "fft",
-                        "dqsg:feedback=on", "ndqsg", "sketch:momentum=0.9", "topk:density=0.05",
-                        "terngrad", "powersgd:rank=2"),
+        testing::Values(Owing{"fp32", {}}, Owing{"gradiveq:warmup=2", {"kept"}},
+                        Owing{"gradiveq:warmup=2+dqsg", {"kept", "owed"}},
+                        Owing{"gradiveq:warmup=2+qsgd", {"kept", "owed"}},
+                        Owing{"fft", {"residual"}}, Owing{"variance", {"residual", "squares"}},
+                        Owing{"dqsg:feedback=on", {"residual"}},
+                        Owing{"dqsg:feedback=on,travel=gather", {"residual"}},
+                        Owing{"ndqsg:feedback=on", {"residual"}}, Owing{"terngrad", {}},
+                        Owing{"qsgd:feedback=on", {"residual"}},
+                        Owing{"sketch:momentum=0.9", {"momentum", "residual"}},
+                        Owing{"topk:density=0.05", {"residual"}},
+                        Owing{"powersgd:rank=2", {"residual"}}),
         testing::Values(std::pair(4, 2), std::pair(2, 4), std::pair(3, 1), std::pair(1, 3))));
 
 TEST_P(Redistribute, ConservesTheSumAndTheNewWorldGoesOn) {
-  const auto& [spec, worlds] = GetParam();
-  const auto old = run(worlds.first, spec);
+  const auto& [owing, worlds] = GetParam();
+  const auto old = run(worlds.first, owing.spec);
   const auto states = redistribute(old, worlds.second);
   ASSERT_EQ(states.size(), static_cast<std::size_t>(worlds.second));
   const auto before = sums(old);
   const auto after = sums(states);
-  ASSERT_EQ(before.size(), after.size());
-  for (const auto& [name, sum] : before) {
+  ASSERT_EQ(before.size(), owing.names.size());
+  ASSERT_EQ(after.size(), owing.names.size());
+  for (const std::string& name : owing.names) {
+    const double sum = before.at(name);
+    EXPECT_NE(sum, 0) << name;
     EXPECT_NEAR(after.at(name), sum, 1e-3 * (1 + std::abs(sum))) << name;
   }
-  run(worlds.second, spec, states);
+  run(worlds.second, owing.spec, states);
 }
 
-// The law above would hold for empty residuals, too.
-TEST(Redistribute, SomethingIsOwed) {
-  for (const auto& [name, sum] : sums(run(2, "topk:density=0.05"))) {
-    EXPECT_EQ(name, "residual");
-    EXPECT_GT(std::abs(sum), 1e-3);
+// What is no debt is the same as on some old rank.
+TEST(Redistribute, WhatNobodyOwesIsCopied) {
+  for (const auto& [spec, name] : {std::pair("gradiveq:warmup=2", "mean"), {"variance", "since"}}) {
+    const auto values = [&](const SessionState& state) {
+      for (const StateField& field : split_fields(state.buckets.at(3))) {
+        if (field.name == name) return field.floats();
+      }
+      throw BrokenInvariant("the state has such a field");
+    };
+    const auto old = run(4, spec);
+    const auto states = redistribute(old, 2);
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      EXPECT_EQ(values(states[rank]), values(old[rank])) << spec;
+    }
+    EXPECT_NE(values(old[0]), std::vector<float>(values(old[0]).size())) << spec;
   }
-  EXPECT_GT(std::abs(sums(run(2, "gradiveq:warmup=2+dqsg")).at("owed")), 1e-3);
+}
+
+// A field of that name but of another kind is no layer: a state may come from anywhere.
+TEST(Redistribute, AForgedLayerIsRefused) {
+  auto states = run(2, "gradiveq:warmup=2");
+  auto& bucket = states[1].buckets.at(3);
+  for (const FieldKind kind : {FieldKind::residual, FieldKind::floats, FieldKind::owed}) {
+    auto fields = split_fields(bucket);
+    fields = {fields.front(), {.name = "decided", .kind = kind, .values = {}}};
+    bucket.fields = join_fields(fields);
+    EXPECT_NE(
+        thrown_text(ErrorCode::bad_state, [&] { (void)redistribute(states, 3); }).find("different"),
+        std::string::npos);
+  }
 }
 
 // Ranks that owe the same owe it each.

@@ -17,7 +17,7 @@ namespace thinreduce {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x53524854;  // "THRS"
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 
 class ByteWriter {
  public:

@@ -3,8 +3,8 @@
 //   magic "THRS", u32 version, u32 world, u32 rank, text settings, u32 buckets,
 //   then for each bucket: u32 id, u64 step, u64 elements, u64 bytes, that many bytes of fields;
 //   last, u64 XXH3 of everything before.
-//   A text is a u32 length and its bytes. A field is a text name, a u8 kind (0 per-element floats,
-//   1 floats, 2 number), a u64 count, and its 4- or 8-byte values.
+//   A text is a u32 length and its bytes. A field is a text name, a u8 kind (see FieldKind),
+//   a u64 count, and its values: floats, or a u64 for a number.
 #pragma once
 
 #include <cstddef>
@@ -47,7 +47,13 @@ void write_state(const std::filesystem::path& file, const SessionState& state);
 [[nodiscard]] SessionState read_state(const std::filesystem::path& file);
 
 // As the functions of an Archive.
-enum class FieldKind : std::uint8_t { residual, floats, number, per_element, owed };
+enum class FieldKind : std::uint8_t {
+  residual = 0,
+  floats = 1,
+  number = 2,
+  per_element = 3,
+  owed = 4,
+};
 
 // One field of a bucket's state as it is stored.
 struct StateField {

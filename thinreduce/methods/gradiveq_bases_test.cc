@@ -92,6 +92,9 @@ TEST(GradiveqBases, ABadBasisIsRefusedNamingItsRank) {
   store_value(message.head, 8, std::nanf(""));
   expect(message, "of the mean");
   message = good_message();
+  store_value<std::uint32_t>(message.head, 12, 1);
+  expect(message, "where 0 belongs");
+  message = good_message();
   message.columns[0] = -1;
   expect(message, "altered");
   for (const float bad : {2.0f, std::nanf(""), INFINITY}) {

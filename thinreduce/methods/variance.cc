@@ -39,8 +39,8 @@ struct VarianceOptions {
     format.places = options.text("index") == "28bit" ? Places::words : Places::compact;
   }
 
-  // A narrow tensor sends what is less sure. It costs few bytes, and the network misses its
-  // elements more while they wait: a convolution's weight meets every position of its input.
+  // A narrow tensor sends what is less sure: the network misses its elements more while they wait,
+  // since a convolution's weight meets every position of its input.
   [[nodiscard]] float alpha_of(const Tensor& tensor) const {
     double pairs = 1;
     for (const std::int64_t size :
@@ -154,7 +154,8 @@ class Variance final : public Method {
     kernels::DelayRule rule = options_.rule;
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
       const VarianceTensor& tensor = tensors_[t];
-      rule.alpha = alphas_[t];
+      // One sample has r^2 = v: with less than 1 for alpha everything would go at once.
+      if (!bucket.second_moment.empty()) rule.alpha = alphas_[t];
       const std::size_t before = found_;
       for (std::size_t at = 0; at < tensor.elements; at += kRun) {
         const std::size_t size = std::min(kRun, tensor.elements - at);

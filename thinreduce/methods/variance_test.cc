@@ -248,6 +248,10 @@ TEST(Variance, NarrowTensorsSendWhatIsLessSure) {
           std::count_if(values.begin(), values.end(), [](float x) { return x != 0; });
       return static_cast<double>(count) / static_cast<double>(size);
     };
+    TestWorld without(1, fmt::format("variance:alpha=2,full={}", full), layout);
+    (void)without.mean(gradients);
+    // Of a first step without samples nothing is sent, but for what is raw.
+    EXPECT_EQ(without.statistics[0].at("sent"), 2000.0 / static_cast<double>(layout.elements));
     // Four standard deviations of a share of 48,000.
     EXPECT_NEAR(sent(0, 48000), 0.1573, 0.0067) << full;
     EXPECT_NEAR(sent(kSize, kSize), narrow, 0.0092) << full;
