@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <stdexcept>
+
 #include "apps/files.h"
 #include "thinreduce/error.h"
 
