@@ -45,7 +45,7 @@ def save(figure: plt.Figure, path: Path) -> None:
 
 
 def accuracy_over_time(rows: list[Row], path: Path) -> None:
-    figure, charts = plt.subplots(1, len(plan.LINKS), figsize=(10, 4), sharey=True)
+    figure, charts = plt.subplots(1, len(plan.LINKS), figsize=(11, 4), sharey=True)
     for chart, link in zip(charts, plan.LINKS):
         for row in rows:
             if row.setting.kind == "paper":
@@ -55,13 +55,13 @@ def accuracy_over_time(rows: list[Row], path: Path) -> None:
                 seconds,
                 [100 * accuracy for _, accuracy in smooth(row.curve)],
                 color=COLOURS[row.setting.method],
-                linestyle="--" if row.setting.optimizer == "adam" else "-",
+                linestyle="--" if row.setting.optimizer == "adam" else ":" if row.setting.kind == "ours" else "-",
                 linewidth=2 if row.setting.method == "fp32" else 1.2,
                 label=row.setting.name,
             )
         chart.set(title=f"link {link}", xlabel="seconds of training", xscale="log", ylim=(30, None))
     charts[0].set_ylabel("test accuracy, %")
-    charts[-1].legend(fontsize=7, loc="lower right", ncols=2)
+    charts[-1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.01, 0.5))
     save(figure, path)
 
 
