@@ -174,7 +174,7 @@ void read_config(const fs::path& run, TrainOptions& options) {
   try {
     check_format(json);
   } catch (const std::exception& error) {
-    throw Error(ErrorCode::bad_input, fmt::format("{}: {}", file.string(), error.what()));
+    throw Error(ErrorCode::bad_state, fmt::format("{}: {}", file.string(), error.what()));
   }
   from_json(json, file.string(), options);
   try {
