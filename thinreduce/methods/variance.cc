@@ -292,9 +292,10 @@ MethodInfo variance_info() {
   info.options = {
       OptionInfo::number("alpha", 1.5, 0, 100,
                          "a sum r over samples with squares v is sent when r^2 > alpha * v"),
-      OptionInfo::integer("full", 32768, 0, 1'000'000'000'000,
-                          "tensors with fewer pairs of an output and an input have so much less of "
-                          "alpha; 0: none has"),
+      OptionInfo::integer(
+          "full", 32768, 0, 1'000'000'000'000,
+          "with a second moment: tensors with fewer pairs of an output and an input "
+          "have so much less of alpha; 0: none has"),
       OptionInfo::number("zeta", 0.999, 0, 1, "what is left of v a step later"),
       OptionInfo::choice("values", "4bit", {"4bit", "f32"},
                          "a sign and a power of two, or the sum itself"),
