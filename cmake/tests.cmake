@@ -7,8 +7,6 @@ find_package(Eigen3 REQUIRED NO_MODULE)  # the reference of the low-rank methods
 
 add_library(thinreduce_test_main tests/test_main.cc)
 target_link_libraries(thinreduce_test_main PUBLIC thinreduce GTest::gtest GTest::gmock fmt::fmt)
-target_compile_definitions(thinreduce_test_main
-                           PUBLIC THINREDUCE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 
 set(simd_targets reference SSSE3 SSE4 AVX2 AVX3)
 set(test_environment "")
@@ -19,6 +17,12 @@ elseif(THINREDUCE_SANITIZE MATCHES "thread")
   set(simd_targets AVX2)
   set(test_environment "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/cmake/tsan.supp")
 endif()
+
+# Tests that read golden files, in a folder that the two of them know.
+set(golden_tests ${PROJECT_SOURCE_DIR}/thinreduce/wire/frame_test.cc
+                 ${PROJECT_SOURCE_DIR}/tests/golden_means_test.cc)
+set_source_files_properties(${golden_tests} PROPERTIES COMPILE_DEFINITIONS
+                            THINREDUCE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 
 # The reference for our own transforms, in tests only: the library must not link it.
 find_library(FFTW_LIBRARY fftw3 REQUIRED)
@@ -62,3 +66,15 @@ foreach(layer kernels wire transport collective methods engine)
     endif()
   endif()
 endforeach()
+
+# The bits of every method's means, on every target.
+if(NOT THINREDUCE_SANITIZE MATCHES "thread")
+  add_executable(golden_means_test tests/golden_means_test.cc)
+  target_link_libraries(golden_means_test PRIVATE thinreduce_test_main)
+  add_dependencies(core_tests golden_means_test)
+  foreach(target ${simd_targets})
+    add_test(NAME golden_means@${target} COMMAND golden_means_test)
+    set_tests_properties(golden_means@${target} PROPERTIES
+      ENVIRONMENT "THINREDUCE_SIMD=${target};${test_environment}" SKIP_RETURN_CODE 77 LABELS core)
+  endforeach()
+endif()
