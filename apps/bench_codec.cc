@@ -14,7 +14,7 @@
 #include "apps/terminal.h"
 #include "thinreduce/engine/session.h"
 #include "thinreduce/kernels/target.h"
-#include "thinreduce/methods/spec.h"
+#include "thinreduce/method/spec.h"
 #include "thinreduce/transport/threads.h"
 
 namespace thinreduce::apps {

@@ -15,7 +15,7 @@
 #include "thinreduce/engine/session.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/target.h"
-#include "thinreduce/methods/spec.h"
+#include "thinreduce/method/spec.h"
 #include "thinreduce/transport/threads.h"
 
 namespace thinreduce::apps {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "thinreduce/methods/bucket.h"
+#include "thinreduce/method/bucket.h"
 
 namespace thinreduce::apps {
 

@@ -16,8 +16,8 @@
 
 #include "apps/program.h"
 #include "thinreduce/error.h"
-#include "thinreduce/transport/gloo.h"
-#include "thinreduce/transport/mpi.h"
+#include "thinreduce/transport/gloo/gloo.h"
+#include "thinreduce/transport/mpi/mpi.h"
 #include "thinreduce/transport/socket.h"
 #include "thinreduce/transport/threads.h"
 

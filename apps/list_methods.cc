@@ -6,7 +6,7 @@
 
 #include "apps/commands.h"
 #include "thinreduce/kernels/target.h"
-#include "thinreduce/methods/registry.h"
+#include "thinreduce/method/registry.h"
 
 namespace thinreduce::apps {
 namespace {
@@ -15,7 +15,7 @@ std::string allowed(const OptionInfo& option) {
   if (option.kind == OptionInfo::Kind::choice) {
     return fmt::format("{}", fmt::join(option.choices, "|"));
   }
-  std::string text = fmt::format("{} to {}", option.least, option.most);
+  std::string text = fmt::format("{} to {}", option.min, option.max);
   for (const auto& word : option.choices) text += "|" + word;
   return text;
 }
@@ -64,7 +64,7 @@ int list_methods(bool json) {
   fmt::print(
       "\nA spec is a name and options: topk:density=0.01,feedback=on\n"
       "Of two that compose, the second quantizes what the first sends: "
-      "gradiveq:rank=32+qsgd:bits=4\n"
+      "gradiveq:basis=32+qsgd:bits=4\n"
       "Kernels run on {}; THINREDUCE_SIMD chooses among {}.\n",
       kernels::active_target(), fmt::join(kernels::available_targets(), ", "));
   return 0;

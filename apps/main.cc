@@ -9,8 +9,8 @@
 #include "apps/commands.h"
 #include "apps/program.h"
 #include "thinreduce/error.h"
-#include "thinreduce/methods/registry.h"
-#include "thinreduce/methods/spec.h"
+#include "thinreduce/method/registry.h"
+#include "thinreduce/method/spec.h"
 
 namespace thinreduce::apps {
 namespace {

@@ -101,8 +101,8 @@ void print_table() {
     const Outcome fp32 = reduce("fp32", input);
     fmt::print("{:<11} {:<15} {:>10.1f} {:>13.1f}\n", network.name, "fp32", network.published[0],
                fp32.kilobits);
-    row("dqsg 3 symbols", 1, "dqsg:levels=3,travel=gather");
-    row("dqsg 7 symbols", 2, "dqsg:levels=7,travel=gather");
+    row("dqsg 3 symbols", 1, "dqsg:levels=3,collective=gather");
+    row("dqsg 7 symbols", 2, "dqsg:levels=7,collective=gather");
     row("ndqsg (3,1)", 3, "ndqsg:levels=3,nested=1");
   }
 }
@@ -132,9 +132,10 @@ int main() {
   fmt::print("\nNested against dithered codes with the same step, CifarNet's size\n\n");
   const PerRank near = gradients(kNetworks[2].parameters, 0.05);
   const PerRank nearer = gradients(kNetworks[2].parameters, 0.02);
-  bool good = compare(near, "dqsg:levels=7,travel=gather,entropy=off", "ndqsg:entropy=off", 0.2);
+  bool good =
+      compare(near, "dqsg:levels=7,collective=gather,entropy=off", "ndqsg:entropy=off", 0.2);
   // Entropy coding takes most of what seven symbols waste, so that nesting finds less to save.
-  good &= compare(near, "dqsg:levels=7,travel=gather", "ndqsg:share=0.25", 0.15);
-  good &= compare(nearer, "dqsg:levels=31,travel=gather", "ndqsg:levels=15,nested=5", 0.2);
+  good &= compare(near, "dqsg:levels=7,collective=gather", "ndqsg:plain_fraction=0.25", 0.15);
+  good &= compare(nearer, "dqsg:levels=31,collective=gather", "ndqsg:levels=15,nested=5", 0.2);
   return good ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -19,8 +19,8 @@
 
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/aligned.h"
-#include "thinreduce/kernels/block_transform.h"
 #include "thinreduce/kernels/target.h"
+#include "thinreduce/methods/fft/block_transform.h"
 
 namespace thinreduce {
 namespace {

@@ -21,7 +21,7 @@
 #include "thinreduce/kernels/bf16.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/kernels/target.h"
-#include "thinreduce/kernels/top_selector.h"
+#include "thinreduce/methods/top_selector.h"
 #include "thinreduce/methods/topk_payload.h"
 
 namespace thinreduce {

@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "thinreduce/methods/variance_payload.h"
+#include "thinreduce/methods/variance/payload.h"
 
 namespace thinreduce {
 namespace {

@@ -58,7 +58,7 @@ def headlines(program: Program, by_name: dict[str, Row], gradients: str) -> list
         return 32 * PARAMETERS / row.ratio / 1000
 
     cycle = gradiveq_cycle(program)["cycle"]
-    three, seven = (kilobits(program, gradients, f"dqsg:levels={m},travel=gather,entropy=off") for m in (3, 7))
+    three, seven = (kilobits(program, gradients, f"dqsg:levels={m},collective=gather,entropy=off") for m in (3, 7))
     nested = kilobits(program, gradients, "ndqsg:entropy=off")
     always = kilobits(program, gradients, "ndqsg:entropy=off,failures=1")
     rivals = [name for name in ("qsgd", "terngrad", "topk") if name in by_name]

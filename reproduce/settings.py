@@ -43,7 +43,7 @@ SETTINGS = (
     Setting("ndqsg", "ndqsg", "both", note="levels (3, 1), half of the ranks nested"),
     Setting("variance", "variance", "default", "adam", "α=1.5, less of it for narrow tensors; rounding errors are kept"),
     Setting("sketch", "sketch", "default", note="a rank in turn nominates most of the candidates"),
-    Setting("sketch-10x", "sketch:density=0.065,least=64000", "ours", note="twice the bytes, more of them for the convolutions"),
+    Setting("sketch-10x", "sketch:density=0.065,min_values=64000", "ours", note="twice the bytes, more of them for the convolutions"),
     Setting("gradiveq", "gradiveq", "default", note="an eighth of the floats of a layer, running samples, error feedback"),
     Setting("gradiveq-8x", "gradiveq:ratio=8.4", "ours", note="8x with biases, bases and uncompressed steps counted"),
     Setting("powersgd", "powersgd", "default", note="rank 4"),
@@ -52,7 +52,7 @@ SETTINGS = (
     Setting("qsgd", "qsgd", "both", note="4 bits"),
     Setting("terngrad", "terngrad", "both", note="clipped at 2.5 σ"),
     Setting("fft-paper", "fft:block=16384,feedback=off", "paper", note="θ=0.85, 10 bits, long blocks, no feedback"),
-    Setting("dqsg-paper", "dqsg:levels=3,travel=gather", "paper", note="3 symbols, every payload to every rank"),
+    Setting("dqsg-paper", "dqsg:levels=3,collective=gather", "paper", note="3 symbols, every payload to every rank"),
     Setting("variance-paper", "variance:full=0,residual=drop,index=28bit", "paper", "adam", "α=1.5, 32-bit words"),
     Setting(
         "sketch-paper",
@@ -78,13 +78,13 @@ RATE_DISTORTION = {
         f"gradiveq:feedback=off,ratio={r}+dqsg:levels={m}" for r, m in ((2, 31), (4, 15), (8, 15), (16, 15))
     ],
     "fft": [f"fft:feedback=off,theta={t},bits={b}" for t, b in ((0.5, 12), (0.7, 10), (0.85, 10), (0.95, 8), (0.99, 8))],
-    "dqsg": [f"dqsg:travel=gather,levels={m}" for m in (3, 7, 15, 31, 63)],
+    "dqsg": [f"dqsg:collective=gather,levels={m}" for m in (3, 7, 15, 31, 63)],
     "ndqsg": [f"ndqsg:levels={a},nested={b}" for a, b in ((3, 1), (9, 3), (15, 5), (31, 1))],
     "qsgd": [f"qsgd:bits={b}" for b in (2, 3, 4, 6, 8)],
-    "terngrad": ["terngrad:bucket=512", "terngrad"],
+    "terngrad": ["terngrad:block=512", "terngrad"],
     "sketch": [f"sketch:density={d}" for d in (0.02, 0.06, 0.2)],
     "variance": [f"variance:full=0,alpha={a}" for a in (1, 1.5, 2, 3)],
-    "powersgd": [f"powersgd:rank={r}" for r in (1, 2, 4, 8, 16, 32)],
+    "powersgd": [f"powersgd:basis={r}" for r in (1, 2, 4, 8, 16, 32)],
 }
 KEEPS_RESIDUAL = ("sketch", "variance", "powersgd")  # feedback is part of the method
 

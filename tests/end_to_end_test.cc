@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/processes.h"
-#include "thinreduce/methods/registry.h"
+#include "thinreduce/method/registry.h"
 #include "thinreduce/transport/socket.h"
 
 namespace thinreduce {

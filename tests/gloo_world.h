@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "thinreduce/error.h"
-#include "thinreduce/transport/gloo.h"
+#include "thinreduce/transport/gloo/gloo.h"
 #include "thinreduce/transport/socket.h"
 
 namespace thinreduce {

@@ -21,8 +21,8 @@
 
 #include "tests/ranks.h"
 #include "thinreduce/engine/session.h"
-#include "thinreduce/methods/registry.h"
-#include "thinreduce/methods/spec.h"
+#include "thinreduce/method/registry.h"
+#include "thinreduce/method/spec.h"
 #include "thinreduce/wire/checksum.h"
 
 namespace thinreduce {
@@ -71,8 +71,9 @@ GoldenTable read_table() {
       table.comments.pop_back();
       continue;
     }
-    run = {fields[0], std::stoi(fields[1]), std::stoull(fields[2]), std::stoull(fields[3]),
-           fields[4], fields[5],            std::stoull(fields[6])};
+    run = {
+        fields[0], std::stoi(fields[1]),  std::stoull(fields[2]), std::stoull(fields[3]), fields[4],
+        fields[5], std::stoull(fields[6])};
   }
   return table;
 }
@@ -147,10 +148,9 @@ void measure(GoldenRun& run) {
   std::vector<std::uint64_t> bytes(static_cast<std::size_t>(run.world));
   run_ranks(run.world, [&](std::unique_ptr<Transport> transport) {
     const int rank = transport->rank();
-    Session session(std::move(transport), {.spec = run.spec,
-                                           .min_elements = 64,
-                                           .seed = run.seed,
-                                           .momentum_inside_ok = true});
+    Session session(
+        std::move(transport),
+        {.spec = run.spec, .min_elements = 64, .seed = run.seed, .momentum_inside_ok = true});
     std::vector<std::uint64_t> means;
     for (std::uint64_t step = 0; step < run.steps; ++step) {
       std::vector<std::vector<float>> values;

@@ -10,7 +10,7 @@
 #include <new>
 
 #include "tests/gradiveq_world.h"
-#include "thinreduce/methods/spec.h"
+#include "thinreduce/method/spec.h"
 
 namespace {
 
@@ -106,7 +106,7 @@ GradiveqSettings counted_settings() {
   settings.ring = [](Exchange& exchange, RingPayload& payload) {
     const Pause pause;
     Counted counted(payload);
-    ring_sum(exchange, counted, RingOptions{.segment_bytes = 4096});
+    ring_all_reduce(exchange, counted, RingOptions{.segment_bytes = 4096});
   };
   return settings;
 }
@@ -159,7 +159,7 @@ TEST(GradiveqMemory, AStepAllocatesNothingOnceUnderWay) {
 }
 
 TEST(GradiveqMemory, TwoFloatsAnElementAndTheBases) {
-  for (const char* text : {"gradiveq", "gradiveq:layout=paper", "gradiveq:slice=256,rank=32"}) {
+  for (const char* text : {"gradiveq", "gradiveq:layout=paper", "gradiveq:slice=256,basis=32"}) {
     SCOPED_TRACE(text);
     auto settings = gradiveq_settings(Spec::parse(text).options);
     settings.schedule.warmup = 6;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/test_world.h"
-#include "thinreduce/methods/gradiveq.h"
+#include "thinreduce/methods/gradiveq/gradiveq.h"
 
 namespace thinreduce {
 

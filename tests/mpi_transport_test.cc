@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "thinreduce/error.h"
-#include "thinreduce/transport/mpi.h"
+#include "thinreduce/transport/mpi/mpi.h"
 
 namespace thinreduce {
 namespace {

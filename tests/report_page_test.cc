@@ -39,7 +39,7 @@ std::vector<SyntheticRun> six_methods() {
            .learning = 0.8,
            .best = 0.986},
           {.method = "dqsg", .ratio = 7.9, .encode = 0.002, .decode = 0.002, .learning = 0.97},
-          {.method = "gradiveq:slice=256,rank=32",
+          {.method = "gradiveq:slice=256,basis=32",
            .ratio = 7.6,
            .encode = 0.006,
            .decode = 0.006,
@@ -72,7 +72,7 @@ std::string write_codec(const fs::path& folder) {
   add("topk:density=0.05,feedback=on", 12.5, 0.17);
   add("topk:density=0.001,feedback=on", 600, 0.8);
   add("dqsg", 7.9, 0.011);
-  add("gradiveq:slice=256,rank=32", 7.6, 0.24);
+  add("gradiveq:slice=256,basis=32", 7.6, 0.24);
   add("sketch", 12, 0.66);
   write_file(folder / "codec.json", results.dump());
   return (folder / "codec.json").string();
@@ -219,8 +219,8 @@ TEST(Page, DrawsFourteenMethodsInTheDark) {
   const fs::path folder = work("fourteen");
   std::vector<SyntheticRun> runs = six_methods();
   for (const char* method :
-       {"ndqsg", "qsgd:levels=4", "terngrad", "fft:keep=0.1", "powersgd:rank=4", "variance",
-        "topk:density=0.001", "powersgd:rank=1"}) {
+       {"ndqsg", "qsgd:levels=4", "terngrad", "fft:keep=0.1", "powersgd:basis=4", "variance",
+        "topk:density=0.001", "powersgd:basis=1"}) {
     const auto place = static_cast<double>(runs.size());
     runs.push_back({.method = method,
                     .ratio = 3 * place,

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "thinreduce/methods/bucket.h"
+#include "thinreduce/method/bucket.h"
 
 namespace thinreduce {
 
@@ -74,7 +74,7 @@ class Sessions : public testing::TestWithParam<std::tuple<std::string, int>> {
 inline auto every_method_and_world() {
   return testing::Combine(
       testing::Values("fp32", "bf16", "gradiveq:warmup=2", "gradiveq:warmup=2+qsgd",
-                      "gradiveq:warmup=2+dqsg", "fft", "dqsg", "dqsg:travel=gather", "ndqsg",
+                      "gradiveq:warmup=2+dqsg", "fft", "dqsg", "dqsg:collective=gather", "ndqsg",
                       "sketch", "sketch:momentum=0.9", "topk:density=0.1", "qsgd", "terngrad",
                       "powersgd", "variance", "variance:tau=0.1,index=28bit"),
       testing::Values(1, 2, 3, 4));

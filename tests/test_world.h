@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "thinreduce/error.h"
-#include "thinreduce/methods/archive.h"
-#include "thinreduce/methods/spec.h"
+#include "thinreduce/method/archive.h"
+#include "thinreduce/method/spec.h"
 #include "thinreduce/transport/threads.h"
 
 namespace thinreduce {

@@ -9,7 +9,7 @@
 
 #include "apps/terminal.h"
 #include "thinreduce/error.h"
-#include "thinreduce/methods/spec.h"
+#include "thinreduce/method/spec.h"
 
 namespace thinreduce::apps {
 namespace {

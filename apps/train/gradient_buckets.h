@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "thinreduce/methods/bucket.h"
+#include "thinreduce/method/bucket.h"
 
 namespace thinreduce::train {
 

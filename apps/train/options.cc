@@ -9,7 +9,7 @@
 #include "apps/train/model_info.h"
 #include "apps/train/schedule.h"
 #include "thinreduce/error.h"
-#include "thinreduce/methods/spec.h"
+#include "thinreduce/method/spec.h"
 
 namespace thinreduce::train {
 

@@ -15,7 +15,7 @@
 #include "apps/train/second_moment.h"
 #include "thinreduce/collective/broadcast.h"
 #include "thinreduce/error.h"
-#include "thinreduce/methods/spec.h"
+#include "thinreduce/method/spec.h"
 #include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/checksum.h"
 

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "thinreduce/methods/bucket.h"
+#include "thinreduce/method/bucket.h"
 
 namespace thinreduce::train {
 

@@ -21,7 +21,7 @@
 #include "thinreduce/collective/broadcast.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/target.h"
-#include "thinreduce/methods/spec.h"
+#include "thinreduce/method/spec.h"
 #include "thinreduce/wire/checksum.h"
 
 namespace thinreduce::train {

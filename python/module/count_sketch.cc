@@ -1,5 +1,5 @@
 // CountSketch for numpy arrays, which come as address and length.
-#include "thinreduce/methods/count_sketch.h"
+#include "thinreduce/methods/sketch/count_sketch.h"
 
 #include <pybind11/stl.h>
 

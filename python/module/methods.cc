@@ -5,8 +5,8 @@
 
 #include "python/module/bindings.h"
 #include "thinreduce/kernels/target.h"
-#include "thinreduce/methods/registry.h"
-#include "thinreduce/methods/spec.h"
+#include "thinreduce/method/registry.h"
+#include "thinreduce/method/spec.h"
 
 namespace thinreduce::python {
 
@@ -20,8 +20,8 @@ py::dict describe(const MethodInfo& info) {
     py::dict one;
     one["name"] = option.name;
     one["default"] = option.default_value;
-    one["least"] = option.least;
-    one["most"] = option.most;
+    one["min"] = option.min;
+    one["max"] = option.max;
     one["choices"] = option.choices;
     one["help"] = option.help;
     options.append(one);

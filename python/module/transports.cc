@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "python/module/bindings.h"
-#include "thinreduce/transport/gloo.h"
+#include "thinreduce/transport/gloo/gloo.h"
 #include "thinreduce/transport/threads.h"
 #include "thinreduce/transport/throttle.h"
 

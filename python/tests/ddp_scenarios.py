@@ -175,7 +175,7 @@ def buckets_are_rebuilt_and_nothing_is_lost():
 
 @scenario
 def resuming_gives_the_same_bits():
-    for spec in ("topk:density=0.05", "powersgd:rank=2", "gradiveq", "dqsg:feedback=on", "sketch:momentum=0.9"):
+    for spec in ("topk:density=0.05", "powersgd:basis=2", "gradiveq", "dqsg:feedback=on", "sketch:momentum=0.9"):
         model, optimizer, state = make(spec)
         train(model, optimizer, 4)
         saved_model = {name: one.clone() for name, one in model.module.state_dict().items()}
@@ -328,7 +328,7 @@ def two_models_at_a_time():
 
 @scenario
 def rules_choose_by_name():
-    model, optimizer, state = make({"fc*": "powersgd:rank=2", "*": "dqsg"}, min_size=100)
+    model, optimizer, state = make({"fc*": "powersgd:basis=2", "*": "dqsg"}, min_size=100)
     train(model, optimizer, 4)
     same_on_all_ranks(model)
     specs = {}
@@ -337,7 +337,7 @@ def rules_choose_by_name():
             specs[member.name] = group.spec.split(":")[0]
     assert specs["fc1.weight"] == specs["fc2.weight"] == "powersgd", specs
     assert specs["conv.weight"] == specs["head.weight"] == "dqsg", specs
-    bare = thinreduce.State({"fc*": "powersgd:rank=2", "*": "dqsg"})
+    bare = thinreduce.State({"fc*": "powersgd:basis=2", "*": "dqsg"})
     raises(thinreduce.BadSpec, "model=", bare.connect)
     model, optimizer, state = make({"fc*": "topk"}, warmup_steps=0)
     raises(RuntimeError, "no rule matches parameter", lambda: train(model, optimizer, 1))

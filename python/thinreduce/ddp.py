@@ -103,7 +103,7 @@ class State:
     """What :func:`hook` works on: one for each DDP model.
 
     ``spec`` is a method and its options (``"gradiveq"``, ``"dqsg:levels=7"``) or rules by name
-    pattern, of which the first that matches decides: ``{"fc.*": "powersgd:rank=2", "*": "dqsg"}``.
+    pattern, of which the first that matches decides: ``{"fc.*": "powersgd:basis=2", "*": "dqsg"}``.
     Rules with names need ``model``. The first ``warmup_steps`` steps travel uncompressed; so do
     tensors with fewer than ``min_size`` elements and 1-D ones, always. ``seed`` must be the same on
     all ranks. ``link`` simulates a slow network ("1gbit,2ms"); ``interface`` chooses a real one.

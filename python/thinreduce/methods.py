@@ -13,8 +13,8 @@ class Option:
 
     name: str
     default: str
-    least: float
-    most: float
+    min: float
+    max: float
     choices: tuple[str, ...]
     help: str
 

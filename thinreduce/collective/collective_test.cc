@@ -207,9 +207,9 @@ TEST_P(Collective, RingMaxIsTheMaximum) {
 
 // A payload whose wire form grows with the number of ranks in it, and that checks the ring's
 // promises: each range is encoded once and first, decoded once and last.
-class CheckedPayload final : public RingPayload {
+class CheckedRing final : public RingPayload {
  public:
-  CheckedPayload(std::vector<float> own, int world)
+  CheckedRing(std::vector<float> own, int world)
       : result(own.size()), own_(std::move(own)), world_(world), touched_(own_.size()) {
     for (int summed = 0; summed <= world; ++summed) {
       wires_.emplace_back(own_.size() * bytes_at(summed));
@@ -258,8 +258,8 @@ class CheckedPayload final : public RingPayload {
 TEST_P(Collective, RingKeepsItsPromisesToThePayload) {
   run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
     Exchange exchange(*transport, 30s, kId);
-    CheckedPayload payload(whole_numbers(size(), transport->rank()), world());
-    ring_sum(exchange, payload, ring_);
+    CheckedRing payload(whole_numbers(size(), transport->rank()), world());
+    ring_all_reduce(exchange, payload, ring_);
     std::vector<float> expected(size());
     for (int rank = 0; rank < world(); ++rank) {
       const auto values = whole_numbers(size(), rank);

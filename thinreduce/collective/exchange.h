@@ -28,6 +28,9 @@ struct StageTimes {
   }
 };
 
+// The stages whose work a method times itself.
+enum class Stage { encode, decode };
+
 class Exchange {
  public:
   Exchange(Transport& transport, Seconds timeout, const FrameId& id)
@@ -38,14 +41,10 @@ class Exchange {
   [[nodiscard]] int size() const { return transport_.size(); }
   [[nodiscard]] const FrameId& id() const { return id_; }
 
-  // Runs `work` and charges its time to a stage.
+  // Runs `work` and adds its seconds to the time of `stage`.
   template <typename Work>
-  void encode(Work&& work) {
-    charge(stages.encode, std::forward<Work>(work));
-  }
-  template <typename Work>
-  void decode(Work&& work) {
-    charge(stages.decode, std::forward<Work>(work));
+  void timed(Stage stage, Work&& work) {
+    charge(stage == Stage::encode ? stages.encode : stages.decode, std::forward<Work>(work));
   }
   // Waits until `timeout` from now; charged to the wire.
   void wait(Operation& operation) {

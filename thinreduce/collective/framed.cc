@@ -43,7 +43,7 @@ void FramedReceive::wait_header(Exchange& exchange) {
 
 void FramedReceive::wait_payload(Exchange& exchange) {
   if (pending_payload_) exchange.wait(*pending_payload_);
-  exchange.decode([&] { check_payload(header_, payload_); });
+  exchange.timed(Stage::decode, [&] { check_payload(header_, payload_); });
 }
 
 }  // namespace thinreduce

@@ -22,7 +22,7 @@ void gather(Exchange& exchange, std::span<const std::byte> own, std::size_t limi
         std::make_unique<FramedReceive>(exchange, from, limit);
   }
   FrameHeaderBytes header{};
-  exchange.encode([&] { header = encode_header(exchange.id(), rank, own); });
+  exchange.timed(Stage::encode, [&] { header = encode_header(exchange.id(), rank, own); });
   std::vector<FramedSend> sends;
   for (int distance = 1; distance < world; ++distance) {
     sends.emplace_back(exchange, (rank + distance) % world, header, own);
@@ -36,7 +36,7 @@ void gather(Exchange& exchange, std::span<const std::byte> own, std::size_t limi
   }
   for (int from = 0; from < world; ++from) {
     const auto payload = from == rank ? own : receives[static_cast<std::size_t>(from)]->payload();
-    exchange.decode([&] { on_payload(from, payload); });
+    exchange.timed(Stage::decode, [&] { on_payload(from, payload); });
   }
   for (auto& send : sends) send.wait(exchange);
 }

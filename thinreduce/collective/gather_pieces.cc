@@ -62,7 +62,7 @@ class PieceGather {
                                                              work_.limit, std::move(buffer));
     });
     std::vector<std::byte>& own = memory_.own[piece];
-    exchange_.encode([&] {
+    exchange_.timed(Stage::encode, [&] {
       work_.write(piece, own);
       headers_[piece] = encode_header(exchange_.id(), exchange_.rank(), own);
     });
@@ -83,7 +83,7 @@ class PieceGather {
       receive(piece, rank)->wait_payload(exchange_);
       payloads_[rank] = receive(piece, rank)->payload();
     });
-    exchange_.decode([&] { work_.take(piece, payloads_); });
+    exchange_.timed(Stage::decode, [&] { work_.take(piece, payloads_); });
     for_senders([&](std::size_t rank) {
       memory_.spare.push_back(receive(piece, rank)->release());
       receive(piece, rank).reset();

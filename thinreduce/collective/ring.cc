@@ -36,7 +36,7 @@ class Ring {
     post_receives(0);
     for (std::size_t s = 0; s < segments_; ++s) {
       const UnitRange range = segment(static_cast<std::size_t>(rank_), s);
-      exchange_.encode([&] { payload_.encode(range); });
+      exchange_.timed(Stage::encode, [&] { payload_.encode(range); });
       send(range, 1);
     }
     for (std::size_t t = 0; t < transfers(); ++t) {
@@ -104,14 +104,14 @@ class Ring {
       if (t + segments_ < transfers()) send(range, 0);
       return;
     }
-    if (partial) exchange_.encode([&] { payload_.encode(range); });
+    if (partial) exchange_.timed(Stage::encode, [&] { payload_.encode(range); });
     exchange_.wait(*receive.pending);
     if (partial) {
-      exchange_.decode([&] { payload_.add(range, summed(t), receive.bytes); });
+      exchange_.timed(Stage::decode, [&] { payload_.add(range, summed(t), receive.bytes); });
     }
     const int now_summed = partial ? summed(t) + 1 : world_;
     if (t + segments_ < transfers()) send(range, now_summed);
-    if (now_summed == world_) exchange_.decode([&] { payload_.decode(range); });
+    if (now_summed == world_) exchange_.timed(Stage::decode, [&] { payload_.decode(range); });
   }
 
   void send(UnitRange range, int over) {
@@ -236,7 +236,7 @@ void fold_directly(Exchange& exchange, std::span<float> values, FloatRing::Fold 
     pending.push_back(exchange.transport().send(to, Channel::data, std::as_bytes(values)));
   }
   for (auto& operation : pending) exchange.wait(*operation);
-  exchange.decode([&] {
+  exchange.timed(Stage::decode, [&] {
     std::copy(values.begin(), values.end(), part(exchange.rank()).begin());
     std::copy(part(0).begin(), part(0).end(), values.begin());
     for (int rank = 1; rank < exchange.size(); ++rank) fold(values, part(rank));
@@ -245,12 +245,12 @@ void fold_directly(Exchange& exchange, std::span<float> values, FloatRing::Fold 
 
 }  // namespace
 
-void ring_sum(Exchange& exchange, RingPayload& payload, const RingOptions& options) {
+void ring_all_reduce(Exchange& exchange, RingPayload& payload, const RingOptions& options) {
   if (payload.units() == 0) return;
   if (exchange.size() == 1) {
     const UnitRange all{0, payload.units()};
-    exchange.encode([&] { payload.encode(all); });
-    exchange.decode([&] { payload.decode(all); });
+    exchange.timed(Stage::encode, [&] { payload.encode(all); });
+    exchange.timed(Stage::decode, [&] { payload.decode(all); });
     return;
   }
   Ring(exchange, payload, options).run();
@@ -261,11 +261,11 @@ void ring_sum(Exchange& exchange, std::span<float> values, float scale,
   if (values.empty()) return;
   if (exchange.size() == 1 || values.size_bytes() <= options.direct_bytes) {
     if (exchange.size() > 1) fold_directly(exchange, values, kernels::add);
-    if (scale != 1) exchange.decode([&] { kernels::scale(values, scale); });
+    if (scale != 1) exchange.timed(Stage::decode, [&] { kernels::scale(values, scale); });
     return;
   }
   FloatRing payload(values, exchange.size(), kernels::add, scale);
-  ring_sum(exchange, payload, for_floats(options, payload));
+  ring_all_reduce(exchange, payload, for_floats(options, payload));
 }
 
 Nonfinite ring_sum_checked(Exchange& exchange, std::span<float> values, float scale,
@@ -276,7 +276,7 @@ Nonfinite ring_sum_checked(Exchange& exchange, std::span<float> values, float sc
     return {.own = first, .left = values.size()};
   }
   CheckedFloatRing payload(values, exchange.size(), scale);
-  ring_sum(exchange, payload, for_floats(options, payload));
+  ring_all_reduce(exchange, payload, for_floats(options, payload));
   return payload.found();
 }
 
@@ -287,10 +287,11 @@ void ring_max(Exchange& exchange, std::span<float> values, const RingOptions& op
     return;
   }
   FloatRing payload(values, exchange.size(), kernels::maximum, 1);
-  ring_sum(exchange, payload, for_floats(options, payload));
+  ring_all_reduce(exchange, payload, for_floats(options, payload));
 }
 
-void check_sum(const Exchange& exchange, std::span<const float> sums, std::string_view what) {
+void require_finite_sum(const Exchange& exchange, std::span<const float> sums,
+                        std::string_view what) {
   const std::size_t bad = kernels::first_nonfinite(sums);
   if (bad == sums.size()) return;
   throw Error(

@@ -57,7 +57,7 @@ struct RingOptions {
   std::size_t direct_bytes = std::size_t{16} * 1024;
 };
 
-void ring_sum(Exchange& exchange, RingPayload& payload, const RingOptions& options = {});
+void ring_all_reduce(Exchange& exchange, RingPayload& payload, const RingOptions& options = {});
 
 // Sums float32 in place; on return every rank holds sum * scale.
 void ring_sum(Exchange& exchange, std::span<float> values, float scale,
@@ -80,7 +80,8 @@ void ring_max(Exchange& exchange, std::span<float> values, const RingOptions& op
 
 // Throws Error{bad_frame} that names bucket, step and `what` when a sum over the ranks has a NaN or
 // Inf: a method that goes on with it would make nonsense of the gradient.
-void check_sum(const Exchange& exchange, std::span<const float> sums, std::string_view what);
+void require_finite_sum(const Exchange& exchange, std::span<const float> sums,
+                        std::string_view what);
 
 // What a ring of `units` units of `unit_bytes` makes `rank` send.
 [[nodiscard]] std::uint64_t ring_bytes_sent(int rank, int world, std::size_t units,

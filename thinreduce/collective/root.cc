@@ -28,7 +28,7 @@ std::vector<std::byte> collect_and_answer(Exchange& exchange, std::span<const st
     payloads.push_back(receive ? receive->payload() : own);
   }
   std::vector<std::byte> reply;
-  exchange.decode([&] { reply = answer(payloads); });
+  exchange.timed(Stage::decode, [&] { reply = answer(payloads); });
   ensure(reply.size() <= limit, "an answer keeps the limit that it was given");
   return reply;
 }
@@ -44,7 +44,8 @@ std::vector<std::byte> through_root(Exchange& exchange, int root, std::span<cons
     reply = collect_and_answer(exchange, own, limit, answer);
     header = encode_header(exchange.id(), root, reply);
   } else {
-    exchange.encode([&] { header = encode_header(exchange.id(), exchange.rank(), own); });
+    exchange.timed(Stage::encode,
+                   [&] { header = encode_header(exchange.id(), exchange.rank(), own); });
     FramedSend(exchange, root, header, own).wait(exchange);
   }
   // The answer goes down the chain as its header, then its bytes, so that its length is known.
@@ -62,7 +63,7 @@ std::vector<std::byte> through_root(Exchange& exchange, int root, std::span<cons
   }
   reply.resize(announced.payload_bytes);
   broadcast(exchange, root, reply);
-  exchange.decode([&] { check_payload(announced, reply); });
+  exchange.timed(Stage::decode, [&] { check_payload(announced, reply); });
   return reply;
 }
 

@@ -88,12 +88,12 @@ INSTANTIATE_TEST_SUITE_P(
                         Owing{"gradiveq:warmup=2+qsgd", {"kept", "owed"}},
                         Owing{"fft", {"residual"}}, Owing{"variance", {"residual", "squares"}},
                         Owing{"dqsg:feedback=on", {"residual"}},
-                        Owing{"dqsg:feedback=on,travel=gather", {"residual"}},
+                        Owing{"dqsg:feedback=on,collective=gather", {"residual"}},
                         Owing{"ndqsg:feedback=on", {"residual"}}, Owing{"terngrad", {}},
                         Owing{"qsgd:feedback=on", {"residual"}},
                         Owing{"sketch:momentum=0.9", {"momentum", "residual"}},
                         Owing{"topk:density=0.05", {"residual"}},
-                        Owing{"powersgd:rank=2", {"residual"}}),
+                        Owing{"powersgd:basis=2", {"residual"}}),
         testing::Values(std::pair(4, 2), std::pair(2, 4), std::pair(3, 1), std::pair(1, 3))));
 
 TEST_P(Redistribute, ConservesTheSumAndTheNewWorldGoesOn) {

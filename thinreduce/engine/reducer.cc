@@ -10,7 +10,7 @@
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/collective/ring.h"
 #include "thinreduce/kernels/floats.h"
-#include "thinreduce/methods/archive.h"
+#include "thinreduce/method/archive.h"
 #include "thinreduce/methods/fp32.h"
 #include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/checksum.h"

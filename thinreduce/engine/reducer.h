@@ -13,7 +13,7 @@
 #include "thinreduce/engine/session.h"
 #include "thinreduce/engine/state_file.h"
 #include "thinreduce/error.h"
-#include "thinreduce/methods/spec.h"
+#include "thinreduce/method/spec.h"
 
 namespace thinreduce {
 

@@ -15,7 +15,7 @@
 #include "thinreduce/engine/reducer.h"
 #include "thinreduce/engine/state_file.h"
 #include "thinreduce/error.h"
-#include "thinreduce/methods/spec.h"
+#include "thinreduce/method/spec.h"
 
 namespace thinreduce {
 namespace {

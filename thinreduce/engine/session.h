@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "thinreduce/collective/exchange.h"
-#include "thinreduce/methods/bucket.h"
+#include "thinreduce/method/bucket.h"
 #include "thinreduce/transport/transport.h"
 
 namespace thinreduce {

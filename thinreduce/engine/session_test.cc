@@ -11,7 +11,7 @@
 #include "tests/ranks.h"
 #include "tests/session_world.h"
 #include "thinreduce/error.h"
-#include "thinreduce/methods/spec.h"
+#include "thinreduce/method/spec.h"
 #include "thinreduce/transport/throttle.h"
 
 namespace thinreduce {

@@ -9,7 +9,7 @@
 #include <fstream>
 
 #include "thinreduce/error.h"
-#include "thinreduce/methods/archive.h"
+#include "thinreduce/method/archive.h"
 #include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/checksum.h"
 

@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "thinreduce/methods/method.h"
+#include "thinreduce/method/method.h"
 
 namespace thinreduce {
 

@@ -8,7 +8,7 @@
 
 #include "tests/test_data.h"
 #include "thinreduce/error.h"
-#include "thinreduce/kernels/top_selector.h"
+#include "thinreduce/methods/top_selector.h"
 
 namespace thinreduce::kernels {
 namespace {

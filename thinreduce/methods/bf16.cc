@@ -16,9 +16,9 @@ std::span<const std::uint16_t> as_words(std::span<const std::byte> bytes) {
 
 // One unit is one element. A partial sum is rounded to bf16 for each hop; a rank adds its own part
 // as the float32 it is.
-class Bf16Payload final : public RingPayload {
+class Bf16Ring final : public RingPayload {
  public:
-  Bf16Payload(std::span<float> values, std::span<std::uint16_t> words, int world)
+  Bf16Ring(std::span<float> values, std::span<std::uint16_t> words, int world)
       : values_(values), words_(words), scale_(1.0f / static_cast<float>(world)) {}
 
   [[nodiscard]] std::size_t units() const override { return values_.size(); }
@@ -50,8 +50,8 @@ class Bf16 final : public Method {
   void reduce(const Bucket& bucket, Exchange& exchange) override {
     words_.resize(bucket.values.size());
     exchange.payload_bytes += words_.size() * sizeof(std::uint16_t);
-    Bf16Payload payload(bucket.values, words_, exchange.size());
-    ring_sum(exchange, payload);
+    Bf16Ring payload(bucket.values, words_, exchange.size());
+    ring_all_reduce(exchange, payload);
   }
 
  private:

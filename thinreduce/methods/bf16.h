@@ -1,7 +1,7 @@
 // bf16: gradients travel as bfloat16, half the bytes. No residual: what rounding loses is lost.
 #pragma once
 
-#include "thinreduce/methods/method.h"
+#include "thinreduce/method/method.h"
 
 namespace thinreduce {
 

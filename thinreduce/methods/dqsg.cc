@@ -7,16 +7,16 @@
 #include "thinreduce/collective/ring.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
-#include "thinreduce/methods/archive.h"
-#include "thinreduce/methods/dithered_sum.h"
-#include "thinreduce/methods/quantized_gather.h"
+#include "thinreduce/method/archive.h"
+#include "thinreduce/methods/quantize/dithered_ring.h"
+#include "thinreduce/methods/quantize/quantized_gather.h"
 #include "thinreduce/wire/random.h"
 
 namespace thinreduce {
 namespace {
 
 struct DqsgOptions {
-  BlockGrid grid;
+  BlockQuantizer grid;
   double clip = 0;
   bool feedback = false;
   std::uint64_t seed = 0;
@@ -35,24 +35,24 @@ class DqsgSum final : public Method {
     if (bucket.values.empty()) return;
     std::span<const float> source = bucket.values;
     if (keeps_residual()) {
-      exchange.encode([&] { kernels::add(residual_, bucket.values); });
+      exchange.timed(Stage::encode, [&] { kernels::add(residual_, bucket.values); });
       source = residual_;
     }
     agree_on_steps(source, exchange);
     make_keys(exchange);
-    DitheredSum sum({.grid = options_.grid,
-                     .source = source,
-                     .mean = bucket.values,
-                     .largest = largest_,
-                     .measure = measures_while_encoding(exchange),
-                     .clip = options_.clip,
-                     .keys = keys_,
-                     .rank = exchange.rank()},
-                    buffers_);
+    DitheredRing sum({.grid = options_.grid,
+                      .source = source,
+                      .mean = bucket.values,
+                      .largest = largest_,
+                      .measure = measures_while_encoding(exchange),
+                      .clip = options_.clip,
+                      .keys = keys_,
+                      .rank = exchange.rank()},
+                     buffers_);
     exchange.payload_bytes += largest_.size() * sizeof(float) + sum.bytes_a_hop();
-    ring_sum(exchange, sum);
+    ring_all_reduce(exchange, sum);
     // Only now is anything delivered; until here the residual holds it.
-    exchange.encode([&] { keep_the_rest(sum); });
+    exchange.timed(Stage::encode, [&] { keep_the_rest(sum); });
   }
 
   void state(Archive& archive) override {
@@ -70,7 +70,8 @@ class DqsgSum final : public Method {
   // The largest magnitude of each block over all ranks.
   void agree_on_steps(std::span<const float> source, Exchange& exchange) {
     if (measures_while_encoding(exchange)) return;
-    exchange.encode([&] { options_.grid.measure(source, 0, options_.clip, largest_); });
+    exchange.timed(Stage::encode,
+                   [&] { options_.grid.measure(source, 0, options_.clip, largest_); });
     agree_on_largest(exchange, largest_, own_largest_);
   }
 
@@ -85,7 +86,7 @@ class DqsgSum final : public Method {
   }
 
   // With feedback all of the error, otherwise what was clipped.
-  void keep_the_rest(DitheredSum& sum) {
+  void keep_the_rest(DitheredRing& sum) {
     if (options_.feedback) {
       sum.subtract_own(residual_);
     } else if (options_.clip > 0) {
@@ -112,10 +113,15 @@ MethodInfo dqsg_info() {
   info.paper = "Abdi and Fekri 2019, Nested Dithered Quantization for Communication Reduction";
   info.options = {
       OptionInfo::integer("levels", 7, 3, 255, "number of symbols, odd: M on each side of zero"),
-      OptionInfo::integer("bucket", 512, 1, 1 << 24, "elements that share a step"),
-      OptionInfo::choice("travel", "sum", {"sum", "gather", "server"},
-                         "sum: steps are agreed on, codes add inside a ring; gather: every payload "
-                         "to every rank; server: to rank 0 and back"),
+      OptionInfo::integer("block", 512, 1, 1 << 24, "Elements that share one scale.")
+          .formerly("bucket"),
+      OptionInfo::choice(
+          "collective", "ring", {"ring", "gather", "root"},
+          "ring: the ranks agree on scales and the codes are summed in a ring; gather: every rank "
+          "sends its payload to all others; root: to rank 0, which sends the mean back.")
+          .formerly("travel")
+          .formerly_value("sum", "ring")
+          .formerly_value("server", "root"),
       OptionInfo::on_off("entropy", true,
                          "gather, server: entropy coding where it pays; off: fixed length"),
       OptionInfo::on_off("feedback", false, "keep the error and add it to the next gradient"),
@@ -133,11 +139,11 @@ MethodInfo dqsg_info() {
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
     const auto most = static_cast<std::uint32_t>((options.integer("levels") - 1) / 2);
     check_quantizer("dqsg", setup, most);
-    const BlockGrid grid{.elements = setup.layout.elements,
-                         .block = static_cast<std::size_t>(options.integer("bucket")),
-                         .most = most};
-    const std::string& travel = options.text("travel");
-    if (travel == "sum") {
+    const BlockQuantizer grid{.elements = setup.layout.elements,
+                              .block = static_cast<std::size_t>(options.integer("block")),
+                              .most = most};
+    const std::string& collective = options.text("collective");
+    if (collective == "ring") {
       return std::make_unique<DqsgSum>(DqsgOptions{.grid = grid,
                                                    .clip = options.number("clip"),
                                                    .feedback = options.on("feedback"),
@@ -145,9 +151,9 @@ MethodInfo dqsg_info() {
     }
     return make_quantized_gather({.name = "dqsg",
                                   .grid = grid,
-                                  .travel = travel == "server"
-                                                ? QuantizedGatherOptions::Travel::server
-                                                : QuantizedGatherOptions::Travel::gather,
+                                  .collective = collective == "root"
+                                                    ? QuantizedGatherOptions::Collective::root
+                                                    : QuantizedGatherOptions::Collective::gather,
                                   .clip = options.number("clip"),
                                   .feedback = options.on("feedback"),
                                   .entropy = options.on("entropy"),

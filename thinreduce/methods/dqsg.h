@@ -2,7 +2,7 @@
 // and subtracted after decoding, so that the error is uniform and independent of the gradient.
 #pragma once
 
-#include "thinreduce/methods/method.h"
+#include "thinreduce/method/method.h"
 
 namespace thinreduce {
 

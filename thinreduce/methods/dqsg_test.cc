@@ -12,8 +12,8 @@
 #include "tests/test_world.h"
 #include "thinreduce/collective/ring.h"
 #include "thinreduce/error.h"
-#include "thinreduce/kernels/dither.h"
-#include "thinreduce/methods/dithered_sum.h"
+#include "thinreduce/methods/quantize/dither.h"
+#include "thinreduce/methods/quantize/dithered_ring.h"
 #include "thinreduce/wire/random.h"
 
 namespace thinreduce {
@@ -22,7 +22,7 @@ namespace {
 constexpr float kMost = std::numeric_limits<float>::max();
 
 // Mean and the sum of its parts' codes as the paper writes them, element by element.
-std::vector<float> plain_integer_sum(const PerRank& gradients, const BlockGrid& grid,
+std::vector<float> plain_integer_sum(const PerRank& gradients, const BlockQuantizer& grid,
                                      std::uint64_t step) {
   const auto world = static_cast<std::uint32_t>(gradients.size());
   std::vector<float> mean(gradients[0].size());
@@ -53,8 +53,8 @@ TEST(Dqsg, IntegerSumEqualsThePlainAlgorithm) {
     for (const std::size_t elements : {1u, 2u, 63u, 1009u, 2560u, 2561u, 7001u}) {
       for (const std::size_t block : {64u, 1000u}) {
         SCOPED_TRACE(testing::Message() << world << " ranks, " << elements << ", " << block);
-        const BlockGrid grid{elements, block, 3};
-        TestWorld ranks(world, "dqsg:levels=7,bucket=" + std::to_string(block), elements);
+        const BlockQuantizer grid{elements, block, 3};
+        TestWorld ranks(world, "dqsg:levels=7,block=" + std::to_string(block), elements);
         for (unsigned step = 0; step < 2; ++step) {
           const auto gradients = normal_gradients(world, elements, step);
           ASSERT_EQ(ranks.mean(gradients), plain_integer_sum(gradients, grid, step));
@@ -64,13 +64,13 @@ TEST(Dqsg, IntegerSumEqualsThePlainAlgorithm) {
   }
 }
 
-// Every way to travel, every world and many sizes: an error of at most half a step of the widest
+// Every collective, every world and many sizes: an error of at most half a step of the widest
 // rank and, by server, half a step of the answer.
 TEST(Dqsg, EveryWayIsNearTheMean) {
-  for (const char* spec :
-       {"dqsg", "dqsg:levels=3", "dqsg:levels=255", "dqsg:travel=gather", "dqsg:travel=server",
-        "dqsg:travel=gather,entropy=off,levels=15", "dqsg:travel=server,levels=3", "dqsg:bucket=1",
-        "dqsg:bucket=1,travel=gather", "dqsg:bucket=100000"}) {
+  for (const char* spec : {"dqsg", "dqsg:levels=3", "dqsg:levels=255", "dqsg:collective=gather",
+                           "dqsg:collective=root", "dqsg:collective=gather,entropy=off,levels=15",
+                           "dqsg:collective=root,levels=3", "dqsg:block=1",
+                           "dqsg:block=1,collective=gather", "dqsg:block=100000"}) {
     const auto levels = Spec::parse(spec).options.integer("levels");
     for (const int world : kWorlds) {
       for (const std::size_t elements : {0u, 1u, 5u, 1000u, 2561u, 20011u}) {
@@ -95,7 +95,7 @@ TEST(Dqsg, EveryWayIsNearTheMean) {
 // Independent dithers: the error of the mean of P ranks has the variance step^2 / (12 P).
 TEST(Dqsg, ErrorsAverageOutOverTheRanks) {
   constexpr std::size_t kElements = 50'000;
-  for (const char* travel : {"sum", "gather"}) {
+  for (const char* collective : {"ring", "gather"}) {
     for (const int world : {1, 2, 4, 7}) {
       // All ranks have the same largest magnitude, so that their own steps are equal as well.
       auto gradients = normal_gradients(world, kElements, 2);
@@ -103,7 +103,7 @@ TEST(Dqsg, ErrorsAverageOutOverTheRanks) {
         for (auto& value : gradient) value = std::clamp(value, -4.0f, 4.0f);
         gradient[0] = 4;
       }
-      TestWorld ranks(world, std::string("dqsg:bucket=50000,travel=") + travel, kElements);
+      TestWorld ranks(world, std::string("dqsg:block=50000,collective=") + collective, kElements);
       const auto sum = exact_sum(gradients);
       const auto mean = ranks.mean(gradients);
       double squares = 0;
@@ -122,8 +122,8 @@ TEST(Dqsg, ManyStepsAverageToTheMean) {
   constexpr std::size_t kElements = 3000;
   constexpr int kSteps = 200;
   for (const char* spec :
-       {"dqsg:levels=3", "dqsg:levels=3,travel=gather", "dqsg:levels=3,travel=server",
-        "qsgd:bits=2,bucket=16", "terngrad:clip=0,bucket=512"}) {
+       {"dqsg:levels=3", "dqsg:levels=3,collective=gather", "dqsg:levels=3,collective=root",
+        "qsgd:bits=2,block=16", "terngrad:clip=0,block=512"}) {
     SCOPED_TRACE(spec);
     TestWorld ranks(2, spec, kElements);
     const auto gradients = normal_gradients(2, kElements, 3);
@@ -167,9 +167,9 @@ TEST(Dqsg, RingBytes) {
 }
 
 TEST(Dqsg, ZerosOneElementAndHugeValues) {
-  for (const char* travel : {"sum", "gather", "server"}) {
-    SCOPED_TRACE(travel);
-    const std::string spec = std::string("dqsg:bucket=10,travel=") + travel;
+  for (const char* collective : {"ring", "gather", "root"}) {
+    SCOPED_TRACE(collective);
+    const std::string spec = std::string("dqsg:block=10,collective=") + collective;
     TestWorld zeros(3, spec, 1000);
     EXPECT_EQ(zeros.mean(PerRank(3, std::vector<float>(1000))), std::vector<float>(1000));
     for (const float value : {kMost, -kMost, 1e-44f}) {
@@ -187,9 +187,9 @@ TEST(Dqsg, ZerosOneElementAndHugeValues) {
 // Applied means times N plus residuals are the sum of all gradients, up to float rounding.
 // Without feedback, clipping still keeps what it cut off; the dither's error is not kept.
 TEST(Dqsg, ClippedPartComesBackLater) {
-  for (const char* travel : {"sum", "gather"}) {
+  for (const char* collective : {"ring", "gather"}) {
     constexpr std::size_t kElements = 512;
-    TestWorld ranks(2, std::string("dqsg:clip=2,levels=255,travel=") + travel, kElements);
+    TestWorld ranks(2, std::string("dqsg:clip=2,levels=255,collective=") + collective, kElements);
     auto gradients = normal_gradients(2, kElements, 5);
     gradients[0][7] = 100;
     gradients[1][7] = 100;
@@ -205,7 +205,7 @@ TEST(Dqsg, ClippedPartComesBackLater) {
 }
 
 TEST(Dqsg, KeepsNothingByDefault) {
-  for (const char* spec : {"dqsg", "dqsg:travel=gather", "ndqsg", "qsgd", "terngrad"}) {
+  for (const char* spec : {"dqsg", "dqsg:collective=gather", "ndqsg", "qsgd", "terngrad"}) {
     TestWorld ranks(1, spec, 100);
     (void)ranks.mean(normal_gradients(1, 100, 1));
     EXPECT_TRUE(ranks.residual(0).empty());
@@ -215,7 +215,7 @@ TEST(Dqsg, KeepsNothingByDefault) {
 // Without peers too, residual and gradient together may overflow.
 TEST(Dqsg, OverflowOfTheResidualIsAnErrorOnOneRank) {
   for (const char* spec :
-       {"dqsg:clip=0.01,bucket=100", "dqsg:clip=0.01,bucket=100,travel=gather"}) {
+       {"dqsg:clip=0.01,block=100", "dqsg:clip=0.01,block=100,collective=gather"}) {
     TestWorld ranks(1, spec, 100);
     const PerRank gradients(1, std::vector<float>(100, kMost));
     (void)ranks.mean(gradients);
@@ -230,18 +230,18 @@ TEST(Dqsg, HostileRingSegments) {
   int refused = 0;
   for (int round = 0; round < 300; ++round) {
     const int world = 2 + static_cast<int>(random() % 4);
-    const BlockGrid grid{1 + random() % 9000, 100, random() % 2 == 0 ? 1u : 3u};
+    const BlockQuantizer grid{1 + random() % 9000, 100, random() % 2 == 0 ? 1u : 3u};
     const auto gradient = normal_gradients(1, grid.elements, random())[0];
     std::vector<float> mean(grid.elements), largest(grid.blocks(), 5.0f);
     const std::vector<RandomKey> keys(static_cast<std::size_t>(world), random_key({}));
     DitheredSumBuffers buffers;
-    DitheredSum sum({.grid = grid,
-                     .source = gradient,
-                     .mean = mean,
-                     .largest = largest,
-                     .keys = keys,
-                     .rank = 1},
-                    buffers);
+    DitheredRing sum({.grid = grid,
+                      .source = gradient,
+                      .mean = mean,
+                      .largest = largest,
+                      .keys = keys,
+                      .rank = 1},
+                     buffers);
     const UnitRange all{0, sum.units()};
     sum.encode(all);
     try {
@@ -268,9 +268,10 @@ TEST(Dqsg, HostileRingSegments) {
 
 TEST(Dqsg, OptionsAreChecked) {
   for (const char* spec :
-       {"dqsg:levels=1", "dqsg:levels=257", "dqsg:bucket=0", "dqsg:travel=air", "dqsg:clip=-1",
+       {"dqsg:levels=1", "dqsg:levels=257", "dqsg:block=0", "dqsg:collective=air", "dqsg:clip=-1",
         "dqsg:M=3", "qsgd:bits=1", "qsgd:bits=9", "ndqsg:alpha=2", "ndqsg:alpha=automatic",
-        "ndqsg:share=2", "dqsg:levels=4", "ndqsg:levels=3,nested=2", "ndqsg:levels=3,nested=3"}) {
+        "ndqsg:plain_fraction=2", "dqsg:levels=4", "ndqsg:levels=3,nested=2",
+        "ndqsg:levels=3,nested=3"}) {
     EXPECT_THROW((void)Spec::parse(spec), Error) << spec;
   }
   MethodSetup setup;

@@ -1,7 +1,7 @@
 // fp32: the uncompressed ring all-reduce that everything is measured against.
 #pragma once
 
-#include "thinreduce/methods/method.h"
+#include "thinreduce/method/method.h"
 
 namespace thinreduce {
 

@@ -89,17 +89,18 @@ TEST_P(Conservation, NothingIsLost) {
 std::vector<Conserving> conserving() {
   std::vector<Conserving> laws{
       {"topk:density=0.05", {1, 2, 4}, shapeless(1009), 12, 0},
-      {"powersgd:rank=2", {1, 2, 3, 4}, mixed_layout(), 10, 5e-5},
+      {"powersgd:basis=2", {1, 2, 3, 4}, mixed_layout(), 10, 5e-5},
   };
-  for (const char* spec : {"sketch:density=0.05,least=1,momentum=0",
-                           "sketch:density=0.05,least=1,momentum=0,travel=root",
-                           "sketch:density=0.05,least=1,momentum=0,cells=f32"}) {
+  for (const char* spec : {"sketch:density=0.05,min_values=1,momentum=0",
+                           "sketch:density=0.05,min_values=1,momentum=0,collective=root",
+                           "sketch:density=0.05,min_values=1,momentum=0,cells=f32"}) {
     laws.push_back({spec, {1, 2, 4}, shapeless(1009), 12, 0});
   }
   for (const char* spec :
        {"dqsg:levels=3,feedback=on", "dqsg:levels=3,feedback=on,clip=1.5",
-        "dqsg:levels=7,feedback=on,travel=gather", "dqsg:levels=3,feedback=on,clip=2,travel=gather",
-        "qsgd:bits=3,feedback=on", "terngrad:feedback=on", "ndqsg:feedback=on,failures=1"}) {
+        "dqsg:levels=7,feedback=on,collective=gather",
+        "dqsg:levels=3,feedback=on,clip=2,collective=gather", "qsgd:bits=3,feedback=on",
+        "terngrad:feedback=on", "ndqsg:feedback=on,failures=1"}) {
     laws.push_back({spec, {1, 4}, shapeless(5009), 6, 2e-4});
   }
   for (const char* spec : {"fft", "fft:theta=0.99,bits=4", "fft:transform=dct,block=64",
@@ -138,10 +139,10 @@ TEST_P(FailedExchange, KeepsTheGradient) {
 INSTANTIATE_TEST_SUITE_P(
     Laws, FailedExchange,
     testing::Values(Failing{"topk:density=0.1"}, Failing{"sketch:momentum=0,k=20"},
-                    Failing{"sketch:momentum=0,k=20,travel=root"}, Failing{"sketch:momentum=0.9"},
-                    Failing{"dqsg:feedback=on"}, Failing{"dqsg:clip=1"},
-                    Failing{"dqsg:feedback=on,travel=gather"},
-                    Failing{"dqsg:feedback=on,travel=server"}, Failing{"ndqsg:feedback=on"},
+                    Failing{"sketch:momentum=0,k=20,collective=root"},
+                    Failing{"sketch:momentum=0.9"}, Failing{"dqsg:feedback=on"},
+                    Failing{"dqsg:clip=1"}, Failing{"dqsg:feedback=on,collective=gather"},
+                    Failing{"dqsg:feedback=on,collective=root"}, Failing{"ndqsg:feedback=on"},
                     Failing{"qsgd:feedback=on"}, Failing{"terngrad:feedback=on"}, Failing{"fft"},
                     Failing{"variance:zeta=0.5"}, Failing{"powersgd"}),
     name_of<Failing>);
@@ -197,8 +198,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Overflowing{"sketch:momentum=0,k=10,values=f32,candidates=1000", 500, kSum},
                     Overflowing{"sketch:momentum=0,k=10,candidates=1000", 500,
                                 "is no float when rounded"},
-                    Overflowing{"dqsg:clip=0.01,bucket=100", 100, "", 1},
-                    Overflowing{"dqsg:clip=0.01,bucket=100,travel=gather", 100, "", 1},
+                    Overflowing{"dqsg:clip=0.01,block=100", 100, "", 1},
+                    Overflowing{"dqsg:clip=0.01,block=100,collective=gather", 100, "", 1},
                     Overflowing{"fft", 300, "FFT payload of rank 1", 0, 1},
                     Overflowing{"variance", 100, "rank 1", 0, 1},
                     Overflowing{"variance:values=f32", 100, "rank 1", 0, 1},

@@ -1,6 +1,6 @@
 #include "thinreduce/methods/qsgd.h"
 
-#include "thinreduce/methods/quantized_gather.h"
+#include "thinreduce/methods/quantize/quantized_gather.h"
 
 namespace thinreduce {
 namespace {
@@ -17,7 +17,7 @@ QuantizedGatherOptions baseline(const std::string& name, const Options& options,
   check_quantizer(name, setup, most);
   return {.name = name,
           .grid = {.elements = setup.layout.elements,
-                   .block = static_cast<std::size_t>(options.integer("bucket")),
+                   .block = static_cast<std::size_t>(options.integer("block")),
                    .most = most},
           .rounding = QuantizedGatherOptions::Rounding::stochastic,
           .feedback = options.on("feedback"),
@@ -36,7 +36,8 @@ MethodInfo qsgd_info() {
   info.paper = "Alistarh et al. 2017, QSGD: Communication-Efficient SGD via Gradient Quantization";
   info.options = {
       OptionInfo::integer("bits", 4, 2, 8, "of a code, its sign included: 2^bits - 1 symbols"),
-      OptionInfo::integer("bucket", 512, 1, 1 << 24, "elements that share a norm"),
+      OptionInfo::integer("block", 512, 1, 1 << 24, "Elements that share one norm.")
+          .formerly("bucket"),
       entropy_option(),
       feedback_option(),
   };
@@ -56,7 +57,8 @@ MethodInfo terngrad_info() {
   info.summary = "stochastic rounding to -1, 0, 1 times the largest magnitude, after clipping";
   info.paper = "Wen et al. 2017, TernGrad: Ternary Gradients to Reduce Communication";
   info.options = {
-      OptionInfo::integer("bucket", 1 << 24, 1, 1 << 24, "elements that share a scale"),
+      OptionInfo::integer("block", 1 << 24, 1, 1 << 24, "Elements that share one scale.")
+          .formerly("bucket"),
       OptionInfo::number("clip", 2.5, 0, 100,
                          "clip at so many root mean squares of a block; 0: never"),
       entropy_option(),

@@ -1,7 +1,7 @@
 // qsgd and terngrad: stochastic rounding to a few levels, the baselines that dqsg is compared with.
 #pragma once
 
-#include "thinreduce/methods/method.h"
+#include "thinreduce/method/method.h"
 
 namespace thinreduce {
 

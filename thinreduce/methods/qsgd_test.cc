@@ -17,7 +17,7 @@ TEST(Qsgd, RoundsToANeighbouringLevelOfTheNorm) {
   for (const int bits : {2, 3, 4, 8}) {
     const double levels = std::pow(2, bits - 1) - 1;
     for (const std::size_t elements : {1u, 100u, 5009u}) {
-      TestWorld ranks(1, "qsgd:bucket=100,bits=" + std::to_string(bits), elements);
+      TestWorld ranks(1, "qsgd:block=100,bits=" + std::to_string(bits), elements);
       const auto gradients = normal_gradients(1, elements, 1);
       const auto mean = ranks.mean(gradients);
       for (std::size_t begin = 0; begin < elements; begin += 100) {
@@ -67,7 +67,7 @@ TEST(Baselines, AllWorldsAndSizes) {
 TEST(Baselines, SameBitsOnEveryTarget) {
   const auto before = kernels::active_target();
   for (const char* spec :
-       {"qsgd", "terngrad", "dqsg", "dqsg:travel=gather", "dqsg:travel=server"}) {
+       {"qsgd", "terngrad", "dqsg", "dqsg:collective=gather", "dqsg:collective=root"}) {
     const auto gradients = normal_gradients(3, 3001, 4);
     kernels::use_target("reference");
     const auto expected = TestWorld(3, spec, 3001).mean(gradients);

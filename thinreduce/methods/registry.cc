@@ -1,16 +1,16 @@
-#include "thinreduce/methods/registry.h"
+#include "thinreduce/method/registry.h"
 
 #include "thinreduce/methods/bf16.h"
 #include "thinreduce/methods/dqsg.h"
-#include "thinreduce/methods/fft.h"
+#include "thinreduce/methods/fft/fft.h"
 #include "thinreduce/methods/fp32.h"
-#include "thinreduce/methods/gradiveq.h"
-#include "thinreduce/methods/ndqsg.h"
-#include "thinreduce/methods/powersgd.h"
+#include "thinreduce/methods/gradiveq/gradiveq.h"
+#include "thinreduce/methods/ndqsg/ndqsg.h"
+#include "thinreduce/methods/powersgd/powersgd.h"
 #include "thinreduce/methods/qsgd.h"
-#include "thinreduce/methods/sketch.h"
+#include "thinreduce/methods/sketch/sketch.h"
 #include "thinreduce/methods/topk.h"
-#include "thinreduce/methods/variance.h"
+#include "thinreduce/methods/variance/variance.h"
 
 namespace thinreduce {
 

@@ -7,8 +7,8 @@
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
-#include "thinreduce/kernels/top_selector.h"
-#include "thinreduce/methods/archive.h"
+#include "thinreduce/method/archive.h"
+#include "thinreduce/methods/top_selector.h"
 #include "thinreduce/methods/topk_payload.h"
 
 namespace thinreduce {
@@ -32,7 +32,7 @@ class TopK final : public Method {
     ensure(bucket.values.size() == elements_, "top-k: the bucket keeps its size");
     ensure(!feedback_ || residual_.size() == elements_, "top-k: a residual for each element");
     kernels::Selected sent;
-    exchange.encode([&] { sent = encode(bucket.values); });
+    exchange.timed(Stage::encode, [&] { sent = encode(bucket.values); });
     if (elements_ > 0) {
       exchange.statistics["sent"] =
           static_cast<double>(sent.indices.size()) / static_cast<double>(elements_);
@@ -47,8 +47,9 @@ class TopK final : public Method {
       put_back(sent);
       throw;
     }
-    exchange.decode(
-        [&] { kernels::scale(bucket.values, 1.0f / static_cast<float>(exchange.size())); });
+    exchange.timed(Stage::decode, [&] {
+      kernels::scale(bucket.values, 1.0f / static_cast<float>(exchange.size()));
+    });
   }
 
   void state(Archive& archive) override {

@@ -1,7 +1,7 @@
 // top-k: each rank sends its values of largest magnitude; the rest waits in the residual.
 #pragma once
 
-#include "thinreduce/methods/method.h"
+#include "thinreduce/method/method.h"
 
 namespace thinreduce {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "thinreduce/kernels/top_selector.h"
+#include "thinreduce/methods/top_selector.h"
 
 namespace thinreduce {
 

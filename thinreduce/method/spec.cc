@@ -1,0 +1,179 @@
+#include "thinreduce/method/spec.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "thinreduce/error.h"
+#include "thinreduce/method/registry.h"
+
+namespace thinreduce {
+namespace {
+
+[[noreturn]] void refuse(const std::string& why) {
+  throw Error(ErrorCode::bad_spec, why);
+}
+
+const MethodInfo& find_method(std::string_view name) {
+  std::vector<std::string> names;
+  for (const MethodInfo& info : methods()) {
+    if (info.name == name) return info;
+    names.push_back(info.name);
+  }
+  refuse(fmt::format("there is no method '{}'; there are: {}", name, fmt::join(names, ", ")));
+}
+
+const OptionInfo& find_option(const MethodInfo& info, std::string_view name) {
+  std::vector<std::string> names;
+  for (const OptionInfo& option : info.options) {
+    if (option.name == name || (!option.old_name.empty() && option.old_name == name)) return option;
+    names.push_back(option.name);
+  }
+  if (names.empty()) refuse(fmt::format("{} has no options, so no '{}'", info.name, name));
+  refuse(fmt::format("{} has no option '{}'; it has: {}", info.name, name, fmt::join(names, ", ")));
+}
+
+// The value in its one spelling, so that equal specs have equal text.
+std::string checked_value(const MethodInfo& info, const OptionInfo& option,
+                          const std::string& text) {
+  if (std::find(option.choices.begin(), option.choices.end(), text) != option.choices.end()) {
+    return text;
+  }
+  for (const auto& [old_word, word] : option.old_values) {
+    if (old_word == text) return word;
+  }
+  if (option.kind == OptionInfo::Kind::choice) {
+    refuse(fmt::format("{}: {} is one of {}, not '{}'", info.name, option.name,
+                       fmt::join(option.choices, ", "), text));
+  }
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, value);
+  const bool whole = option.kind == OptionInfo::Kind::integer;
+  if (parsed.ec != std::errc{} || parsed.ptr != end || !std::isfinite(value) ||
+      (whole && value != std::floor(value)) || value < option.min || value > option.max) {
+    std::string words;
+    for (const auto& word : option.choices) words += fmt::format(" or {}", word);
+    refuse(fmt::format("{}: {} is {} from {} to {}{}, not '{}'", info.name, option.name,
+                       whole ? "a whole number" : "a number", option.min, option.max, words, text));
+  }
+  return whole ? fmt::format("{}", static_cast<long long>(value)) : fmt::format("{}", value);
+}
+
+// Where another method's name begins. Not every plus: an exponent may have one.
+std::size_t find_plus(std::string_view text) {
+  for (std::size_t i = 0; i + 1 < text.size(); ++i) {
+    if (text[i] == '+' && text[i + 1] >= 'a' && text[i + 1] <= 'z') return i;
+  }
+  return std::string_view::npos;
+}
+
+// Of `method:option=value,option=value`.
+Options parse_options(const MethodInfo& info, std::string_view text) {
+  Options options;
+  for (const OptionInfo& option : info.options) {
+    options.values[option.name] = option.default_value;
+  }
+  const auto colon = text.find(':');
+  if (colon == std::string_view::npos) return options;
+
+  std::vector<std::string> given;
+  std::string_view rest = text.substr(colon + 1);
+  for (bool more = true; more;) {
+    const auto comma = rest.find(',');
+    const auto item = rest.substr(0, comma);
+    more = comma != std::string_view::npos;
+    if (more) rest = rest.substr(comma + 1);
+    const auto equals = item.find('=');
+    if (equals == std::string_view::npos) {
+      refuse(fmt::format("spec '{}': '{}' is not of the form option=value", text, item));
+    }
+    const OptionInfo& option = find_option(info, item.substr(0, equals));
+    if (std::find(given.begin(), given.end(), option.name) != given.end()) {
+      refuse(fmt::format("spec '{}' gives {} twice", text, option.name));
+    }
+    given.push_back(option.name);
+    options.values[option.name] = checked_value(info, option, std::string(item.substr(equals + 1)));
+  }
+  return options;
+}
+
+std::string all_options(const Options& options) {
+  std::string text;
+  for (const auto& [name, value] : options.values) {
+    text += fmt::format("{}{}={}", text.empty() ? ':' : ',', name, value);
+  }
+  return text;
+}
+
+std::string changed_options(const MethodInfo& info, const Options& options) {
+  std::string text;
+  for (const OptionInfo& option : info.options) {
+    const std::string& value = options.text(option.name);
+    if (value == option.default_value) continue;
+    text += fmt::format("{}{}={}", text.empty() ? ':' : ',', option.name, value);
+  }
+  return text;
+}
+
+}  // namespace
+
+Spec Spec::parse(std::string_view text) {
+  Spec spec;
+  const auto plus = find_plus(text);
+  const auto outer = text.substr(0, plus);
+  spec.info = &find_method(outer.substr(0, outer.find(':')));
+  spec.options = parse_options(*spec.info, outer);
+  spec.info->check(spec.options);
+  if (plus == std::string_view::npos) return spec;
+
+  const auto rest = text.substr(plus + 1);
+  const MethodInfo& inner = find_method(rest.substr(0, rest.find_first_of(":+")));
+  const auto& possible = spec.info->composes_with;
+  if (possible.empty()) {
+    std::vector<std::string> names;
+    for (const MethodInfo& info : methods()) {
+      if (!info.composes_with.empty()) names.push_back(info.name);
+    }
+    refuse(fmt::format("spec '{}': {} composes with no other method; those that do: {}", text,
+                       spec.info->name, fmt::join(names, ", ")));
+  }
+  if (std::find(possible.begin(), possible.end(), inner.name) == possible.end() ||
+      find_plus(rest) != std::string_view::npos) {
+    refuse(fmt::format("spec '{}': {} composes with one of: {}", text, spec.info->name,
+                       fmt::join(possible, ", ")));
+  }
+  spec.inner = InnerMethod{inner.name, parse_options(inner, rest)};
+  inner.check(spec.inner->options);
+  spec.info->check_composed(spec.options, *spec.inner);
+  return spec;
+}
+
+std::string Spec::name() const {
+  return inner ? info->name + "+" + inner->name : info->name;
+}
+
+std::string Spec::short_text() const {
+  std::string text = info->name + changed_options(*info, options);
+  if (inner) text += "+" + inner->name + changed_options(find_method(inner->name), inner->options);
+  return text;
+}
+
+std::string Spec::full_text() const {
+  std::string text = info->name + all_options(options);
+  if (inner) text += "+" + inner->name + all_options(inner->options);
+  return text;
+}
+
+double Spec::momentum() const {
+  return info->has_momentum ? options.number("momentum") : 0;
+}
+
+std::unique_ptr<Method> Spec::make(const MethodSetup& setup) const {
+  return inner ? info->make_composed(options, *inner, setup) : info->make(options, setup);
+}
+
+}  // namespace thinreduce

@@ -1,0 +1,88 @@
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/ranks.h"
+#include "thinreduce/error.h"
+#include "thinreduce/method/registry.h"
+#include "thinreduce/method/spec.h"
+
+namespace thinreduce {
+namespace {
+
+TEST(Spec, DefaultsAreSpelledOut) {
+  EXPECT_EQ(Spec::parse("fp32").full_text(), "fp32");
+  EXPECT_EQ(Spec::parse("topk").full_text(), "topk:density=0.01,feedback=on");
+}
+
+TEST(Spec, EqualSpecsHaveEqualText) {
+  const auto text = Spec::parse("topk:feedback=off,density=0.050").full_text();
+  EXPECT_EQ(text, Spec::parse("topk:density=5e-2,feedback=off").full_text());
+  EXPECT_EQ(Spec::parse(text).full_text(), text);
+}
+
+TEST(Spec, FullTextOfEveryMethodParsesToItself) {
+  for (const MethodInfo& info : methods()) {
+    const auto text = Spec::parse(info.name).full_text();
+    EXPECT_EQ(Spec::parse(text).full_text(), text);
+  }
+}
+
+TEST(Spec, RefusesWithWhatExists) {
+  const auto refused = [](const std::string& text) {
+    return thrown_text(ErrorCode::bad_spec, [&] { (void)Spec::parse(text); });
+  };
+  EXPECT_NE(refused("").find("fp32, bf16, "), std::string::npos);
+  EXPECT_NE(refused("TOPK").find("no method 'TOPK'"), std::string::npos);
+  EXPECT_NE(refused("topk:").find("option=value"), std::string::npos);
+  EXPECT_NE(refused("topk:density=0.1,").find("option=value"), std::string::npos);
+  EXPECT_NE(refused("topk:dens=0.1").find("density, feedback"), std::string::npos);
+  EXPECT_NE(refused("topk:density=0").find("from 1e-06 to 1"), std::string::npos);
+  for (const char* value : {"", "nan", "inf", "0x1", "0.1x", "1e999", "-0.1", " 0.1"}) {
+    EXPECT_NE(refused(std::string("topk:density=") + value).find("density is a number"),
+              std::string::npos);
+  }
+  EXPECT_NE(refused("topk:feedback=yes").find("on, off"), std::string::npos);
+  EXPECT_NE(refused("topk:density=0.1,density=0.2").find("twice"), std::string::npos);
+}
+
+// Each value is in range: only together are they wrong.
+TEST(Spec, RefusesOptionsThatContradictEachOther) {
+  const auto refused = [](const std::string& text) {
+    return thrown_text(ErrorCode::bad_spec, [&] { (void)Spec::parse(text); });
+  };
+  EXPECT_NE(refused("dqsg:levels=4").find("levels is odd"), std::string::npos);
+  EXPECT_NE(refused("ndqsg:levels=4,nested=3").find("multiple of nested"), std::string::npos);
+  EXPECT_NE(refused("ndqsg:levels=3,nested=3").find("multiple of nested"), std::string::npos);
+  EXPECT_NE(refused("gradiveq:basis=2,energy=0.9").find("not both"), std::string::npos);
+  EXPECT_NE(refused("gradiveq:slice=16,basis=17").find("at most slice"), std::string::npos);
+  EXPECT_NE(refused("fft:bits=4,mantissa=9").find("smaller than bits"), std::string::npos);
+  EXPECT_NE(refused("fft:theta=auto,schedule=linear").find("no schedule"), std::string::npos);
+  // Behind the plus as well, and between both.
+  EXPECT_NE(refused("gradiveq+dqsg:levels=4").find("levels is odd"), std::string::npos);
+  EXPECT_NE(refused("gradiveq:basis=2,energy=0.9+qsgd").find("not both"), std::string::npos);
+  EXPECT_NE(refused("gradiveq+qsgd:feedback=on").find("feedback of gradiveq"), std::string::npos);
+  EXPECT_NE(refused("gradiveq:feedback=off+dqsg:clip=2").find("clip needs"), std::string::npos);
+}
+
+TEST(Registry, MethodsThatComposeCanCheckIt) {
+  for (const MethodInfo& info : methods()) {
+    EXPECT_EQ(!info.composes_with.empty(), static_cast<bool>(info.make_composed)) << info.name;
+    EXPECT_EQ(!info.composes_with.empty(), static_cast<bool>(info.check_composed)) << info.name;
+  }
+}
+
+TEST(Registry, NamesAndWireIdsAreUnique) {
+  std::set<std::string> names;
+  std::set<std::uint16_t> ids;
+  for (const MethodInfo& info : methods()) {
+    EXPECT_TRUE(names.insert(info.name).second) << info.name;
+    EXPECT_TRUE(ids.insert(info.wire_id).second) << info.name;
+    EXPECT_NE(info.wire_id, 0) << "0 is for agreements";
+    EXPECT_FALSE(info.summary.empty());
+    EXPECT_FALSE(info.paper.empty());
+  }
+}
+
+}  // namespace
+}  // namespace thinreduce

@@ -1,0 +1,58 @@
+#include "thinreduce/methods/fft/blocks.h"
+
+#include <algorithm>
+
+#include "thinreduce/kernels/floats.h"
+
+namespace thinreduce {
+FftBlocks::FftBlocks(const BucketLayout& layout, std::size_t block_length,
+                     kernels::Transform transform)
+    : tables_(block_length, transform), staging_(group_floats()), scratch_(group_floats()) {
+  for_compressed(layout, [&](std::size_t offset, std::size_t length) { cut(offset, length); });
+  groups_ = (blocks_.size() + kernels::kBlockLanes - 1) / kernels::kBlockLanes;
+}
+
+void FftBlocks::cut(std::size_t offset, std::size_t length) {
+  for (std::size_t at = 0; at < length; at += tables_.length) {
+    blocks_.push_back({offset + at, std::min(tables_.length, length - at)});
+  }
+}
+
+// Blocks ascend, so full ones are in a row when the last is where it must be.
+bool FftBlocks::is_one_run(std::size_t group) const {
+  const std::size_t first = group * kernels::kBlockLanes;
+  const std::size_t last = first + kernels::kBlockLanes - 1;
+  return last < blocks_.size() && blocks_[last].length == tables_.length &&
+         blocks_[last].offset - blocks_[first].offset == group_floats() - tables_.length;
+}
+
+void FftBlocks::to_spectrum(std::size_t group, std::span<const float> values,
+                            std::span<const float> more, std::span<float> spectrum) {
+  std::span<const float> floats = staging_;
+  if (more.empty() && is_one_run(group)) {
+    floats = values.subspan(blocks_[group * kernels::kBlockLanes].offset, group_floats());
+  } else {
+    if (!is_one_run(group)) std::fill(staging_.begin(), staging_.end(), 0.0f);
+    for_runs(group, [&](std::size_t offset, std::size_t at, std::size_t length) {
+      std::copy_n(&values[offset], length, &staging_[at]);
+      if (more.empty()) return;
+      kernels::add(std::span<float>(staging_).subspan(at, length), more.subspan(offset, length));
+    });
+  }
+  kernels::forward(tables_, floats, spectrum, scratch_);
+}
+
+void FftBlocks::write_scaled(std::size_t group, std::span<const float> spectrum, float scale,
+                             std::span<float> values) {
+  if (is_one_run(group)) {
+    const auto run = values.subspan(blocks_[group * kernels::kBlockLanes].offset, group_floats());
+    kernels::inverse(tables_, spectrum, run, scratch_);
+    return kernels::scale(run, scale);
+  }
+  from_spectrum(group, spectrum, [&](std::size_t offset, std::span<float> run) {
+    kernels::scale(run, scale);
+    std::copy(run.begin(), run.end(), values.begin() + static_cast<std::ptrdiff_t>(offset));
+  });
+}
+
+}  // namespace thinreduce

@@ -1,0 +1,355 @@
+#include "thinreduce/methods/fft/fft.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "thinreduce/collective/gather_pieces.h"
+#include "thinreduce/error.h"
+#include "thinreduce/kernels/floats.h"
+#include "thinreduce/method/archive.h"
+#include "thinreduce/methods/fft/blocks.h"
+#include "thinreduce/methods/fft/options.h"
+#include "thinreduce/methods/fft/payload.h"
+#include "thinreduce/methods/fft/unit_selector.h"
+#include "thinreduce/wire/checksum.h"
+
+namespace thinreduce {
+namespace {
+
+// The mantissa is chosen by the error on about this many of the values.
+constexpr std::size_t kFormatSample = 2048;
+
+// A piece: 2 MiB of the gradient, so that its unpacked payloads stay in the L2 cache, and the time
+// of a frame's header does not count. A power of two.
+constexpr std::size_t kPieceFloats = std::size_t{1} << 19;
+constexpr std::size_t kSegmentFloats = 2 * kSegmentUnits;
+
+// The threshold is guessed from one group in so many: from all in small buckets, else from 16 and
+// more.
+std::size_t sample_stride(std::size_t groups) {
+  return std::clamp<std::size_t>(groups / 16, 1, 32);
+}
+
+class Fft final : public Method {
+ public:
+  Fft(const MethodSetup& setup, const FftOptions& options)
+      : options_(options),
+        elements_(setup.layout.elements),
+        blocks_(setup.layout, options.block_length, options.transform),
+        group_(blocks_.group_floats()),
+        sum_(run_groups() * group_.size()),
+        kept_energy_(static_cast<std::size_t>(setup.world)),
+        ranks_(static_cast<std::size_t>(setup.world)) {
+    if (options_.feedback) {
+      residual_.resize(elements_);
+      sent_.resize(sum_.size());
+    }
+    const std::size_t stride = sample_stride(blocks_.groups());
+    sample_.resize((blocks_.groups() + stride - 1) / stride * group_.size());
+    bitmap_.resize(blocks_.groups() * group_words());
+  }
+
+  void reduce(const Bucket& bucket, Exchange& exchange) override {
+    ensure(bucket.values.size() == elements_, "fft: the bucket keeps its size");
+    ensure(!options_.feedback || residual_.size() == elements_, "fft: a residual for each element");
+    const double theta =
+        options_.control ? options_.control->theta() : options_.schedule.at(exchange.id().step);
+    delivered_ = 0;
+    std::fill(kept_energy_.begin(), kept_energy_.end(), 1.0f);
+    const auto own = static_cast<std::size_t>(exchange.rank());
+    const PieceWork work{
+        .pieces = (blocks_.groups() + piece_groups() - 1) / piece_groups(),
+        .limit = fft_payload_limit({piece_groups() * group_words(), options_.bits}),
+        .write = [&](std::size_t piece, auto& payload) { write(groups_of(piece), payload); },
+        .take =
+            [&](std::size_t piece, auto payloads) {
+              read(groups_of(piece), payloads);
+              deliver(groups_of(piece), bucket.values, own);
+            }};
+    try {
+      exchange.timed(Stage::encode, [&] { select(bucket.values, theta); });
+      gather_pieces(exchange, work, pieces_);
+    } catch (...) {
+      put_back(bucket.values, own);
+      throw;
+    }
+    report(exchange, theta);
+  }
+
+  void state(Archive& archive) override {
+    if (options_.feedback) archive.residual("residual", residual_);
+    if (options_.control) {
+      auto bits = std::bit_cast<std::uint64_t>(options_.control->theta());
+      archive.number("theta", bits);
+      options_.control->set_theta(std::bit_cast<double>(bits));
+    }
+  }
+
+  [[nodiscard]] std::uint64_t fingerprint() const override {
+    if (!options_.control) return 0;
+    const double theta = options_.control->theta();
+    return checksum(std::as_bytes(std::span(&theta, 1)));
+  }
+
+ private:
+  // A bucket travels in pieces of so many groups, each a payload of its own.
+  [[nodiscard]] std::size_t piece_groups() const {
+    return std::max<std::size_t>(1, kPieceFloats / group_.size());
+  }
+  // Segments and groups begin together every so many groups.
+  [[nodiscard]] std::size_t run_groups() const {
+    return std::max<std::size_t>(1, kSegmentFloats / group_.size());
+  }
+  [[nodiscard]] std::size_t group_words() const {
+    return group_.size() / (2 * kernels::kUnitsPerWord);
+  }
+  struct Groups {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+  };
+  [[nodiscard]] Groups groups_of(std::size_t piece) const {
+    const std::size_t begin = piece * piece_groups();
+    return {begin, std::min(begin + piece_groups(), blocks_.groups())};
+  }
+
+  // The spectrum of gradient plus residual, of which the strongest units of the whole bucket are
+  // selected. A sample of the groups comes first, so that one pass over the bucket will do.
+  void select(std::span<const float> gradient, double theta) {
+    const double units = static_cast<double>(blocks_.blocks() * blocks_.block_length()) / 2;
+    const auto k = static_cast<std::size_t>(std::ceil((1 - theta) * units));
+    const std::size_t stride = sample_stride(blocks_.groups());
+    for (std::size_t group = 0; group < blocks_.groups(); group += stride) {
+      blocks_.to_spectrum(group, gradient, residual_, sampled(group / stride));
+    }
+    selector_.start(selector_.guess(sample_, 1 - theta), bitmap_);
+    for (std::size_t group = 0; group < blocks_.groups(); ++group) {
+      const bool is_sampled = group % stride == 0;
+      if (!is_sampled) blocks_.to_spectrum(group, gradient, residual_, group_);
+      selector_.add(is_sampled ? sampled(group / stride) : std::span<const float>(group_));
+    }
+    if (!selector_.can_find(k)) {
+      selector_.start(selector_.everything(), bitmap_);
+      for (std::size_t group = 0; group < blocks_.groups(); ++group) {
+        blocks_.to_spectrum(group, gradient, residual_, group_);
+        selector_.add(group_);
+      }
+    }
+    const auto selected = selector_.finish(k);
+    unsent_ = selected.values;
+    measure_energy(selected);
+    choose_format(selected.values);
+  }
+  [[nodiscard]] std::span<float> sampled(std::size_t index) {
+    return std::span<float>(sample_).subspan(index * group_.size(), group_.size());
+  }
+
+  void measure_energy(const kernels::UnitSelector::Result& selected) {
+    // Several sums, so that no addition waits for the one before.
+    std::array<double, 8> sums{};
+    for (std::size_t i = 0; i < selected.values.size(); ++i) {
+      const double scaled = static_cast<double>(selected.values[i]) * selected.scale;
+      sums[i % sums.size()] += scaled * scaled;
+    }
+    const double kept = std::accumulate(sums.begin(), sums.end(), 0.0);
+    const bool finite = std::isfinite(selected.energy);
+    head_.overflow = !finite && kernels::first_nonfinite(selected.values) < selected.values.size();
+    head_.kept_energy = finite && selected.energy > 0
+                            ? static_cast<float>(std::min(kept / selected.energy, 1.0))
+                            : 1.0f;
+  }
+
+  // The range is measured anew in every step. What lies beyond the largest coefficient is cut there
+  // and waits in the residual.
+  void choose_format(std::span<const float> values) {
+    kernels::ValueRange range = kernels::range_of(values);
+    range.least = std::max(range.least, -kLargestCoefficient);
+    range.most = std::min(range.most, kLargestCoefficient);
+    if (options_.mantissa) {
+      head_.format = kernels::RangeFloat::covering(range, options_.bits, *options_.mantissa);
+      return;
+    }
+    format_sample_.clear();
+    const std::size_t stride = values.size() / kFormatSample + 1;
+    for (std::size_t i = 0; i < values.size(); i += stride) format_sample_.push_back(values[i]);
+    head_.format = kernels::RangeFloat::fitting(range, options_.bits, format_sample_);
+  }
+
+  // Pieces are written in order, so the values of each are the first that were not sent.
+  void write(Groups groups, std::vector<std::byte>& payload) {
+    const auto bitmap = std::span<const std::uint64_t>(bitmap_).subspan(
+        groups.begin * group_words(), (groups.end - groups.begin) * group_words());
+    codes_.resize(2 * kernels::count_units(bitmap));
+    if (!head_.overflow) kernels::quantize(head_.format, unsent_.first(codes_.size()), codes_);
+    unsent_ = unsent_.subspan(codes_.size());
+    write_fft_payload(head_, {bitmap, codes_}, payload);
+  }
+
+  // Everybody's units of some groups. Throws when a payload is wrong, and nothing has changed then.
+  void read(Groups groups, std::span<const std::span<const std::byte>> payloads) {
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      read_fft_payload(payloads[rank], shape_of(groups), static_cast<int>(rank),
+                       ranks_[rank].units);
+      ranks_[rank].segment = ranks_[rank].next = 0;
+      kept_energy_[rank] = std::min(kept_energy_[rank], ranks_[rank].units.head.kept_energy);
+    }
+  }
+  [[nodiscard]] PayloadShape shape_of(Groups groups) const {
+    return {(groups.end - groups.begin) * group_words(), options_.bits};
+  }
+
+  // What a rank sent of a piece, and how far it has been used.
+  struct RankPiece {
+    SparseSpectrum units;
+    std::size_t segment = 0;
+    std::size_t next = 0;  // unit
+  };
+
+  // Adds the piece's next units times `sign` to their spectrum, which is whole segments or ends
+  // with the piece.
+  void add_units(RankPiece& from, float sign, std::span<float> spectrum) {
+    for (std::size_t first = 0; first < spectrum.size(); first += kSegmentFloats) {
+      const std::size_t count = from.units.counts[from.segment++];
+      kernels::dequantize(from.units.head.format,
+                          std::span(from.units.codes).subspan(2 * from.next, 2 * count),
+                          std::span(values_).first(2 * count));
+      const std::uint16_t* position = from.units.positions.data() + from.next;
+      float* to = &spectrum[first];
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::size_t at = kernels::place_of_unit(position[i]);
+        to[at] += sign * values_[2 * i];
+        to[at + kernels::kBlockLanes] += sign * values_[2 * i + 1];
+      }
+      from.next += count;
+    }
+  }
+
+  // The spectra of all ranks are added in rank order; their sum is transformed once. What this rank
+  // wanted to send and did not becomes the residual, before the mean takes the gradient's place.
+  // Nothing of this can fail.
+  void deliver(Groups groups, std::span<float> values, std::size_t own) {
+    const float share = 1.0f / static_cast<float>(ranks_.size());
+    for_group_runs(groups, [&](Groups run) {
+      const auto sum = std::span<float>(sum_).first((run.end - run.begin) * group_.size());
+      std::fill(sum.begin(), sum.end(), 0.0f);
+      if (options_.feedback) {
+        RankPiece& sender = ranks_[own];
+        const auto [segment, next] = std::pair(sender.segment, sender.next);
+        subtract_sent(sender, run, values);
+        sender.segment = segment;
+        sender.next = next;
+      }
+      for (RankPiece& rank : ranks_) add_units(rank, 1, sum);
+      for (std::size_t group = run.begin; group < run.end; ++group) {
+        blocks_.write_scaled(group, sum.subspan((group - run.begin) * group_.size(), group_.size()),
+                             share, values);
+      }
+    });
+    delivered_ = groups.end;
+  }
+  template <typename Visit>
+  void for_group_runs(Groups groups, Visit&& visit) {
+    for (std::size_t begin = groups.begin; begin < groups.end; begin += run_groups()) {
+      visit(Groups{begin, std::min(begin + run_groups(), groups.end)});
+    }
+  }
+
+  // residual += gradient - what was sent
+  void subtract_sent(RankPiece& sender, Groups run, std::span<const float> gradient) {
+    for (std::size_t group = run.begin; group < run.end; ++group) add_to_residual(group, gradient);
+    add_sent(sender, -1, run);
+  }
+  void add_to_residual(std::size_t group, std::span<const float> gradient) {
+    blocks_.for_runs(group, [&](std::size_t offset, std::size_t, std::size_t length) {
+      kernels::add(std::span(residual_).subspan(offset, length), gradient.subspan(offset, length));
+    });
+  }
+  void add_sent(RankPiece& sender, float sign, Groups run) {
+    const auto sent = std::span<float>(sent_).first((run.end - run.begin) * group_.size());
+    std::fill(sent.begin(), sent.end(), 0.0f);
+    add_units(sender, sign, sent);
+    for (std::size_t group = run.begin; group < run.end; ++group) {
+      blocks_.from_spectrum(group, sent.subspan((group - run.begin) * group_.size(), group_.size()),
+                            [&](std::size_t offset, std::span<const float> floats) {
+                              kernels::add(std::span(residual_).subspan(offset, floats.size()),
+                                           floats);
+                            });
+    }
+  }
+
+  // The exchange has failed: all of the gradient goes to the residual, what was sent already
+  // included.
+  void put_back(std::span<const float> gradient, std::size_t own) {
+    if (!options_.feedback) return;
+    for (std::size_t piece = 0; groups_of(piece).begin < delivered_; ++piece) {
+      const Groups groups = groups_of(piece);
+      RankPiece& sender = ranks_[own];
+      read_fft_payload(pieces_.own[piece], shape_of(groups), static_cast<int>(own), sender.units);
+      sender.segment = sender.next = 0;
+      for_group_runs(groups, [&](Groups run) { add_sent(sender, 1, run); });
+    }
+    for (std::size_t group = delivered_; group < blocks_.groups(); ++group) {
+      add_to_residual(group, gradient);
+    }
+  }
+
+  // Every rank has everybody's share of kept energy, so all come to the same theta.
+  void report(Exchange& exchange, double theta) {
+    double kept = 0;
+    for (const float share : kept_energy_) kept += share;
+    kept /= static_cast<double>(kept_energy_.size());
+    if (options_.control) options_.control->update(kept);
+    if (elements_ == 0) return;
+    exchange.statistics["theta"] = theta;
+    exchange.statistics["kept_energy"] = kept;
+    exchange.statistics["mantissa"] = head_.format.mantissa;
+  }
+
+  FftOptions options_;
+  std::size_t elements_;
+  FftBlocks blocks_;
+  std::vector<float> residual_;                    // without feedback empty
+  kernels::AlignedFloats group_;                   // the spectrum of one group
+  kernels::AlignedFloats sum_;                     // all ranks' spectra of a run of groups
+  kernels::AlignedFloats sent_;                    // this rank's
+  std::array<float, 2 * kSegmentUnits> values_{};  // of the kept units of one segment
+  kernels::UnitSelector selector_;
+  kernels::AlignedFloats sample_;  // spectra of some groups, from which the threshold is guessed
+  std::vector<float> format_sample_;
+  SpectrumHead head_;
+  std::vector<std::uint64_t> bitmap_;  // of the units that are kept
+  std::span<const float> unsent_;     // values of the kept units, from the first unwritten piece on
+  std::vector<std::uint16_t> codes_;  // of one piece
+  std::vector<float> kept_energy_;    // by rank
+  std::vector<RankPiece> ranks_;      // one piece of all ranks
+  PieceMemory pieces_;
+  std::size_t delivered_ = 0;  // groups whose mean is in the bucket
+};
+
+}  // namespace
+
+MethodInfo fft_info() {
+  MethodInfo info;
+  info.name = "fft";
+  info.wire_id = 9;
+  info.algebra = Algebra::gather;
+  info.summary = "the strongest frequencies of blocks of the gradient, as floats of a few bits";
+  info.paper =
+      "Wang et al. 2020, FFT-based Gradient Sparsification for the Distributed Training of Deep "
+      "Neural Networks, arXiv 1811.08596";
+  info.options = fft_option_infos();
+  info.check = [](const Options& options) { (void)read_fft_options(options); };
+  info.make = [](const Options& options, const MethodSetup& setup) {
+    if (setup.layout.elements > std::numeric_limits<std::uint32_t>::max()) {
+      throw Error(ErrorCode::bad_input, "fft takes buckets of fewer than 2^32 elements");
+    }
+    return std::make_unique<Fft>(setup, read_fft_options(options));
+  };
+  return info;
+}
+
+}  // namespace thinreduce

@@ -1,0 +1,137 @@
+#include "thinreduce/methods/fft/unit_selector.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "thinreduce/error.h"
+#include "thinreduce/kernels/bit_loops.h"
+#include "thinreduce/kernels/select.h"
+
+namespace thinreduce::kernels {
+namespace {
+
+// How far the sample's count may be off. Blocks differ, and the sample has only some of them: where
+// rows of 1024 floats differ eightfold in magnitude, one group in 32 of 100 MB should have a
+// standard deviation of about 5 % (estimated). Too small a margin costs a second pass, no more.
+constexpr double kMargin = 0.2;
+// Words of a bitmap that are looked at together: their spectrum, 16 KiB, stays in the L1 cache.
+constexpr std::size_t kRun = 32;
+
+// Brings the largest of the sample near 1, so that squares neither overflow nor vanish.
+float power_of_two_below(float largest) {
+  if (largest == 0 || !std::isfinite(largest)) return 1;
+  return std::ldexp(1.0f, std::clamp(-std::ilogb(largest), -126, 126));
+}
+
+}  // namespace
+
+Thresholds UnitSelector::guess(std::span<const float> sample, double share) {
+  Thresholds thresholds;
+  if (sample.empty()) return thresholds;
+  float largest = 0;
+  for (const float value : sample) largest = std::max(largest, std::abs(value));
+  thresholds.scale = power_of_two_below(largest);
+  energies_.resize(std::max(energies_.size(), sample.size() / 2));
+  const auto energies = std::span(energies_).first(sample.size() / 2);
+  for (std::size_t unit = 0; unit < energies.size(); ++unit) {
+    energies[unit] = unit_energy(sample, unit, thresholds.scale);
+  }
+  const double expected = share * static_cast<double>(energies.size());
+  const auto rank_low = static_cast<std::size_t>(expected * (1 + kMargin));
+  const auto rank_high = static_cast<std::size_t>(expected * (1 - kMargin));
+  if (rank_low >= 1 && rank_low < energies.size()) {
+    thresholds.low = std::max(kth_largest(energies, rank_low).magnitude, 1u);
+  }
+  if (rank_high >= 1) {
+    thresholds.high = std::max(kth_largest(energies, rank_high).magnitude + 1, thresholds.low);
+  }
+  return thresholds;
+}
+
+void UnitSelector::start(const Thresholds& thresholds, std::span<std::uint64_t> bitmap) {
+  ensure(bitmap.size() <= std::numeric_limits<std::uint32_t>::max() / kUnitsPerWord,
+         "select: indices of 32 bits");
+  thresholds_ = thresholds;
+  bitmap_ = bitmap;
+  words_ = collected_ = 0;
+  energy_ = 0;
+  betweens_ = 0;
+}
+
+// Without branches that depend on what is selected: they would be guessed wrong too often.
+void UnitSelector::add(std::span<const float> part) {
+  std::array<std::uint64_t, kRun> above{};
+  std::array<std::uint16_t, kRun * kUnitsPerWord + kListSlack> list;
+  const std::size_t all = part.size() / 128;
+  ensure(part.size() % 128 == 0 && words_ + all <= bitmap_.size(),
+         "select: no more than announced");
+  for (std::size_t first = 0; first < all; first += kRun) {
+    const std::size_t length = std::min(kRun, all - first);
+    const auto spectrum = part.subspan(first * 128, length * 128);
+    const auto marked = bitmap_.subspan(words_, length);
+    const auto high = std::span(above).first(length);
+    energy_ += mark(spectrum, thresholds_, marked, high);
+    make_room(spectrum.size() / 2);
+    const std::size_t count = list_bits(marked, list);
+    const auto first_unit = static_cast<std::uint32_t>(words_ * kUnitsPerWord);
+    float* values = &values_[2 * collected_];
+    for (std::size_t i = 0; i < count; ++i) {
+      const unsigned unit = list[i];
+      const std::size_t at = place_of_unit(unit);
+      values[2 * i] = spectrum[at];
+      values[2 * i + 1] = spectrum[at + 16];
+      between_[betweens_] = {first_unit + unit, static_cast<std::uint32_t>(collected_ + i)};
+      energies_[betweens_] = unit_energy(spectrum, unit, thresholds_.scale);
+      betweens_ += (~high[unit / kUnitsPerWord] >> (unit % kUnitsPerWord)) & 1;
+    }
+    collected_ += count;
+    words_ += length;
+  }
+}
+
+// For so many more units, and one that is written but does not count.
+void UnitSelector::make_room(std::size_t units) {
+  if (values_.size() < 2 * (collected_ + units)) {
+    values_.resize(std::max(2 * values_.size(), 2 * (collected_ + units)));
+  }
+  if (between_.size() < betweens_ + units + 1) {
+    between_.resize(std::max(2 * between_.size(), betweens_ + units + 1));
+  }
+  energies_.resize(std::max(energies_.size(), between_.size()));
+}
+
+bool UnitSelector::can_find(std::size_t k) const {
+  const std::size_t above = collected_ - betweens_;
+  return above <= k && (collected_ >= k || thresholds_.low == 1);
+}
+
+UnitSelector::Result UnitSelector::finish(std::size_t k) {
+  ensure(words_ == bitmap_.size() && can_find(k), "select: a whole spectrum, and k units in it");
+  if (collected_ > k) {
+    const std::size_t wanted = k - (collected_ - betweens_);  // of those between
+    KthLargest last{std::numeric_limits<std::uint32_t>::max(), 0};
+    if (wanted > 0) last = kth_largest(std::span(energies_).first(betweens_), wanted);
+    stays_.assign(collected_, 1);
+    for (std::size_t i = 0; i < betweens_; ++i) {
+      const std::uint32_t bits = magnitude(energies_[i]);
+      const bool tie = bits == last.magnitude && last.ties > 0;
+      last.ties -= static_cast<std::size_t>(tie);
+      const bool stays = bits > last.magnitude || tie;
+      const auto [unit, ordinal] = between_[i];
+      bitmap_[unit / kUnitsPerWord] &= ~(std::uint64_t{!stays} << (unit % kUnitsPerWord));
+      stays_[ordinal] = static_cast<std::uint8_t>(stays);
+    }
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < collected_; ++i) {
+      values_[2 * kept] = values_[2 * i];
+      values_[2 * kept + 1] = values_[2 * i + 1];
+      kept += stays_[i];
+    }
+    collected_ = kept;
+  }
+  return {std::span(values_).first(2 * collected_), energy_, thresholds_.scale};
+}
+
+}  // namespace thinreduce::kernels

@@ -1,0 +1,172 @@
+#include "thinreduce/methods/fft/unit_selector.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "tests/test_data.h"
+#include "thinreduce/error.h"
+
+namespace thinreduce::kernels {
+namespace {
+
+std::vector<float> normal_spectrum(std::size_t words, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> spectrum(words * 128);
+  for (auto& value : spectrum) value = normal(random);
+  return spectrum;
+}
+
+// By a full sort: of equal energies the lower index goes first, zeros never.
+std::vector<std::uint64_t> sorted_top(const std::vector<float>& spectrum, std::size_t k,
+                                      float scale) {
+  std::vector<std::size_t> order(spectrum.size() / 2);
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) {
+    return unit_energy(spectrum, a, scale) > unit_energy(spectrum, b, scale);
+  });
+  std::vector<std::uint64_t> bitmap(spectrum.size() / 128);
+  for (std::size_t i = 0; i < std::min(k, order.size()); ++i) {
+    if (unit_energy(spectrum, order[i], scale) == 0) break;
+    bitmap[order[i] / 64] |= std::uint64_t{1} << (order[i] % 64);
+  }
+  return bitmap;
+}
+
+// What selecting in parts of `part` words gives, with a guess from `sample`.
+struct Selection {
+  std::vector<std::uint64_t> bitmap;
+  std::vector<float> values;
+  float scale = 1;
+  int passes = 0;
+};
+Selection select(const std::vector<float>& spectrum, std::size_t k, std::span<const float> sample,
+                 std::size_t part = 5) {
+  Selection selection;
+  selection.bitmap.resize(spectrum.size() / 128, 7);
+  UnitSelector selector;
+  const double share = 2 * static_cast<double>(k) / static_cast<double>(spectrum.size() + 1);
+  const auto pass = [&](const Thresholds& thresholds) {
+    ++selection.passes;
+    selector.start(thresholds, selection.bitmap);
+    for (std::size_t at = 0; at < spectrum.size(); at += part * 128) {
+      selector.add(std::span(spectrum).subspan(at, std::min(part * 128, spectrum.size() - at)));
+    }
+  };
+  pass(selector.guess(sample, share));
+  if (!selector.can_find(k)) pass(selector.everything());
+  const auto result = selector.finish(k);
+  selection.values.assign(result.values.begin(), result.values.end());
+  selection.scale = result.scale;
+  return selection;
+}
+
+Selection expect_top(const std::vector<float>& spectrum, std::size_t k,
+                     std::span<const float> sample) {
+  auto found = select(spectrum, k, sample);
+  EXPECT_EQ(found.bitmap, sorted_top(spectrum, k, found.scale));
+  std::vector<float> values;
+  for_units(found.bitmap, [&](std::size_t unit) {
+    values.push_back(spectrum[place_of_unit(unit)]);
+    values.push_back(spectrum[place_of_unit(unit) + 16]);
+  });
+  EXPECT_EQ(found.values, values);
+  return found;
+}
+
+TEST(UnitSelector, EqualsAFullSort) {
+  for (const std::size_t words : {0u, 1u, 2u, 8u, 33u, 500u}) {
+    const auto spectrum = normal_spectrum(words, 1);
+    const std::size_t units = words * 64;
+    for (const std::size_t k : {std::size_t{0}, std::size_t{1}, units / 7, units / 2, units}) {
+      SCOPED_TRACE(testing::Message() << k << " of " << units);
+      const auto third = std::span(spectrum).first(words / 3 * 128);
+      EXPECT_EQ(expect_top(spectrum, k, {}).passes, 1);
+      EXPECT_EQ(expect_top(spectrum, k, spectrum).passes, 1);
+      (void)expect_top(spectrum, k, third);
+    }
+  }
+}
+
+TEST(UnitSelector, TiesGoToTheLowerIndex) {
+  for (const std::size_t words : {4u, 1100u}) {
+    std::vector<float> spectrum(words * 128, 1.0f);
+    for (std::size_t i = 0; i < spectrum.size(); i += 37) spectrum[i] = -2;
+    for (const std::size_t k : {5u, 100u}) {
+      (void)expect_top(spectrum, k, {});
+      (void)expect_top(spectrum, k, spectrum);
+    }
+  }
+}
+
+TEST(UnitSelector, ZerosAreNeverSelected) {
+  std::vector<float> spectrum(100 * 128);
+  EXPECT_TRUE(select(spectrum, 500, spectrum).values.empty());
+  spectrum[7777] = -3.0f;
+  EXPECT_EQ(select(spectrum, 500, spectrum).values.size(), 2u);
+  EXPECT_EQ(expect_top(spectrum, 500, std::span(spectrum).first(1280)).values.size(), 2u);
+}
+
+// Samples that have nothing to do with the rest, and values far from 1.
+TEST(UnitSelector, MisleadingSamplesAndScales) {
+  for (const float factor : {1.0f, 1e-30f, 1e30f}) {
+    auto spectrum = normal_spectrum(500, 4);
+    for (auto& value : spectrum) value *= factor;
+    const auto sample = std::span(spectrum).first(50 * 128);
+    EXPECT_EQ(expect_top(spectrum, 4800, sample).passes, 1);
+    for (auto& value : sample) value *= 50;
+    EXPECT_EQ(expect_top(spectrum, 4800, sample).passes, 2);
+    for (auto& value : sample) value *= 0.0001f;
+    EXPECT_EQ(expect_top(spectrum, 4800, sample).passes, 2);
+  }
+}
+
+// Which sign a NaN has is up to the CPU.
+TEST(Units, NanOfEitherSignIsMarked) {
+  on_every_target([] {
+    std::vector<float> spectrum(128);
+    spectrum[3] = std::numeric_limits<float>::quiet_NaN();
+    spectrum[5] = -std::numeric_limits<float>::quiet_NaN();
+    std::vector<std::uint64_t> low(1), high(1);
+    (void)mark(spectrum, {}, low, high);
+    EXPECT_EQ(low[0], 0b101000u);
+    EXPECT_EQ(high[0], 0u);
+  });
+}
+
+TEST(Units, MarkEqualsTheReferenceOnEveryTarget) {
+  for (const std::size_t words : {0u, 1u, 5u, 32u}) {
+    auto spectrum = mixed_floats(words * 128, 5);
+    const Thresholds thresholds{0.5f, std::bit_cast<std::uint32_t>(0.1f),
+                                std::bit_cast<std::uint32_t>(0.7f)};
+    std::vector<std::uint64_t> low(words), high(words), found_low(words), found_high(words);
+    const double energy = reference::mark(spectrum, thresholds, low, high);
+    on_every_target([&] {
+      for (const std::size_t offset : kOffsets) {
+        Guarded<float> in(std::span<const float>(spectrum), offset);
+        const double found = mark(in.span(), thresholds, found_low, found_high);
+        EXPECT_TRUE(found == energy || (std::isinf(found) && std::isinf(energy)));
+        EXPECT_EQ(found_low, low);
+        EXPECT_EQ(found_high, high);
+      }
+    });
+  }
+}
+
+TEST(Units, LengthsThatDifferAreABug) {
+  std::vector<std::uint64_t> one(1), two(2);
+  std::vector<float> spectrum(128);
+  EXPECT_THROW(mark(spectrum, {}, one, two), BrokenInvariant);
+  UnitSelector selector;
+  selector.start({}, two);
+  selector.add(spectrum);
+  EXPECT_THROW((void)selector.finish(1), BrokenInvariant);
+  EXPECT_THROW(selector.add(std::span(spectrum).first(127)), BrokenInvariant);
+}
+
+}  // namespace
+}  // namespace thinreduce::kernels

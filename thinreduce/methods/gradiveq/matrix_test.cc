@@ -1,0 +1,117 @@
+#include "thinreduce/methods/gradiveq/matrix.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/test_data.h"
+
+namespace thinreduce::kernels {
+namespace {
+
+std::vector<float> normal_floats(std::size_t size, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(size);
+  for (auto& value : values) value = normal(random);
+  return values;
+}
+
+struct Case {
+  std::size_t rows, columns, vectors;
+};
+constexpr Case kCases[] = {{1, 1, 1},    {3, 5, 2},    {256, 32, 9}, {32, 256, 9},
+                           {7, 16, 4},   {17, 33, 13}, {0, 16, 3},   {64, 48, 0},
+                           {31, 100, 8}, {200, 25, 5}, {1, 31, 1},   {9, 144, 17}};
+
+// A matrix with zeros in the padding.
+std::vector<float> padded(const Case& c, unsigned seed) {
+  const auto stride = padded_columns(c.columns);
+  auto values = normal_floats(c.rows * stride, seed);
+  for (std::size_t row = 0; row < c.rows; ++row) {
+    for (std::size_t j = c.columns; j < stride; ++j) values[row * stride + j] = 0;
+  }
+  return values;
+}
+
+TEST(Matrix, MultiplyIsTheProduct) {
+  for (const auto& c : kCases) {
+    const auto stride = padded_columns(c.columns);
+    const auto values = padded(c, 1);
+    const auto in = normal_floats(c.vectors * c.rows, 2);
+    std::vector<float> out(c.vectors * stride, 7);
+    multiply({values, c.rows, stride}, in, out);
+    for (std::size_t v = 0; v < c.vectors; ++v) {
+      for (std::size_t j = 0; j < stride; ++j) {
+        double sum = 0;
+        double magnitude = 0;
+        for (std::size_t row = 0; row < c.rows; ++row) {
+          const double product = static_cast<double>(in[v * c.rows + row]) *
+                                 static_cast<double>(values[row * stride + j]);
+          sum += product;
+          magnitude += std::abs(product);
+        }
+        // One rounding of 2^-24 a product and a sum.
+        const double bound = magnitude * static_cast<double>(c.rows + 1) * 0x1p-24;
+        ASSERT_NEAR(out[v * stride + j], sum, bound + 1e-30);
+      }
+    }
+  }
+}
+
+TEST(Matrix, SameBitsOnEveryTarget) {
+  for (const auto& c : kCases) {
+    SCOPED_TRACE(testing::Message() << c.rows << "x" << c.columns << ", " << c.vectors);
+    const auto stride = padded_columns(c.columns);
+    for (const auto offset : kOffsets) {
+      Guarded<float> values(std::span<const float>(padded(c, 3)), offset);
+      Guarded<float> in(std::span<const float>(normal_floats(c.vectors * c.rows, 4)), offset);
+      std::vector<float> expected(c.vectors * stride);
+      reference::multiply({values.span(), c.rows, stride}, in.span(), expected, {});
+      on_every_target([&] {
+        Guarded<float> out(c.vectors * stride, offset);
+        // What is fetched ahead changes nothing, however long it is.
+        const Ahead ahead{{in.span().data(), values.span().data()}, 2, in.span().size()};
+        multiply({values.span(), c.rows, stride}, in.span(), out.span(), ahead);
+        EXPECT_TRUE(same_bits<float>(out.span(), expected));
+        EXPECT_TRUE(out.intact());
+      });
+    }
+  }
+}
+
+TEST(Matrix, CenterAndDeliverAreTheSameBitsOnEveryTarget) {
+  at_every_size([](std::size_t size, std::size_t offset) {
+    Guarded<float> gradient(std::span<const float>(mixed_floats(size, 5)), offset);
+    Guarded<float> mean(std::span<const float>(normal_floats(size, 6)), offset);
+    Guarded<float> decoded(std::span<const float>(normal_floats(size, 7)), offset);
+    const auto kept_before = normal_floats(size, 8);
+    const Delivery delivery{decoded.span(), mean.span(), 0.3f, 0.9f, 1.0f / 3};
+
+    std::vector<float> centered(size);
+    reference::center(gradient.span(), mean.span(), 0.3f, centered);
+    std::vector<float> kept_expected = kept_before;
+    std::vector<float> expected(gradient.span().begin(), gradient.span().end());
+    reference::deliver(delivery, kept_expected, expected);
+    for (std::size_t i = 0; i < size; ++i) {
+      ASSERT_EQ(kept_expected[i], kept_before[i] + centered[i]);
+    }
+    on_every_target([&] {
+      Guarded<float> out(size, offset);
+      center(gradient.span(), mean.span(), 0.3f, out.span());
+      EXPECT_TRUE(same_bits<float>(out.span(), centered));
+      EXPECT_TRUE(out.intact());
+      for (const bool keeps : {true, false}) {
+        Guarded<float> kept(std::span<const float>(kept_before), offset);
+        Guarded<float> values(std::span<const float>(gradient.span()), offset);
+        deliver(delivery, keeps ? kept.span() : std::span<float>(), values.span());
+        EXPECT_TRUE(same_bits<float>(values.span(), expected));
+        EXPECT_TRUE(same_bits<float>(kept.span(), keeps ? kept_expected : kept_before));
+        EXPECT_TRUE(values.intact() && kept.intact());
+      }
+    });
+  });
+}
+
+}  // namespace
+}  // namespace thinreduce::kernels

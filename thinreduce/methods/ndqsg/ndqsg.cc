@@ -1,0 +1,319 @@
+#include "thinreduce/methods/ndqsg/ndqsg.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+
+#include "thinreduce/collective/gather.h"
+#include "thinreduce/error.h"
+#include "thinreduce/kernels/floats.h"
+#include "thinreduce/method/archive.h"
+#include "thinreduce/methods/ndqsg/code.h"
+#include "thinreduce/methods/ndqsg/side_information.h"
+#include "thinreduce/methods/quantize/block_quantizer.h"
+#include "thinreduce/methods/quantize/quantized_gather.h"
+#include "thinreduce/methods/quantize/quantized_payload.h"
+#include "thinreduce/wire/bytes.h"
+#include "thinreduce/wire/random.h"
+
+namespace thinreduce {
+namespace {
+
+struct NdqsgOptions {
+  BlockQuantizer grid;
+  std::uint32_t ratio = 3;
+  SideInformationOptions side;
+  int first_group = 1;  // ranks that send plain codes; the others are nested
+  bool entropy = true;
+  bool feedback = false;
+  std::uint64_t seed = 0;
+};
+
+// Exactly sent values of a nested payload: one in so many elements, at random places.
+constexpr std::size_t kSampleEvery = 1024;
+constexpr std::size_t kMostSamples = 4096;
+// Streams beside the dither.
+constexpr std::uint32_t kSamplePlaces = 1;
+
+std::size_t samples_of(std::size_t elements) {
+  return std::min({elements, elements / kSampleEvery + 1, kMostSamples});
+}
+
+class Ndqsg final : public Method {
+ public:
+  explicit Ndqsg(const NdqsgOptions& options)
+      : options_(options),
+        plain_({options.grid.elements, options.grid.blocks(), options.grid.symbols(),
+                options.entropy}),
+        nested_({options.grid.elements, options.grid.blocks(), options.ratio, options.entropy}),
+        side_(options.side),
+        scales_(options.grid.blocks()),
+        y_(options.grid.elements) {
+    if (options_.feedback) residual_.resize(options_.grid.elements);
+  }
+
+  void reduce(const Bucket& bucket, Exchange& exchange) override {
+    ensure(bucket.values.size() == options_.grid.elements, "ndqsg: the bucket keeps its size");
+    if (bucket.values.empty()) return;
+    std::span<const float> source = bucket.values;
+    if (options_.feedback) {
+      exchange.timed(Stage::encode, [&] { kernels::add(residual_, bucket.values); });
+      source = residual_;
+    }
+    begin_step(exchange);
+    exchange.timed(Stage::encode, [&] { write(source, exchange); });
+
+    // In rank order: first the plain payloads, whose mean is y, then the nested ones.
+    const auto limit = std::max(plain_.limit(), nested_.limit() + sample_.size() * sizeof(float));
+    gather(exchange, payload_, limit, [&](int rank, std::span<const std::byte> payload) {
+      if (rank < plain_ranks_) {
+        add_plain(payload, rank, exchange);
+      } else {
+        add_nested(payload, rank, exchange, bucket.values);
+      }
+      if (rank == plain_ranks_ - 1) {
+        std::copy(y_.begin(), y_.end(), bucket.values.begin());
+        kernels::scale(bucket.values,
+                       static_cast<float>(plain_ranks_) / static_cast<float>(exchange.size()));
+      }
+    });
+    exchange.timed(Stage::decode, [&] {
+      for (float& value : bucket.values) value = finite(value);
+    });
+    // Only now is anything delivered; until here the residual holds it, and the state is as it was.
+    if (options_.feedback) std::swap(residual_, error_);
+    end_step(exchange);
+  }
+
+  void state(Archive& archive) override {
+    if (options_.feedback) archive.residual("residual", residual_);
+    side_.state(archive);
+  }
+  [[nodiscard]] std::uint64_t fingerprint() const override { return side_.fingerprint(); }
+
+ private:
+  static float finite(float value) {
+    constexpr float kMost = std::numeric_limits<float>::max();
+    return std::clamp(value, -kMost, kMost);
+  }
+
+  [[nodiscard]] RandomKey key_of(const Exchange& exchange, int rank,
+                                 std::uint32_t purpose = 0) const {
+    return random_key({.seed = options_.seed,
+                       .step = exchange.id().step,
+                       .bucket = exchange.id().bucket,
+                       .rank = static_cast<std::uint32_t>(rank),
+                       .purpose = purpose});
+  }
+
+  void begin_step(const Exchange& exchange) {
+    plain_ranks_ =
+        side_.nests() ? std::min(options_.first_group, exchange.size()) : exchange.size();
+    code_ = {options_.ratio, side_.alpha()};
+    tried_ = {};
+    const std::size_t samples = plain_ranks_ < exchange.size() ? samples_of(y_.size()) : 0;
+    const RandomKey places = key_of(exchange, 0, kSamplePlaces);
+    sample_.resize(samples);
+    for (std::size_t i = 0; i < samples; ++i) {
+      const std::uint64_t draw = random_bits(places, static_cast<std::uint32_t>(i));
+      sample_[i] = static_cast<std::size_t>(draw * y_.size() >> 32);
+    }
+    std::sort(sample_.begin(), sample_.end());
+    if (options_.feedback) error_ = residual_;
+  }
+
+  void end_step(Exchange& exchange) {
+    exchange.statistics["nested"] = plain_ranks_ < exchange.size() ? 1 : 0;
+    exchange.statistics["alpha"] = code_.alpha;
+    if (tried_.samples > 0) {
+      exchange.statistics["decode_failures"] =
+          static_cast<double>(tried_.failures) / static_cast<double>(tried_.samples);
+    }
+    if (exchange.size() > options_.first_group) side_.learn(tried_);
+  }
+
+  void write(std::span<const float> source, const Exchange& exchange) {
+    const RandomKey key = key_of(exchange, exchange.rank());
+    const bool nested = exchange.rank() >= plain_ranks_;
+    BlockQuantizer grid = options_.grid;
+    grid.gain = nested ? static_cast<float>(code_.alpha) : 1;
+    payload_.clear();
+    (nested ? nested_ : plain_)
+        .write(
+            scales_,
+            [&](std::size_t first, std::span<std::uint32_t> codes) {
+              grid.measure_from(source, first, codes.size(), 0, scales_);
+              grid.quantize(source.subspan(first, codes.size()), first, scales_, key, codes);
+              // A value of 0 has the code M, a multiple of the ratio.
+              if (nested) code_.wrap(codes);
+            },
+            payload_);
+    if (!nested) return;
+    for (const std::size_t place : sample_) {
+      const auto bytes = std::as_bytes(source.subspan(place, 1));
+      payload_.insert(payload_.end(), bytes.begin(), bytes.end());
+    }
+  }
+
+  void add_plain(std::span<const std::byte> payload, int rank, const Exchange& exchange) {
+    const RandomKey key = key_of(exchange, rank);
+    plain_.read(payload, fmt::format("ndqsg payload of rank {}", rank), scales_,
+                [&](std::size_t first, std::span<const std::uint32_t> codes) {
+                  const auto part = std::span(values_).first(codes.size());
+                  options_.grid.dequantize(codes, first, scales_, {.keys = std::span(&key, 1)},
+                                           part);
+                  if (rank == exchange.rank()) subtract_own(first, part);
+                  kernels::scale(part, 1.0f / static_cast<float>(plain_ranks_));
+                  const auto y = std::span(y_).subspan(first, codes.size());
+                  if (rank == 0) {
+                    std::copy(part.begin(), part.end(), y.begin());
+                  } else {
+                    kernels::add(y, part);
+                  }
+                  if (rank == plain_ranks_ - 1) {
+                    for (float& value : y) value = finite(value);
+                  }
+                });
+  }
+
+  void add_nested(std::span<const std::byte> payload, int rank, const Exchange& exchange,
+                  std::span<float> mean) {
+    const std::string what = fmt::format("ndqsg payload of rank {}", rank);
+    const std::size_t exact_bytes = sample_.size() * sizeof(float);
+    if (payload.size() < exact_bytes) {
+      throw Error(ErrorCode::bad_frame, fmt::format("{} is cut: {} bytes, {} are its sample", what,
+                                                    payload.size(), exact_bytes));
+    }
+    const auto exact = payload.last(exact_bytes);
+    const RandomKey key = key_of(exchange, rank);
+    const float share = 1.0f / static_cast<float>(exchange.size());
+    std::size_t next = 0;  // of the sample
+    nested_.read(
+        payload.first(payload.size() - exact_bytes), what, scales_,
+        [&](std::size_t first, std::span<const std::uint32_t> codes) {
+          const auto part = std::span(values_).first(codes.size());
+          options_.grid.dequantize(codes, first, scales_, {.keys = std::span(&key, 1)}, part);
+          find_values(first, part);
+          for (; next < sample_.size() && sample_[next] < first + codes.size(); ++next) {
+            const auto value = load_value<float>(exact, next * sizeof(float));
+            if (!std::isfinite(value)) {
+              throw Error(ErrorCode::bad_frame, fmt::format("{}: a sample of {}", what, value));
+            }
+            compare(sample_[next], part[sample_[next] - first], value);
+          }
+          if (rank == exchange.rank()) subtract_own(first, part);
+          kernels::scale(part, share);
+          kernels::add(mean.subspan(first, codes.size()), part);
+        });
+  }
+
+  // From (code - u)*step to the value that is nearest to y.
+  void find_values(std::size_t first, std::span<float> values) const {
+    options_.grid.for_each_block(first, values.size(),
+                                 [&](std::size_t block, std::size_t at, std::size_t run) {
+                                   const float step = options_.grid.step(scales_[block]);
+                                   if (step == 0) return;  // all zeros, and exactly so
+                                   for (std::size_t i = at; i < at + run; ++i) {
+                                     values[i] = code_.value(values[i], y_[first + i], step);
+                                   }
+                                 });
+  }
+
+  void compare(std::size_t place, float found, float exact) {
+    const float step = options_.grid.step(scales_[place / options_.grid.block]);
+    if (step == 0) return;
+    const double z = (static_cast<double>(exact) - y_[place]) / step;
+    ++tried_.samples;
+    tried_.failures += code_.failed(found, exact, y_[place], step) ? 1 : 0;
+    tried_.square_distance += z * z;
+  }
+
+  void subtract_own(std::size_t first, std::span<const float> sent) {
+    if (!options_.feedback) return;
+    for (std::size_t i = 0; i < sent.size(); ++i) error_[first + i] -= sent[i];
+  }
+
+  NdqsgOptions options_;
+  QuantizedPayload plain_;
+  QuantizedPayload nested_;
+  SideInformation side_;
+  std::vector<float> residual_;
+  std::vector<float> error_;  // the next residual, once the exchange has succeeded
+
+  // Of the current step.
+  int plain_ranks_ = 1;
+  NestedCode code_;
+  Trial tried_;
+  std::vector<std::size_t> sample_;  // places, ascending
+  std::vector<float> scales_;
+  std::vector<float> y_;  // side information: the mean over the plain ranks
+  std::vector<std::byte> payload_;
+  std::array<float, kernels::kPackUnit> values_{};
+};
+
+}  // namespace
+
+MethodInfo ndqsg_info() {
+  MethodInfo info;
+  info.name = "ndqsg";
+  info.wire_id = 6;
+  info.algebra = Algebra::staged;
+  info.summary =
+      "dithered codes of a first group of ranks; the others send theirs modulo levels/nested";
+  info.paper = "Abdi and Fekri 2019, Nested Dithered Quantization for Communication Reduction";
+  info.options = {
+      OptionInfo::integer("levels", 3, 2, 127, "fine levels on each side of zero (M1)"),
+      OptionInfo::integer("nested", 1, 1, 63,
+                          "coarse levels on each side of zero (M2); divides M1"),
+      OptionInfo::number("alpha", 1, 0.5, 1, "weight of a nested rank's own value; auto: measured")
+          .or_word("auto"),
+      OptionInfo::number("plain_fraction", 0.5, 0, 1,
+                         "Fraction of the ranks that send plain codes, from which the others' "
+                         "nested codes are decoded; at least one rank does.")
+          .formerly("share"),
+      OptionInfo::integer("block", 512, 1, 1 << 24, "Elements that share one scale.")
+          .formerly("bucket"),
+      OptionInfo::number(
+          "failures", 0.01, 0, 1,
+          "share of decode failures beyond which a bucket steps back to plain codes"),
+      OptionInfo::on_off("entropy", true, "entropy coding where it pays; off: fixed length"),
+      OptionInfo::on_off("feedback", false, "keep the error and add it to the next gradient"),
+  };
+  info.check = [](const Options& options) {
+    const long long levels = options.integer("levels");
+    const long long nested = options.integer("nested");
+    if (levels % nested != 0 || levels == nested) {
+      throw Error(
+          ErrorCode::bad_spec,
+          fmt::format("ndqsg: levels is a multiple of nested, twice or more; {} is none of {}",
+                      levels, nested));
+    }
+  };
+  info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
+    const auto levels = static_cast<std::uint32_t>(options.integer("levels"));
+    check_quantizer("ndqsg", setup, levels);
+    NdqsgOptions settings;
+    settings.grid = {.elements = setup.layout.elements,
+                     .block = static_cast<std::size_t>(options.integer("block")),
+                     .most = levels};
+    settings.ratio = levels / static_cast<std::uint32_t>(options.integer("nested"));
+    settings.side.most_failures = options.number("failures");
+    if (options.text("alpha") == "auto") {
+      settings.side.learns_alpha = true;
+    } else {
+      settings.side.alpha = options.number("alpha");
+    }
+    const double group = std::round(options.number("plain_fraction") * setup.world);
+    settings.first_group = std::max(1, static_cast<int>(group));
+    settings.entropy = options.on("entropy");
+    settings.feedback = options.on("feedback");
+    settings.seed = setup.seed;
+    return std::make_unique<Ndqsg>(settings);
+  };
+  return info;
+}
+
+}  // namespace thinreduce

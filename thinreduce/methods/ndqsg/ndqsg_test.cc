@@ -1,0 +1,308 @@
+#include "thinreduce/methods/ndqsg/ndqsg.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "tests/test_data.h"
+#include "tests/test_world.h"
+#include "thinreduce/error.h"
+#include "thinreduce/methods/ndqsg/code.h"
+#include "thinreduce/methods/ndqsg/side_information.h"
+#include "thinreduce/methods/quantize/block_quantizer.h"
+#include "thinreduce/wire/random.h"
+
+namespace thinreduce {
+namespace {
+
+// Gradients of ranks that agree but for a little noise, all with the same largest magnitude.
+PerRank correlated_gradients(int world, std::size_t elements, float noise, unsigned seed) {
+  const auto common = normal_gradients(1, elements, seed)[0];
+  auto gradients = normal_gradients(world, elements, seed + 1000);
+  for (auto& gradient : gradients) {
+    for (std::size_t i = 0; i < elements; ++i) {
+      gradient[i] = std::clamp(common[i] + noise * gradient[i], -3.5f, 3.5f);
+    }
+    for (std::size_t i = 0; i < elements; i += 512) gradient[i] = 3.5f;
+  }
+  return gradients;
+}
+
+double mean_square_error(const std::vector<float>& mean, const PerRank& gradients) {
+  const auto sum = exact_sum(gradients);
+  double squares = 0;
+  for (std::size_t i = 0; i < mean.size(); ++i) {
+    squares += std::pow(mean[i] - sum[i] / static_cast<double>(gradients.size()), 2);
+  }
+  return squares / static_cast<double>(mean.size());
+}
+
+// x' - x = alpha*e - (1 - alpha^2)*z if and only if |alpha*z + e| < ratio*step/2; e is known here
+// from the fine codes. Odd and even ratios, over distances on both sides of the boundary.
+TEST(NestedCode, IdentityAndItsBoundary) {
+  const RandomKey key = random_key({.seed = 8});
+  std::mt19937 random(9);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  for (const std::uint32_t ratio : {2u, 3u, 4u, 5u, 8u}) {
+    for (const double alpha : {1.0, 0.9, 0.6}) {
+      constexpr std::size_t kElements = 20000;
+      BlockQuantizer grid{kElements, kElements, 4 * ratio};
+      grid.gain = static_cast<float>(alpha);
+      const NestedCode code{ratio, grid.gain};
+      std::vector<float> x(kElements), y(kElements), largest(1), fine(kElements), found(kElements);
+      for (auto& value : x) value = uniform(random);
+      grid.measure(x, 0, 0, largest);
+      const float step = grid.step(largest[0]);
+      std::vector<std::uint32_t> codes(kElements);
+      grid.quantize(x, 0, largest, key, codes);
+      grid.dequantize(codes, 0, largest, {.keys = std::span(&key, 1)}, fine);
+      code.wrap(codes);
+      for (const auto one : codes) ASSERT_LT(one, ratio);
+      grid.dequantize(codes, 0, largest, {.keys = std::span(&key, 1)}, found);
+      int inside = 0, outside = 0;
+      for (std::size_t i = 0; i < kElements; ++i) {
+        y[i] = x[i] + uniform(random) * static_cast<float>(ratio) * step;
+        const double z = static_cast<double>(x[i]) - y[i];
+        const double e = static_cast<double>(fine[i]) - grid.gain * x[i];
+        const double half = ratio * static_cast<double>(step) / 2;
+        const double reach = std::abs(grid.gain * z + e);
+        if (std::abs(reach - half) < 1e-4 * half) continue;  // float rounding decides
+        const float value = code.value(found[i], y[i], step);
+        const double expected = x[i] + grid.gain * e - (1 - code.alpha * code.alpha) * z;
+        const bool near = std::abs(value - expected) < 1e-4 * half;
+        ASSERT_EQ(near, reach < half) << ratio << ' ' << alpha << ' ' << reach / half;
+        ASSERT_EQ(code.failed(value, x[i], y[i], step), !near);
+        ++(near ? inside : outside);
+      }
+      EXPECT_GT(inside, 3000);
+      EXPECT_GT(outside, 3000);
+    }
+  }
+}
+
+// alpha = 1: exact whenever |z| < (coarse - fine)/2, whatever the dither.
+TEST(NestedCode, NeverFailsWithinHalfTheDifferenceOfTheSteps) {
+  const RandomKey key = random_key({.seed = 10});
+  const BlockQuantizer grid{5000, 5000, 3};
+  const NestedCode code{3, 1};
+  const auto x = normal_gradients(1, 5000, 11)[0];
+  std::vector<float> largest(1), found(5000);
+  grid.measure(x, 0, 0, largest);
+  std::vector<std::uint32_t> codes(5000);
+  grid.quantize(x, 0, largest, key, codes);
+  code.wrap(codes);
+  grid.dequantize(codes, 0, largest, {.keys = std::span(&key, 1)}, found);
+  const float step = grid.step(largest[0]);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    for (const float z : {-0.999f, -0.5f, 0.0f, 0.999f}) {
+      ASSERT_LE(std::abs(code.value(found[i], x[i] - z * step, step) - x[i]), 0.501f * step);
+    }
+  }
+}
+
+TEST(NestedCode, BestAlphaHasTheLeastError) {
+  for (const double variance : {0.1, 0.5, 2.0, 100.0}) {
+    const auto error = [&](double alpha) {
+      return alpha * alpha / 12 + std::pow(1 - alpha * alpha, 2) * variance;
+    };
+    const double best = NestedCode::best_alpha(variance);
+    for (double alpha = 0.5; alpha <= 1; alpha += 0.01) {
+      EXPECT_LE(error(best), error(alpha) + 1e-12) << variance << ' ' << alpha;
+    }
+  }
+  EXPECT_EQ(NestedCode::best_alpha(0), 0.5);
+}
+
+// The variance of the formula, measured, and its least value at the best alpha.
+TEST(NestedCode, ErrorsHaveTheVarianceOfTheFormula) {
+  const RandomKey key = random_key({.seed = 12});
+  constexpr std::size_t kElements = 50'000;
+  const auto x = normal_gradients(1, kElements, 13)[0];
+  const auto noise = normal_gradients(1, kElements, 14)[0];
+  const double variance = 0.12;  // of z, in squared steps
+  for (const double alpha : {1.0, NestedCode::best_alpha(variance)}) {
+    BlockQuantizer grid{kElements, kElements, 15};
+    grid.gain = static_cast<float>(alpha);
+    const NestedCode code{5, alpha};
+    std::vector<float> largest(1), found(kElements);
+    grid.measure(x, 0, 0, largest);
+    std::vector<std::uint32_t> codes(kElements);
+    grid.quantize(x, 0, largest, key, codes);
+    code.wrap(codes);
+    grid.dequantize(codes, 0, largest, {.keys = std::span(&key, 1)}, found);
+    const float step = grid.step(largest[0]);
+    double squares = 0;
+    for (std::size_t i = 0; i < kElements; ++i) {
+      const float y = x[i] - noise[i] * static_cast<float>(std::sqrt(variance)) * step;
+      squares += std::pow((code.value(found[i], y, step) - x[i]) / step, 2);
+    }
+    const double expected = alpha * alpha / 12 + std::pow(1 - alpha * alpha, 2) * variance;
+    EXPECT_NEAR(squares / kElements / expected, 1, 6 * std::sqrt(2.0 / kElements));
+  }
+}
+
+TEST(NestedCode, StaysFinite) {
+  constexpr float kMost = std::numeric_limits<float>::max();
+  const NestedCode code{3, 1};
+  for (const float fine : {-kMost, 0.0f, kMost}) {
+    for (const float y : {-kMost, 0.0f, kMost}) {
+      for (const float step : {0x1p-100f, 1.0f, kMost}) {
+        EXPECT_TRUE(std::isfinite(code.value(fine, y, step)));
+      }
+    }
+  }
+}
+
+// On ranks that agree, nesting has the error of dithered codes with a fifth less on the wire.
+TEST(Ndqsg, SameErrorAsDqsgWithAFifthLessBytes) {
+  constexpr std::size_t kElements = 102400;
+  const auto gradients = correlated_gradients(4, kElements, 0.05f, 1);
+  for (const char* options : {"", ",plain_fraction=0.25"}) {
+    TestWorld plain(4, "dqsg:levels=7,collective=gather,entropy=off", kElements);
+    TestWorld nested(4, std::string("ndqsg:entropy=off") + options, kElements);
+    const double plain_error = mean_square_error(plain.mean(gradients), gradients);
+    const double nested_error = mean_square_error(nested.mean(gradients), gradients);
+    EXPECT_EQ(nested.statistics[0].at("decode_failures"), 0);
+    EXPECT_NEAR(nested_error / plain_error, 1, 0.05);
+    double plain_bytes = 0, nested_bytes = 0;
+    for (std::size_t rank = 0; rank < 4; ++rank) {
+      plain_bytes += static_cast<double>(plain.transport(rank).total_traffic().bytes_sent);
+      nested_bytes += static_cast<double>(nested.transport(rank).total_traffic().bytes_sent);
+    }
+    EXPECT_LT(nested_bytes / plain_bytes, 0.8);
+  }
+}
+
+TEST(Ndqsg, OddAndEvenRatiosSharesAndWorlds) {
+  for (const char* options :
+       {"levels=3,nested=1", "levels=6,nested=2", "levels=4,nested=1", "levels=8,nested=2",
+        "levels=10,nested=2,plain_fraction=0.3", "levels=3,nested=1,plain_fraction=0",
+        "levels=3,nested=1,plain_fraction=1"}) {
+    const double levels =
+        static_cast<double>(Spec::parse(std::string("ndqsg:") + options).options.integer("levels"));
+    for (const int world : kWorlds) {
+      for (const std::size_t elements : {0u, 1u, 511u, 5009u}) {
+        SCOPED_TRACE(testing::Message() << options << ", " << world << ", " << elements);
+        TestWorld ranks(world, std::string("ndqsg:failures=1,") + options, elements);
+        const auto gradients = correlated_gradients(world, elements, 0.01f, 2);
+        for (int step = 0; step < 2; ++step) {
+          const auto mean = ranks.mean(gradients);
+          const auto sum = exact_sum(gradients);
+          for (std::size_t i = 0; i < elements; ++i) {
+            ASSERT_NEAR(mean[i], sum[i] / world, 0.51 * 3.5 / levels);
+          }
+        }
+        if (world > 1 && elements > 0 && ranks.statistics[0].at("nested") == 1) {
+          EXPECT_EQ(ranks.statistics[0].at("decode_failures"), 0);
+        }
+      }
+    }
+  }
+}
+
+// The share of failures in the sample is the share among all elements.
+TEST(Ndqsg, FailuresAreReportedAsTheyAre) {
+  constexpr std::size_t kElements = 600'000;
+  TestWorld ranks(2, "ndqsg:failures=1", kElements);
+  const auto gradients = correlated_gradients(2, kElements, 0.6f, 3);
+  const auto mean = ranks.mean(gradients);
+  const double step = 3.5 / 3;
+  std::size_t failures = 0;
+  for (std::size_t i = 0; i < kElements; ++i) {
+    // Two errors of at most half a step each, or a jump of three steps in one of the two values.
+    const double error = 2.0 * mean[i] - gradients[0][i] - gradients[1][i];
+    failures += std::abs(error) > 1.5 * step ? 1 : 0;
+  }
+  const double share = static_cast<double>(failures) / kElements;
+  const double reported = ranks.statistics[1].at("decode_failures");
+  EXPECT_GT(share, 0.02);
+  // Five deviations of a sample of 586.
+  EXPECT_NEAR(reported, share, 5 * std::sqrt(share / 586));
+}
+
+// Ranks that do not agree: the bucket goes back to plain codes, and tries again later.
+TEST(Ndqsg, StepsBackAndTriesAgain) {
+  constexpr std::size_t kElements = 100'000;
+  TestWorld ranks(2, "ndqsg", kElements);
+  std::vector<double> nested;
+  for (unsigned step = 0; step < 20; ++step) {
+    const auto gradients = normal_gradients(2, kElements, step);
+    const auto mean = ranks.mean(gradients);
+    nested.push_back(ranks.statistics[0].at("nested"));
+    EXPECT_EQ(ranks.statistics[1].at("nested"), nested.back());
+    EXPECT_EQ(ranks.method(0).fingerprint(), ranks.method(1).fingerprint());
+  }
+  std::vector<double> expected(20, 0);
+  expected[0] = 1;
+  expected[17] = 1;
+  EXPECT_EQ(nested, expected);
+}
+
+TEST(Ndqsg, StaysNestedWhereRanksAgree) {
+  constexpr std::size_t kElements = 20'000;
+  TestWorld ranks(4, "ndqsg", kElements);
+  for (unsigned step = 0; step < 10; ++step) {
+    (void)ranks.mean(correlated_gradients(4, kElements, 0.05f, step));
+    EXPECT_EQ(ranks.statistics[0].at("nested"), 1);
+  }
+}
+
+// The same alpha on all ranks, from what they saw of the side information: here y's own error.
+TEST(Ndqsg, AlphaIsLearned) {
+  constexpr std::size_t kElements = 100'000;
+  TestWorld ranks(4, "ndqsg:alpha=auto,plain_fraction=0.25", kElements);
+  for (unsigned step = 0; step < 3; ++step) {
+    (void)ranks.mean(correlated_gradients(4, kElements, 0.1f, step));
+    EXPECT_EQ(ranks.statistics[0].at("alpha"), ranks.statistics[3].at("alpha"));
+    EXPECT_EQ(ranks.method(0).fingerprint(), ranks.method(3).fingerprint());
+  }
+  // var(z) = step^2/12 + 2*0.1^2, with a step of 3.5/3; a sample of 294 knows it to a tenth.
+  const double expected = NestedCode::best_alpha(1 / 12.0 + 2 * 0.01 / std::pow(3.5 / 3, 2));
+  EXPECT_NEAR(ranks.statistics[0].at("alpha"), expected, 0.05);
+}
+
+class Numbers final : public Archive {
+ public:
+  void floats(std::string_view, std::vector<float>&) override {}
+  void number(std::string_view, std::uint64_t& value) override {
+    if (loading) {
+      value = values[next++];
+    } else {
+      values.push_back(value);
+    }
+  }
+  bool loading = false;
+  std::size_t next = 0;
+  std::vector<std::uint64_t> values;
+};
+
+TEST(SideInformation, SavedStateGoesOnAlike) {
+  SideInformationOptions options;
+  options.learns_alpha = true;
+  SideInformation one(options);
+  SideInformation two(options);
+  for (std::uint64_t i = 0; i < 50; ++i) one.learn({200, i % 7, 40.0 + static_cast<double>(i)});
+  EXPECT_NE(one.fingerprint(), two.fingerprint());
+  Numbers archive;
+  one.state(archive);
+  archive.loading = true;
+  two.state(archive);
+  EXPECT_EQ(one.fingerprint(), two.fingerprint());
+  EXPECT_EQ(one.alpha(), two.alpha());
+  EXPECT_EQ(one.nests(), two.nests());
+}
+
+TEST(Ndqsg, SameBitsOnEveryTarget) {
+  const auto gradients = correlated_gradients(3, 3001, 0.3f, 5);
+  const auto before = kernels::active_target();
+  kernels::use_target("reference");
+  const auto expected = TestWorld(3, "ndqsg:failures=1", 3001).mean(gradients);
+  kernels::on_every_target(
+      [&] { EXPECT_EQ(TestWorld(3, "ndqsg:failures=1", 3001).mean(gradients), expected); });
+  kernels::use_target(before);
+}
+
+}  // namespace
+}  // namespace thinreduce

@@ -1,0 +1,75 @@
+#include "thinreduce/methods/powersgd/orthonormal.h"
+
+#include <cmath>
+
+#include "thinreduce/error.h"
+#include "thinreduce/wire/mix.h"
+
+namespace thinreduce {
+namespace {
+
+// A column that loses all but this part of its length to the columns before it is numerically
+// inside their span: what is left of a float32 column is rounding.
+constexpr double kDependent = 1e-5;
+
+// In double, one element after another: exact enough that the order is all that matters for the
+// bits, and it is fixed.
+double dot(std::span<const float> a, std::span<const float> b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += static_cast<double>(a[i]) * b[i];
+  return sum;
+}
+
+double length(std::span<const float> column) {
+  return std::sqrt(dot(column, column));
+}
+
+void scale_to_one(std::span<float> column, double from) {
+  for (auto& value : column) value = static_cast<float>(value / from);
+}
+
+}  // namespace
+
+void random_columns(std::span<float> columns, std::uint64_t seed) {
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    // The sum of four uniform numbers of 16 bits, without libm.
+    const std::uint64_t bits = mix(seed + i);
+    const auto sum = static_cast<std::int32_t>((bits & 0xFFFF) + (bits >> 16 & 0xFFFF) +
+                                               (bits >> 32 & 0xFFFF) + (bits >> 48));
+    columns[i] = static_cast<float>(sum - 2 * 65535) / 37837.0f;
+  }
+}
+
+void orthonormalise(std::span<float> columns, std::size_t rows, std::uint64_t seed) {
+  ensure(rows > 0 && columns.size() % rows == 0 && columns.size() / rows <= rows,
+         "orthonormalise: at most as many columns as rows");
+  const auto column = [&](std::size_t k) { return columns.subspan(k * rows, rows); };
+  // Makes column k orthogonal to those before it; its length before and after.
+  const auto project = [&](std::size_t k) {
+    for (std::size_t before = 0; before < k; ++before) {
+      const double shared = dot(column(k), column(before));
+      for (std::size_t i = 0; i < rows; ++i) {
+        column(k)[i] = static_cast<float>(column(k)[i] - shared * column(before)[i]);
+      }
+    }
+  };
+  for (std::size_t k = 0; k < columns.size() / rows; ++k) {
+    for (std::uint64_t attempt = 0;; ++attempt) {
+      const double whole = length(column(k));
+      if (whole > 0) {
+        scale_to_one(column(k), whole);
+        project(k);
+        const double left = length(column(k));
+        if (left > kDependent) {
+          scale_to_one(column(k), left);
+          project(k);
+          scale_to_one(column(k), length(column(k)));
+          break;
+        }
+      }
+      random_columns(column(k), mix(seed + mix(k)) + attempt * rows);
+    }
+  }
+}
+
+}  // namespace thinreduce

@@ -1,0 +1,190 @@
+#include "thinreduce/methods/powersgd/powersgd.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "thinreduce/collective/ring.h"
+#include "thinreduce/error.h"
+#include "thinreduce/kernels/floats.h"
+#include "thinreduce/method/archive.h"
+#include "thinreduce/methods/powersgd/low_rank.h"
+#include "thinreduce/methods/powersgd/orthonormal.h"
+#include "thinreduce/methods/powersgd/views.h"
+#include "thinreduce/wire/checksum.h"
+#include "thinreduce/wire/mix.h"
+
+namespace thinreduce {
+namespace {
+
+// Rows are taken in runs of about this many floats, which stay in the L1 cache between the addition
+// of the gradient and the product.
+constexpr std::size_t kRun = 4096;
+
+// A matrix M of the bucket, and where its thin factors P and Q are.
+struct Factored {
+  MatrixView view;
+  std::size_t p_offset = 0;
+  std::size_t q_offset = 0;
+  std::size_t rank = 0;
+
+  [[nodiscard]] std::span<float> p(std::span<float> all) const {
+    return all.subspan(p_offset, view.rows * rank);
+  }
+  [[nodiscard]] std::span<float> q(std::span<float> all) const {
+    return all.subspan(q_offset, view.columns * rank);
+  }
+};
+
+class PowerSgd final : public Method {
+ public:
+  PowerSgd(const BucketLayout& layout, std::size_t rank, std::uint64_t seed)
+      : seed_(seed), residual_(layout.elements) {
+    MatrixViews views = view_as_matrices(layout, rank);
+    std::size_t p_size = 0;
+    std::size_t q_size = 0;
+    for (const MatrixView& view : views.matrices) {
+      matrices_.push_back({view, p_size, q_size, rank});
+      p_size += view.rows * rank;
+      q_size += view.columns * rank;
+    }
+    plain_ = std::move(views.plain);
+    p_size_ = p_size;
+    for (const MatrixView& view : plain_) p_size += view.elements();
+    first_sum_.resize(p_size);
+    q_.resize(q_size);
+    random_columns(q_, seed);
+    next_q_.resize(q_size);
+  }
+
+  // M is the gradient plus what was left of the steps before; it stands in the residual, so that it
+  // stays there when an exchange fails.
+  void reduce(const Bucket& bucket, Exchange& exchange) override {
+    ensure(bucket.values.size() == residual_.size(), "powersgd: the bucket keeps its size");
+    const float share = 1.0f / static_cast<float>(exchange.size());
+    exchange.timed(Stage::encode, [&] { project(bucket.values); });
+    exchange.payload_bytes += (first_sum_.size() + next_q_.size()) * sizeof(float);
+    ring_sum(exchange, first_sum_, share);
+    exchange.timed(Stage::encode, [&] {
+      require_finite_sum(exchange, first_sum_, "value of the first sum");
+      back_project(exchange.id().step);
+    });
+    ring_sum(exchange, next_q_, share);
+    exchange.timed(Stage::decode, [&] {
+      require_finite_sum(exchange, next_q_, "value of the second sum");
+      reconstruct(bucket.values);
+    });
+  }
+
+  void state(Archive& archive) override {
+    archive.residual("residual", residual_);
+    archive.floats("q", q_);
+    if (q_.size() != next_q_.size()) {
+      throw Error(ErrorCode::bad_state, fmt::format("'q' has {} values, these shapes need {}",
+                                                    q_.size(), next_q_.size()));
+    }
+  }
+
+  [[nodiscard]] std::uint64_t fingerprint() const override {
+    return q_.empty() ? 0 : checksum(bytes(q_));
+  }
+
+ private:
+  static std::span<const std::byte> bytes(const std::vector<float>& values) {
+    return std::as_bytes(std::span(values));
+  }
+
+  // Calls `work(first row, rows, first element, elements)` for runs of whole rows.
+  template <typename Work>
+  static void for_runs(const MatrixView& view, Work&& work) {
+    const std::size_t rows = std::max<std::size_t>(1, kRun / view.columns);
+    for (std::size_t row = 0; row < view.rows; row += rows) {
+      const std::size_t count = std::min(rows, view.rows - row);
+      work(row, view.offset + row * view.columns, count * view.columns);
+    }
+  }
+
+  // P = M Q.
+  void project(std::span<const float> gradient) {
+    const std::span<float> residual(residual_);
+    for (const Factored& matrix : matrices_) {
+      const auto p = matrix.p(first_sum_);
+      const auto q = matrix.q(q_);
+      for_runs(matrix.view, [&](std::size_t row, std::size_t first, std::size_t count) {
+        const auto m = residual.subspan(first, count);
+        kernels::add(m, gradient.subspan(first, count));
+        kernels::times({m, matrix.view.columns}, q, {p, matrix.view.rows, row});
+      });
+    }
+    auto out = first_sum_.begin() + static_cast<std::ptrdiff_t>(p_size_);
+    for (const MatrixView& view : plain_) {
+      const auto run = residual.subspan(view.offset, view.elements());
+      kernels::add(run, gradient.subspan(view.offset, view.elements()));
+      out = std::copy(run.begin(), run.end(), out);
+    }
+  }
+
+  // Q = M' P with P orthonormal. All ranks do the same to the same bits of P.
+  void back_project(std::uint64_t step) {
+    std::fill(next_q_.begin(), next_q_.end(), 0.0f);
+    for (const Factored& matrix : matrices_) {
+      const auto p = matrix.p(first_sum_);
+      orthonormalise(p, matrix.view.rows, mix(seed_ + mix(step)) + matrix.p_offset);
+      kernels::add_transposed_times(
+          {std::span(residual_).subspan(matrix.view.offset, matrix.view.elements()),
+           matrix.view.columns},
+          {p, matrix.view.rows, 0}, matrix.q(next_q_));
+    }
+  }
+
+  // The mean is P Q'; what M has beyond it stays. Q starts the next step.
+  void reconstruct(std::span<float> values) {
+    const std::span<float> residual(residual_);
+    for (const Factored& matrix : matrices_) {
+      kernels::split_product({matrix.p(first_sum_), matrix.view.rows, 0}, matrix.q(next_q_),
+                             {residual.subspan(matrix.view.offset, matrix.view.elements()),
+                              values.subspan(matrix.view.offset, matrix.view.elements())});
+    }
+    std::size_t at = p_size_;
+    for (const MatrixView& view : plain_) {
+      std::copy_n(&first_sum_[at], view.elements(), &values[view.offset]);
+      std::fill_n(&residual[view.offset], view.elements(), 0.0f);
+      at += view.elements();
+    }
+    std::swap(q_, next_q_);
+  }
+
+  std::uint64_t seed_;
+  std::vector<Factored> matrices_;
+  std::vector<MatrixView> plain_;
+  std::size_t p_size_ = 0;
+  std::vector<float> residual_;
+  std::vector<float> first_sum_;  // P of all matrices, then the plain elements
+  std::vector<float> q_;          // of all matrices; the same on all ranks
+  std::vector<float> next_q_;
+};
+
+}  // namespace
+
+MethodInfo powersgd_info() {
+  MethodInfo info;
+  info.name = "powersgd";
+  info.wire_id = 11;
+  info.algebra = Algebra::sum;
+  info.summary = "each matrix as a product of two thin ones, by one step of power iteration";
+  info.paper =
+      "Vogels et al. 2019, PowerSGD: Practical Low-Rank Gradient Compression for Distributed "
+      "Optimization";
+  info.options = {
+      OptionInfo::integer("basis", 4, 1, 1024,
+                          "Columns of the two thin matrices per tensor; the paper's rank r.")
+          .formerly("rank")};
+  info.make = [](const Options& options, const MethodSetup& setup) {
+    return std::make_unique<PowerSgd>(setup.layout,
+                                      static_cast<std::size_t>(options.integer("basis")),
+                                      mix(setup.seed + mix(setup.layout.id)));
+  };
+  return info;
+}
+
+}  // namespace thinreduce

@@ -1,0 +1,222 @@
+#include "thinreduce/methods/quantize/dither.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "thinreduce/error.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "thinreduce/methods/quantize/dither.cc"
+#include "hwy/cache_control.h"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "thinreduce/kernels/dispatch.h"
+#include "thinreduce/methods/quantize/random-inl.h"
+
+#ifndef THINREDUCE_KERNELS_DITHER_CONSTANTS
+#define THINREDUCE_KERNELS_DITHER_CONSTANTS
+namespace thinreduce::kernels {
+// Adding 1.5 * 2^23 to a float of magnitude below 2^22 rounds it to a whole number, ties to even,
+// which then stands in the lower bits.
+constexpr float kRounder = 12582912.0f;
+constexpr std::uint32_t kRounderBits = 0x4b400000;
+constexpr float kDitherUnit = 1.0f / 65536;
+constexpr float kDitherStart = 1.0f / 131072 - 0.5f;
+// Elements that share whole draws.
+constexpr std::size_t kPair = 32;
+constexpr std::size_t kHalf = 16;
+// Floats that will be read or written next, by one who works on pieces of about this size: they
+// come in from memory while this piece is computed.
+constexpr std::size_t kAhead = 2560;
+
+// Elements until the next whole pair of rows.
+constexpr std::size_t until_pair(std::uint32_t first, std::size_t size) {
+  return std::min<std::size_t>(size, (kPair - first % kPair) % kPair);
+}
+
+// sum of (code - zero) * 65536 - sum of d = codes * 65536 - sum of d - this, modulo 2^32.
+constexpr std::uint32_t dequantize_bias(const DequantizeRun& run) {
+  return run.zero * 65536u - static_cast<std::uint32_t>(run.keys.size()) * 32768u;
+}
+}  // namespace thinreduce::kernels
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace thinreduce::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Floats = hn::CappedTag<float, kHalf>;
+using Words = hn::RebindToUnsigned<Floats>;
+using Ints = hn::RebindToSigned<Floats>;
+
+HWY_INLINE hn::Vec<Words> quantize_lanes(hn::Vec<Floats> value, hn::Vec<Words> d_bits,
+                                         hn::Vec<Floats> inverse, hn::Vec<Floats> limit,
+                                         hn::Vec<Words> bias) {
+  const Floats floats;
+  const auto d = hn::ConvertTo(floats, hn::BitCast(Ints(), d_bits));
+  const auto u = hn::Add(hn::Mul(d, hn::Set(floats, kDitherUnit)), hn::Set(floats, kDitherStart));
+  const auto t = hn::Min(hn::Max(hn::Mul(value, inverse), hn::Neg(limit)), limit);
+  const auto rounded = hn::Add(hn::Add(t, u), hn::Set(floats, kRounder));
+  return hn::Sub(hn::BitCast(Words(), rounded), bias);
+}
+
+void quantize(std::span<const float> values, const QuantizeRun& run,
+              std::span<std::uint32_t> codes) {
+  const Floats floats;
+  const Words words;
+  const std::size_t lanes = hn::Lanes(floats);
+  const std::size_t head = until_pair(run.first, values.size());
+  reference::quantize(values.first(head), run, codes.first(head));
+  const auto inverse = hn::Set(floats, run.inverse);
+  const auto limit = hn::Set(floats, static_cast<float>(run.most));
+  const auto bias = hn::Set(words, kRounderBits - run.most);
+  const auto lower = hn::Set(words, 0xffff);
+  const auto column = hn::Iota(words, 0);
+  std::size_t i = head;
+  const auto* in = values.data();
+  auto* out = codes.data();
+  std::uint32_t draw = (run.first + static_cast<std::uint32_t>(head)) / 2;
+  for (; i + kPair <= values.size(); i += kPair, draw += kHalf) {
+    hwy::Prefetch(in + i + kAhead);
+    hwy::Prefetch(in + i + kAhead + kHalf);
+    for (std::size_t lane = 0; lane < kHalf; lane += lanes) {
+      const auto index = hn::Add(column, hn::Set(words, draw + static_cast<std::uint32_t>(lane)));
+      const auto bits = random_bits(words, run.key, index);
+      const std::size_t at = i + lane;
+      hn::StoreU(
+          quantize_lanes(hn::LoadU(floats, in + at), hn::And(bits, lower), inverse, limit, bias),
+          words, out + at);
+      hn::StoreU(quantize_lanes(hn::LoadU(floats, in + at + kHalf), hn::ShiftRight<16>(bits),
+                                inverse, limit, bias),
+                 words, out + at + kHalf);
+    }
+  }
+  QuantizeRun rest = run;
+  rest.first += static_cast<std::uint32_t>(i);
+  reference::quantize(values.subspan(i), rest, codes.subspan(i));
+}
+
+void dequantize(std::span<const std::uint32_t> codes, const DequantizeRun& run,
+                std::span<float> values) {
+  const Floats floats;
+  const Words words;
+  const std::size_t lanes = hn::Lanes(floats);
+  const std::size_t head = until_pair(run.first, values.size());
+  reference::dequantize(codes.first(head), run, values.first(head));
+  const auto factor = hn::Set(floats, run.step * kDitherUnit);
+  const auto halves = hn::Set(floats, 0.5f * static_cast<float>(run.keys.size()));
+  const auto bias = hn::Set(words, dequantize_bias(run));
+  const auto lower = hn::Set(words, 0xffff);
+  const auto column = hn::Iota(words, 0);
+  std::size_t i = head;
+  const auto* in = codes.data();
+  auto* out = values.data();
+  std::uint32_t draw = (run.first + static_cast<std::uint32_t>(head)) / 2;
+  for (; i + kPair <= values.size(); i += kPair, draw += kHalf) {
+    hwy::Prefetch(out + i + kAhead);
+    hwy::Prefetch(out + i + kAhead + kHalf);
+    for (std::size_t lane = 0; lane < kHalf; lane += lanes) {
+      const std::size_t at = i + lane;
+      const auto index = hn::Add(column, hn::Set(words, draw + static_cast<std::uint32_t>(lane)));
+      auto even = hn::Sub(hn::ShiftLeft<16>(hn::LoadU(words, in + at)), bias);
+      auto odd = hn::Sub(hn::ShiftLeft<16>(hn::LoadU(words, in + at + kHalf)), bias);
+      for (const RandomKey key : run.keys) {
+        const auto bits = random_bits(words, key, index);
+        even = hn::Sub(even, hn::And(bits, lower));
+        odd = hn::Sub(odd, hn::ShiftRight<16>(bits));
+      }
+      const auto finish = [&](hn::Vec<Words> sum) HWY_ATTR {
+        const auto exact = hn::ConvertTo(floats, hn::BitCast(Ints(), sum));
+        return hn::Mul(hn::Sub(exact, halves), factor);
+      };
+      hn::StoreU(finish(even), floats, out + at);
+      hn::StoreU(finish(odd), floats, out + at + kHalf);
+    }
+  }
+  DequantizeRun rest = run;
+  rest.first += static_cast<std::uint32_t>(i);
+  reference::dequantize(codes.subspan(i), rest, values.subspan(i));
+}
+
+float largest_magnitude(std::span<const float> values) {
+  const hn::ScalableTag<float> d;
+  const std::size_t lanes = hn::Lanes(d);
+  auto a = hn::Zero(d);
+  auto b = a;
+  auto c = a;
+  auto e = a;
+  std::size_t i = 0;
+  const auto* in = values.data();
+  for (; i + 4 * lanes <= values.size(); i += 4 * lanes) {
+    a = hn::Max(a, hn::Abs(hn::LoadU(d, in + i)));
+    b = hn::Max(b, hn::Abs(hn::LoadU(d, in + i + lanes)));
+    c = hn::Max(c, hn::Abs(hn::LoadU(d, in + i + 2 * lanes)));
+    e = hn::Max(e, hn::Abs(hn::LoadU(d, in + i + 3 * lanes)));
+  }
+  const auto all = hn::MaxOfLanes(d, hn::Max(hn::Max(a, b), hn::Max(c, e)));
+  return std::max(hn::GetLane(all), reference::largest_magnitude(values.subspan(i)));
+}
+
+}  // namespace thinreduce::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace thinreduce::kernels {
+namespace reference {
+
+void quantize(std::span<const float> values, const QuantizeRun& run,
+              std::span<std::uint32_t> codes) {
+  const auto limit = static_cast<float>(run.most);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const float u = dither(run.key, run.first + static_cast<std::uint32_t>(i));
+    const float t = std::min(std::max(values[i] * run.inverse, -limit), limit);
+    const float rounded = t + u + kRounder;
+    codes[i] = std::bit_cast<std::uint32_t>(rounded) - (kRounderBits - run.most);
+  }
+}
+
+void dequantize(std::span<const std::uint32_t> codes, const DequantizeRun& run,
+                std::span<float> values) {
+  const float factor = run.step * kDitherUnit;
+  const float halves = 0.5f * static_cast<float>(run.keys.size());
+  const std::uint32_t bias = dequantize_bias(run);
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    std::uint32_t sum = codes[i] * 65536u - bias;
+    for (const RandomKey key : run.keys) {
+      sum -= dither_bits(key, run.first + static_cast<std::uint32_t>(i));
+    }
+    values[i] = (static_cast<float>(static_cast<std::int32_t>(sum)) - halves) * factor;
+  }
+}
+
+float largest_magnitude(std::span<const float> values) {
+  float largest = 0;
+  for (const float value : values) largest = std::max(largest, std::abs(value));
+  return largest;
+}
+
+}  // namespace reference
+
+THINREDUCE_KERNEL(quantize);
+THINREDUCE_KERNEL(dequantize);
+THINREDUCE_KERNEL(largest_magnitude);
+
+void quantize(std::span<const float> values, const QuantizeRun& run,
+              std::span<std::uint32_t> codes) {
+  ensure(values.size() == codes.size(), "quantize: spans of the same length");
+  THINREDUCE_CALL(quantize)(values, run, codes);
+}
+
+void dequantize(std::span<const std::uint32_t> codes, const DequantizeRun& run,
+                std::span<float> values) {
+  ensure(values.size() == codes.size(), "dequantize: spans of the same length");
+  THINREDUCE_CALL(dequantize)(codes, run, values);
+}
+
+float largest_magnitude(std::span<const float> values) {
+  return THINREDUCE_CALL(largest_magnitude)(values);
+}
+
+}  // namespace thinreduce::kernels
+#endif  // HWY_ONCE

@@ -1,0 +1,163 @@
+#include "thinreduce/methods/quantize/dithered_ring.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "thinreduce/error.h"
+#include "thinreduce/kernels/floats.h"
+
+namespace thinreduce {
+namespace {
+
+constexpr std::size_t kUnit = kernels::kPackUnit;
+
+}  // namespace
+
+void agree_on_largest(Exchange& exchange, std::span<float> largest, std::vector<float>& own) {
+  own.assign(largest.begin(), largest.end());
+  ring_max(exchange, largest);
+  for (std::size_t block = 0; block < largest.size(); ++block) {
+    if (!std::isfinite(largest[block]) || !(largest[block] >= own[block])) {
+      throw Error(ErrorCode::bad_frame,
+                  fmt::format("rank {}, bucket {}, step {}: the ranks' largest magnitude of block "
+                              "{} is {}, this rank's is {}",
+                              exchange.rank(), exchange.id().bucket, exchange.id().step, block,
+                              largest[block], own[block]));
+    }
+  }
+}
+
+DitheredRing::DitheredRing(const DitheredSumSetup& setup, DitheredSumBuffers& buffers)
+    : setup_(setup), buffers_(buffers) {
+  for (int summed = 1; summed <= world(); ++summed) {
+    packings_.push_back(
+        kernels::Packing::of(2 * static_cast<std::uint32_t>(summed) * setup.grid.most + 1));
+  }
+  buffers_.own.resize(packings_.front().bytes(units() * kUnit));
+  if (world() > 1) buffers_.sums.resize(packings_.back().bytes(units() * kUnit));
+}
+
+std::size_t DitheredRing::units() const {
+  return (setup_.grid.elements + kUnit - 1) / kUnit;
+}
+
+std::size_t DitheredRing::unit_bytes() const {
+  return packings_.back().bytes(kUnit);
+}
+
+std::size_t DitheredRing::elements_before(std::size_t unit) const {
+  return std::min(unit * kUnit, setup_.grid.elements);
+}
+
+std::size_t DitheredRing::packed_bytes(UnitRange range, int summed) const {
+  return packings_[static_cast<std::size_t>(summed - 1)].bytes(elements_before(range.end) -
+                                                               elements_before(range.begin));
+}
+
+std::span<std::byte> DitheredRing::wire(UnitRange range, int summed) {
+  if (range.size() == 0) return {};
+  if (summed == 1) {
+    return std::span(buffers_.own)
+        .subspan(packings_.front().bytes(kUnit) * range.begin, packed_bytes(range, 1));
+  }
+  // At the same place however many ranks are in the sum.
+  return std::span(buffers_.sums).subspan(unit_bytes() * range.begin, packed_bytes(range, summed));
+}
+
+UnitRange DitheredRing::bytes_of_unit(UnitRange range, std::size_t unit, int summed) const {
+  return {packed_bytes({range.begin, unit}, summed), packed_bytes({range.begin, unit + 1}, summed)};
+}
+
+std::size_t DitheredRing::unpack_unit(std::span<const std::byte> bytes, UnitRange range,
+                                      std::size_t unit, int summed, Unit& codes) const {
+  const std::size_t count = elements_before(unit + 1) - elements_before(unit);
+  const UnitRange part = bytes_of_unit(range, unit, summed);
+  const auto largest = kernels::unpack(bytes.subspan(part.begin, part.size()),
+                                       packings_[static_cast<std::size_t>(summed - 1)],
+                                       std::span(codes).first(kernels::whole_rows(count)));
+  check(largest, summed);
+  return count;
+}
+
+void DitheredRing::check(std::uint32_t largest_code, int summed) const {
+  const auto most = 2 * static_cast<std::uint32_t>(summed) * setup_.grid.most;
+  if (largest_code > most) {
+    throw Error(ErrorCode::bad_frame,
+                fmt::format("rank {} got a code of {} from rank {} in the ring, where sums over {} "
+                            "ranks are at most {}",
+                            setup_.rank, largest_code, (setup_.rank + world() - 1) % world(),
+                            summed, most));
+  }
+}
+
+void DitheredRing::encode(UnitRange range) {
+  for (std::size_t unit = range.begin; unit < range.end; ++unit) {
+    const std::size_t first = elements_before(unit);
+    const std::size_t count = elements_before(unit + 1) - first;
+    const auto values = setup_.source.subspan(first, count);
+    if (setup_.measure) {
+      setup_.grid.measure_from(setup_.source, first, count, setup_.clip, setup_.largest);
+    }
+    setup_.grid.quantize(values, first, setup_.largest,
+                         setup_.keys[static_cast<std::size_t>(setup_.rank)],
+                         std::span(codes_).first(count));
+    const std::size_t padded = kernels::whole_rows(count);
+    std::fill(codes_.begin() + static_cast<std::ptrdiff_t>(count),
+              codes_.begin() + static_cast<std::ptrdiff_t>(padded), 0u);
+    const UnitRange part = bytes_of_unit(range, unit, 1);
+    kernels::pack(std::span(codes_).first(padded), packings_.front(),
+                  wire(range, 1).subspan(part.begin, part.size()));
+  }
+}
+
+void DitheredRing::add(UnitRange range, int summed, std::span<const std::byte> incoming) {
+  const auto own = wire(range, 1);
+  const auto sum = wire(range, summed + 1);
+  for (std::size_t unit = range.begin; unit < range.end; ++unit) {
+    const std::size_t padded = kernels::whole_rows(unpack_unit(own, range, unit, 1, codes_));
+    (void)unpack_unit(incoming, range, unit, summed, incoming_);
+    kernels::add_codes(std::span(codes_).first(padded), std::span(incoming_).first(padded));
+    const UnitRange part = bytes_of_unit(range, unit, summed + 1);
+    kernels::pack(std::span(codes_).first(padded), packings_[static_cast<std::size_t>(summed)],
+                  sum.subspan(part.begin, part.size()));
+  }
+}
+
+void DitheredRing::decode(UnitRange range) {
+  const auto bytes = wire(range, world());
+  for (std::size_t unit = range.begin; unit < range.end; ++unit) {
+    const std::size_t first = elements_before(unit);
+    const std::size_t count = unpack_unit(bytes, range, unit, world(), codes_);
+    setup_.grid.dequantize(std::span(codes_).first(count), first, setup_.largest,
+                           {.keys = setup_.keys,
+                            .ranks = static_cast<std::uint32_t>(world()),
+                            .share = 1.0f / static_cast<float>(world())},
+                           setup_.mean.subspan(first, count));
+  }
+}
+
+void DitheredRing::subtract_own(std::span<float> values) {
+  const auto rank = static_cast<std::size_t>(setup_.rank);
+  std::array<float, kUnit> sent;
+  for (std::size_t unit = 0; unit < units(); ++unit) {
+    const std::size_t first = elements_before(unit);
+    const std::size_t count =
+        unpack_unit(wire({unit, unit + 1}, 1), {unit, unit + 1}, unit, 1, codes_);
+    setup_.grid.dequantize(std::span(codes_).first(count), first, setup_.largest,
+                           {.keys = setup_.keys.subspan(rank, 1)}, std::span(sent).first(count));
+    for (std::size_t i = 0; i < count; ++i) values[first + i] -= sent[i];
+  }
+}
+
+std::size_t DitheredRing::bytes_a_hop() const {
+  const std::size_t elements = setup_.grid.elements;
+  if (world() == 1) return packings_.front().bytes(elements);
+  const auto hops = static_cast<std::size_t>(world() - 1);
+  std::size_t bytes = hops * packings_.back().bytes(elements);
+  for (std::size_t hop = 0; hop < hops; ++hop) bytes += packings_[hop].bytes(elements);
+  return bytes / (2 * hops);
+}
+
+}  // namespace thinreduce

@@ -1,0 +1,188 @@
+#include "thinreduce/methods/sketch/count_sketch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "thinreduce/error.h"
+#include "thinreduce/kernels/floats.h"
+#include "thinreduce/wire/bytes.h"
+#include "thinreduce/wire/checksum.h"
+#include "thinreduce/wire/mix.h"
+
+namespace thinreduce {
+namespace {
+
+constexpr std::uint32_t kMagic = 0x314B5343;  // "CSK1"
+constexpr std::size_t kMostColumns = std::numeric_limits<std::uint32_t>::max() / 2;
+constexpr std::uint64_t kMostElements = std::uint64_t{1} << 36;
+// Estimates are made and looked at in runs that stay in the cache.
+constexpr std::size_t kRun = 4096;
+static_assert(kRun % kernels::kSketchBlock == 0);
+
+std::size_t whole_groups(std::size_t columns) {
+  constexpr std::size_t kGroup = kernels::kSketchBlock;
+  return (columns + kGroup - 1) / kGroup * kGroup;
+}
+
+void check_shape(std::size_t rows, std::size_t columns) {
+  if (rows % 2 == 0 || rows > kernels::kMaxSketchRows) {
+    throw Error(ErrorCode::bad_input,
+                fmt::format("a sketch has an odd number of rows from 1 to {}, not {}",
+                            kernels::kMaxSketchRows, rows));
+  }
+  if (columns == 0 || columns > kMostColumns) {
+    throw Error(ErrorCode::bad_input,
+                fmt::format("a sketch has 1 to {} columns, not {}", kMostColumns, columns));
+  }
+}
+
+void check_range(std::uint64_t first, std::size_t count) {
+  if (first % kernels::kSketchBlock != 0 || first > kMostElements ||
+      count > kMostElements - first) {
+    throw Error(ErrorCode::bad_input,
+                fmt::format("elements {} to {} + {} of a sketch: the first must be a multiple of "
+                            "{}, the last below 2^36",
+                            first, first, count, kernels::kSketchBlock));
+  }
+}
+
+// Uniform below the prime: a draw of 61 bits that hits the prime itself is repeated.
+std::uint64_t draw_coefficient(std::uint64_t seed, std::uint64_t counter) {
+  for (;; counter += 1000) {
+    const std::uint64_t drawn = mix(mix(seed) + counter) & kernels::kSketchPrime;
+    if (drawn < kernels::kSketchPrime) return drawn;
+  }
+}
+
+}  // namespace
+
+CountSketch::CountSketch(const CountSketchOptions& options)
+    : columns_(whole_groups(options.columns)), seed_(options.seed) {
+  check_shape(options.rows, options.columns);
+  rows_.resize(options.rows);
+  cells_.resize(options.rows * columns_);
+  reset(options.seed);
+}
+
+void CountSketch::reset(std::uint64_t seed) {
+  seed_ = seed;
+  std::uint64_t counter = 0;
+  for (auto& row : rows_) {
+    for (auto& coefficient : row.coefficients) coefficient = draw_coefficient(seed, counter++);
+  }
+  std::fill(cells_.begin(), cells_.end(), 0.0f);
+}
+
+void CountSketch::accumulate(std::span<const float> values, std::uint64_t first) {
+  check_range(first, values.size());
+  kernels::sketch_accumulate(values, first / kernels::kSketchBlock, shape(), cells_);
+}
+
+void CountSketch::add(std::uint64_t element, float value) {
+  check_range(element / kernels::kSketchBlock * kernels::kSketchBlock, kernels::kSketchBlock);
+  for (std::size_t row = 0; row < rows(); ++row) {
+    const auto [column, negative] = kernels::sketch_place(rows_[row], columns_, element);
+    cells_[row * columns_ + column] += negative ? -value : value;
+  }
+}
+
+void CountSketch::merge(const CountSketch& other) {
+  if (rows() != other.rows() || columns() != other.columns() || seed() != other.seed()) {
+    throw Error(
+        ErrorCode::bad_input,
+        fmt::format("a sketch of {} x {} cells, seed {}, can't be merged with one of {} x "
+                    "{}, seed {}",
+                    rows(), columns(), seed(), other.rows(), other.columns(), other.seed()));
+  }
+  kernels::add(cells_, other.cells_);
+}
+
+void CountSketch::estimate(std::uint64_t first, std::span<float> estimates) const {
+  check_range(first, estimates.size());
+  kernels::sketch_estimate(cells_, shape(), first / kernels::kSketchBlock, estimates);
+}
+
+float CountSketch::estimate(std::uint64_t element) const {
+  check_range(element / kernels::kSketchBlock * kernels::kSketchBlock, kernels::kSketchBlock);
+  std::array<float, kernels::kMaxSketchRows> found;
+  for (std::size_t row = 0; row < rows(); ++row) {
+    const auto [column, negative] = kernels::sketch_place(rows_[row], columns_, element);
+    const float cell = cells_[row * columns_ + column];
+    found[row] = negative ? -cell : cell;
+  }
+  const auto middle = found.begin() + static_cast<std::ptrdiff_t>(rows() / 2);
+  std::nth_element(found.begin(), middle, found.begin() + static_cast<std::ptrdiff_t>(rows()));
+  return *middle + 0.0f;
+}
+
+std::vector<HeavyHitter> CountSketch::heavy_hitters(std::size_t elements, float least) const {
+  std::vector<HeavyHitter> found;
+  std::array<float, kRun> run;
+  for (std::size_t first = 0; first < elements; first += kRun) {
+    const auto estimates = std::span(run).first(std::min(kRun, elements - first));
+    estimate(first, estimates);
+    for (std::size_t i = 0; i < estimates.size(); ++i) {
+      if (std::abs(estimates[i]) >= least) found.push_back({first + i, estimates[i]});
+    }
+  }
+  return found;
+}
+
+double CountSketch::norm() const {
+  std::vector<double> energies;
+  for (std::size_t row = 0; row < rows(); ++row) {
+    double energy = 0;
+    for (const float cell : cells().subspan(row * columns_, columns_)) {
+      energy += static_cast<double>(cell) * cell;
+    }
+    energies.push_back(energy);
+  }
+  const auto middle = energies.begin() + static_cast<std::ptrdiff_t>(rows() / 2);
+  std::nth_element(energies.begin(), middle, energies.end());
+  return std::sqrt(*middle);
+}
+
+std::vector<std::byte> CountSketch::save() const {
+  std::vector<std::byte> bytes(4 + 4 + 8 + 8 + cells_.size() * sizeof(float) + 8);
+  const std::span out(bytes);
+  store_value(out, 0, kMagic);
+  store_value(out, 4, static_cast<std::uint32_t>(rows()));
+  store_value(out, 8, static_cast<std::uint64_t>(columns()));
+  store_value(out, 16, seed());
+  std::memcpy(bytes.data() + 24, cells_.data(), cells_.size() * sizeof(float));
+  store_value(out, bytes.size() - 8, checksum(out.first(bytes.size() - 8)));
+  return bytes;
+}
+
+CountSketch CountSketch::load(std::span<const std::byte> bytes) {
+  const auto refuse = [](const std::string& why) {
+    throw Error(ErrorCode::bad_frame, "saved sketch: " + why);
+  };
+  ByteReader reader(bytes, "saved sketch");
+  if (reader.value<std::uint32_t>() != kMagic) refuse("not a sketch of this version");
+  const auto rows = reader.value<std::uint32_t>();
+  const auto columns = reader.value<std::uint64_t>();
+  const auto seed = reader.value<std::uint64_t>();
+  if (rows % 2 == 0 || rows > kernels::kMaxSketchRows || columns == 0 || columns > kMostColumns ||
+      columns % kernels::kSketchBlock != 0) {
+    refuse(fmt::format("no sketch has {} x {} cells", rows, columns));
+  }
+  // No overflow: columns were compared with their limit. Nothing is allocated before this.
+  const auto cells = reader.take(rows * columns * sizeof(float));
+  const auto sum = reader.value<std::uint64_t>();
+  reader.finish();
+  if (sum != checksum(bytes.first(bytes.size() - 8))) refuse("its checksum is wrong");
+  CountSketch sketch({.rows = rows, .columns = columns, .seed = seed});
+  std::memcpy(sketch.cells_.data(), cells.data(), cells.size());
+  if (const auto bad = kernels::first_nonfinite(sketch.cells_); bad < sketch.cells_.size()) {
+    refuse(fmt::format("cell {} is not finite", bad));
+  }
+  return sketch;
+}
+
+}  // namespace thinreduce

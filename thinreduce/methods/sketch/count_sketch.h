@@ -1,0 +1,82 @@
+// A Count Sketch (Charikar, Chen, Farach-Colton 2002): a small table of floats from which the large
+// elements of a long vector can be read. It is linear: the sketch of a sum is the sum of the
+// sketches.
+//
+//   CountSketch sketch({.columns = 10'000});
+//   sketch.accumulate(gradient);
+//   for (auto [index, estimate] : sketch.heavy_hitters(gradient.size(), 0.01f)) ...
+//
+// One row estimates element i without bias and with a variance of at most (|g|^2 - g_i^2) /
+// columns; the sketch takes the median of its rows. Sketches with the same shape and seed hash
+// alike on every machine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "thinreduce/kernels/aligned.h"
+#include "thinreduce/methods/sketch/sketch_rows.h"
+
+namespace thinreduce {
+
+struct CountSketchOptions {
+  std::size_t rows = 5;     // odd, at most 15; 1, 3 and 5 are fast
+  std::size_t columns = 0;  // rounded up to a multiple of 16
+  std::uint64_t seed = 0;   // chooses the hash functions
+};
+
+// An element whose estimate is large.
+struct HeavyHitter {
+  std::size_t index = 0;
+  float estimate = 0;
+
+  bool operator==(const HeavyHitter&) const = default;
+};
+
+class CountSketch {
+ public:
+  // Throws Error{bad_input} for a shape that can't be.
+  explicit CountSketch(const CountSketchOptions& options);
+
+  [[nodiscard]] std::size_t rows() const { return rows_.size(); }
+  [[nodiscard]] std::size_t columns() const { return columns_; }
+  [[nodiscard]] std::uint64_t seed() const { return seed_; }
+  // Row after row.
+  [[nodiscard]] std::span<float> cells() { return cells_; }
+  [[nodiscard]] std::span<const float> cells() const { return cells_; }
+
+  // Forgets all values; takes the hash functions of another seed.
+  void reset(std::uint64_t seed);
+
+  // Adds values that start at element `first`, a multiple of 16, or one value at any element.
+  // Elements are below 2^36.
+  void accumulate(std::span<const float> values, std::uint64_t first = 0);
+  void add(std::uint64_t element, float value);
+  // Adds all that `other` holds. Throws Error{bad_input} unless it has this shape and seed.
+  void merge(const CountSketch& other);
+
+  // Estimates of elements from `first` on, a multiple of 16, or of any one element.
+  void estimate(std::uint64_t first, std::span<float> estimates) const;
+  [[nodiscard]] float estimate(std::uint64_t element) const;
+  // Those of the first `elements` elements whose estimate has at least this magnitude, by index.
+  [[nodiscard]] std::vector<HeavyHitter> heavy_hitters(std::size_t elements, float least) const;
+  // Of the whole vector, in the L2 norm.
+  [[nodiscard]] double norm() const;
+
+  // docs/methods/sketch.md specifies the bytes. load() throws Error{bad_frame} for bytes that are
+  // cut, altered or make no sense, and allocates no more than they are long.
+  [[nodiscard]] std::vector<std::byte> save() const;
+  [[nodiscard]] static CountSketch load(std::span<const std::byte> bytes);
+
+ private:
+  [[nodiscard]] kernels::SketchRows shape() const { return {rows_, columns_}; }
+
+  std::vector<kernels::SketchRow> rows_;
+  std::size_t columns_;
+  std::uint64_t seed_;
+  kernels::AlignedFloats cells_;  // a group of columns is one cache line
+};
+
+}  // namespace thinreduce

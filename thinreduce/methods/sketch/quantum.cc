@@ -1,0 +1,136 @@
+#include "thinreduce/methods/sketch/quantum.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "thinreduce/collective/ring.h"
+#include "thinreduce/error.h"
+#include "thinreduce/kernels/floats.h"
+#include "thinreduce/methods/quantize/dithered_ring.h"
+
+namespace thinreduce {
+namespace {
+
+constexpr int kMostSum = std::numeric_limits<std::int16_t>::max();
+
+// One unit is one multiple.
+class MultiplesRing final : public RingPayload {
+ public:
+  MultiplesRing(const Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum)
+      : quantum_(quantum),
+        sum_(sum),
+        world_(exchange.size()),
+        left_((exchange.rank() + exchange.size() - 1) % exchange.size()) {}
+
+  [[nodiscard]] std::size_t units() const override { return sum_.own.size(); }
+  [[nodiscard]] std::size_t unit_bytes() const override { return sizeof(std::int16_t); }
+  [[nodiscard]] std::span<std::byte> wire(UnitRange range, int /*summed*/) override {
+    return std::as_writable_bytes(room(range));
+  }
+  void encode(UnitRange range) override { std::ranges::copy(own(range), room(range).begin()); }
+  void add(UnitRange range, int summed, std::span<const std::byte> incoming) override {
+    ensure(reinterpret_cast<std::uintptr_t>(incoming.data()) % alignof(std::int16_t) == 0,
+           "segments of multiples come in at even addresses");
+    const std::span in(reinterpret_cast<const std::int16_t*>(incoming.data()), range.size());
+    quantum_.check(in, summed, left_);
+    const auto mine = own(range);
+    const auto out = room(range);
+    for (std::size_t i = 0; i < out.size(); ++i)
+      out[i] = static_cast<std::int16_t>(mine[i] + in[i]);
+  }
+  void decode(UnitRange range) override {
+    quantum_.check(room(range), world_, left_);
+    quantum_.restore(room(range), sum_.sums.subspan(range.begin, range.size()));
+  }
+
+ private:
+  [[nodiscard]] std::span<const std::int16_t> own(UnitRange range) const {
+    return sum_.own.subspan(range.begin, range.size());
+  }
+  [[nodiscard]] std::span<std::int16_t> room(UnitRange range) const {
+    return sum_.room.subspan(range.begin, range.size());
+  }
+
+  const SharedQuantum& quantum_;
+  MultiplesSum sum_;
+  int world_;
+  int left_;
+};
+
+}  // namespace
+
+SharedQuantum::SharedQuantum(float largest, int world) : limit_(kMostSum / world) {
+  ensure(world >= 1 && world <= kMostRanks, "as many ranks as leave enough multiples to each");
+  ensure(std::isfinite(largest) && largest >= 0, "the largest magnitude is finite");
+  if (largest == 0) return;
+  // The quotient is a power of two only if it is one exactly: numerator and denominator have 24
+  // bits, a double twice as many.
+  int exponent = 0;
+  if (std::frexp(static_cast<double>(largest) / limit_, &exponent) == 0.5) --exponent;
+  constexpr int kLeast = std::numeric_limits<float>::min_exponent - 24;  // of a float at all
+  quantum_ = static_cast<float>(std::ldexp(1.0, std::max(exponent, kLeast)));
+}
+
+SharedQuantum SharedQuantum::agree(Exchange& exchange, std::span<const float> values) {
+  float largest = 0;
+  exchange.timed(Stage::encode, [&] {
+    if (kernels::first_nonfinite(values) < values.size()) {
+      largest = std::numeric_limits<float>::infinity();  // so that all ranks refuse it
+    } else {
+      for (const float value : values) largest = std::max(largest, std::abs(value));
+    }
+  });
+  std::vector<float> own;
+  exchange.payload_bytes += sizeof(float);
+  agree_on_largest(exchange, std::span(&largest, 1), own);
+  const SharedQuantum agreed(largest, exchange.size());
+  // At the very end of the range of floats, rounding up leaves it.
+  std::int16_t multiple = 0;
+  agreed.round(std::span(&largest, 1), std::span(&multiple, 1));
+  agreed.restore(std::span(&multiple, 1), std::span(&largest, 1));
+  if (!std::isfinite(largest)) {
+    throw Error(
+        ErrorCode::bad_frame,
+        fmt::format("bucket {}, step {}: the ranks' largest magnitude, {}, is no float "
+                    "when rounded to {} multiples of {}",
+                    exchange.id().bucket, exchange.id().step, own[0], multiple, agreed.quantum()));
+  }
+  return agreed;
+}
+
+void SharedQuantum::round(std::span<const float> values, std::span<std::int16_t> multiples) const {
+  // In double, where neither the inverse nor the half is a problem.
+  const double inverse = 1.0 / static_cast<double>(quantum_);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double exact = static_cast<double>(values[i]) * inverse;
+    multiples[i] = static_cast<std::int16_t>(static_cast<int>(exact + std::copysign(0.5, exact)));
+  }
+}
+
+void SharedQuantum::restore(std::span<const std::int16_t> multiples,
+                            std::span<float> values) const {
+  for (std::size_t i = 0; i < multiples.size(); ++i) {
+    values[i] = static_cast<float>(multiples[i]) * quantum_;
+  }
+}
+
+void SharedQuantum::check(std::span<const std::int16_t> sums, int summed, int peer) const {
+  int most = 0;
+  for (const int sum : sums) most = std::max(most, std::abs(sum));
+  if (most <= summed * limit_) return;
+  throw Error(ErrorCode::bad_frame,
+              fmt::format("rank {} sent {} multiples of the quantum, where sums over {} ranks are "
+                          "at most {}",
+                          peer, most, summed, summed * limit_));
+}
+
+void ring_sum_multiples(Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum) {
+  exchange.payload_bytes += sum.own.size_bytes();
+  MultiplesRing payload(exchange, quantum, sum);
+  ring_all_reduce(exchange, payload);
+}
+
+}  // namespace thinreduce

@@ -1,0 +1,290 @@
+#include "thinreduce/methods/sketch/rounds.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "thinreduce/collective/ring.h"
+#include "thinreduce/collective/root.h"
+#include "thinreduce/error.h"
+#include "thinreduce/kernels/floats.h"
+#include "thinreduce/methods/sketch/half.h"
+#include "thinreduce/wire/bytes.h"
+
+namespace thinreduce {
+namespace {
+
+constexpr int kRoot = 0;
+
+// Halfs end at 65504. Cells are multiplied by a power of two that brings the largest cell of any
+// rank near 2^15 / N, so that no sum over the ranks overflows and as few as possible get small.
+float agree_on_scale(Exchange& exchange, std::span<const float> cells) {
+  float largest = 0;
+  exchange.timed(Stage::encode, [&] {
+    for (const float cell : cells) largest = std::max(largest, std::abs(cell));
+  });
+  ring_max(exchange, std::span(&largest, 1));
+  if (!std::isfinite(largest) || largest == 0) return 1;
+  const int exponent =
+      15 - std::ilogb(largest) - 1 - std::ilogb(static_cast<float>(exchange.size())) - 1;
+  return std::ldexp(1.0f, std::clamp(exponent, -126, 126));
+}
+
+// One unit is one cell; partial sums are rounded to a half at every hop.
+class HalfRing final : public RingPayload {
+ public:
+  HalfRing(std::span<float> cells, std::span<std::uint16_t> halfs, float scale)
+      : cells_(cells), halfs_(halfs), scale_(scale) {}
+
+  [[nodiscard]] std::size_t units() const override { return cells_.size(); }
+  [[nodiscard]] std::size_t unit_bytes() const override { return sizeof(std::uint16_t); }
+  [[nodiscard]] std::span<std::byte> wire(UnitRange range, int /*summed*/) override {
+    return std::as_writable_bytes(halfs(range));
+  }
+  void encode(UnitRange range) override { kernels::to_half(cells(range), scale_, halfs(range)); }
+  void add(UnitRange range, int /*summed*/, std::span<const std::byte> incoming) override {
+    ensure(reinterpret_cast<std::uintptr_t>(incoming.data()) % alignof(std::uint16_t) == 0,
+           "segments of halfs come in at even addresses");
+    const std::span in(reinterpret_cast<const std::uint16_t*>(incoming.data()), range.size());
+    kernels::add_half(cells(range), scale_, in, halfs(range));
+  }
+  void decode(UnitRange range) override {
+    kernels::from_half(halfs(range), 1 / scale_, cells(range));
+  }
+
+ private:
+  [[nodiscard]] std::span<float> cells(UnitRange range) const {
+    return cells_.subspan(range.begin, range.size());
+  }
+  [[nodiscard]] std::span<std::uint16_t> halfs(UnitRange range) const {
+    return halfs_.subspan(range.begin, range.size());
+  }
+
+  std::span<float> cells_;
+  std::span<std::uint16_t> halfs_;
+  float scale_;
+};
+
+std::span<const std::byte> exactly(std::span<const std::byte> payload, std::size_t bytes,
+                                   std::size_t rank) {
+  if (payload.size() != bytes) {
+    throw Error(ErrorCode::bad_frame, fmt::format("sketch payload of rank {} has {} bytes, not {}",
+                                                  rank, payload.size(), bytes));
+  }
+  return payload;
+}
+
+// Ascending numbers below `limit`, at most `most` of them: what the root may say.
+std::vector<std::uint32_t> read_ascending(std::span<const std::byte> bytes, std::size_t most,
+                                          std::size_t limit) {
+  if (bytes.size() % sizeof(std::uint32_t) != 0 || bytes.size() / sizeof(std::uint32_t) > most) {
+    throw Error(ErrorCode::bad_frame,
+                fmt::format("rank {} chose elements in {} bytes; at most {} can be chosen", kRoot,
+                            bytes.size(), most));
+  }
+  std::vector<std::uint32_t> numbers(bytes.size() / sizeof(std::uint32_t));
+  if (!numbers.empty()) std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] >= limit || (i > 0 && numbers[i] <= numbers[i - 1])) {
+      throw Error(ErrorCode::bad_frame, fmt::format("rank {} chose {} as number {} of {}, out of "
+                                                    "{}: out of order or out of range",
+                                                    kRoot, numbers[i], i, numbers.size(), limit));
+    }
+  }
+  return numbers;
+}
+
+template <typename T>
+void append(std::vector<std::byte>& bytes, std::span<const T> values) {
+  const auto raw = std::as_bytes(values);
+  bytes.insert(bytes.end(), raw.begin(), raw.end());
+}
+
+}  // namespace
+
+std::span<const std::uint32_t> SketchRounds::find_candidates(Exchange& exchange,
+                                                             const Search& search) {
+  if (options_.collective == SketchCollective::root) {
+    candidates_through_root(exchange, search);
+    return candidates_;
+  }
+  sum_cells_by_ring(exchange, search.sketch.cells());
+  exchange.timed(Stage::decode, [&] {
+    require_finite_sum(exchange, search.sketch.cells(), "cell");
+    select_candidates(search);
+  });
+  return candidates_;
+}
+
+void SketchRounds::sum_cells_by_ring(Exchange& exchange, std::span<float> cells) {
+  if (options_.cells == SketchCells::f32) {
+    exchange.payload_bytes += cells.size_bytes();
+    ring_sum(exchange, cells, 1);
+    return;
+  }
+  const float scale = agree_on_scale(exchange, cells);
+  halfs_.resize(cells.size());
+  exchange.payload_bytes += cells.size() * sizeof(std::uint16_t);
+  HalfRing payload(cells, halfs_, scale);
+  ring_all_reduce(exchange, payload);
+}
+
+void SketchRounds::select_candidates(const Search& search) {
+  search.sketch.estimate(0, search.scratch);
+  for (const Tensor& tensor : search.layout.tensors) {
+    if (tensor.raw) std::fill_n(&search.scratch[tensor.offset], tensor.elements(), 0.0f);
+  }
+  for (const std::uint32_t element : search.nominees) search.scratch[element] = 0;
+  const auto selected = candidate_selector_.select(search.scratch, options_.most_candidates);
+  candidates_.assign(selected.indices.begin(), selected.indices.end());
+}
+
+std::vector<std::byte> SketchRounds::pack_cells(std::span<const float> cells, float scale) const {
+  if (options_.cells == SketchCells::f32) {
+    const auto bytes = std::as_bytes(cells);
+    return {bytes.begin(), bytes.end()};
+  }
+  std::vector<std::uint16_t> halfs(cells.size());
+  kernels::to_half(cells, scale, halfs);
+  const auto bytes = std::as_bytes(std::span(halfs));
+  return {bytes.begin(), bytes.end()};
+}
+
+// Rank 0 adds the sketches in rank order and answers with the candidates.
+void SketchRounds::candidates_through_root(Exchange& exchange, const Search& search) {
+  const bool halfs = options_.cells == SketchCells::f16;
+  const std::span<float> cells = search.sketch.cells();
+  const float scale = halfs ? agree_on_scale(exchange, cells) : 1;
+  std::vector<std::byte> own;
+  exchange.timed(Stage::encode, [&] { own = pack_cells(cells, scale); });
+  const std::size_t limit = std::max(own.size(), options_.most_candidates * sizeof(std::uint32_t));
+  const auto answer = through_root(exchange, kRoot, own, limit, [&](const auto& payloads) {
+    std::vector<float> part(cells.size());
+    std::fill(cells.begin(), cells.end(), 0.0f);
+    for (std::size_t rank = 0; rank < payloads.size(); ++rank) {
+      const auto bytes = exactly(payloads[rank], own.size(), rank);
+      if (halfs) {
+        std::vector<std::uint16_t> words(cells.size());
+        std::memcpy(words.data(), bytes.data(), bytes.size());
+        kernels::from_half(words, 1 / scale, part);
+      } else {
+        std::memcpy(part.data(), bytes.data(), bytes.size());
+      }
+      kernels::add(cells, part);
+    }
+    require_finite_sum(exchange, cells, "cell");
+    select_candidates(search);
+    std::vector<std::byte> chosen;
+    append(chosen, std::span<const std::uint32_t>(candidates_));
+    return chosen;
+  });
+  candidates_ = read_ascending(answer, options_.most_candidates, search.scratch.size());
+}
+
+ExactSums SketchRounds::find_largest(Exchange& exchange, std::span<const std::uint32_t> candidates,
+                                     std::span<const float> own) {
+  exchange.timed(Stage::encode, [&] {
+    exact_.resize(candidates.size());
+    for (std::size_t i = 0; i < candidates.size(); ++i) exact_[i] = own[candidates[i]];
+  });
+  quantum_.reset();
+  if (options_.values == SketchValues::i16) {
+    quantum_ = SharedQuantum::agree(exchange, exact_);
+    exchange.timed(Stage::encode, [&] {
+      multiples_.resize(exact_.size());
+      quantum_->round(exact_, multiples_);
+    });
+  }
+  if (options_.collective == SketchCollective::root) {
+    largest_through_root(exchange, candidates);
+  } else {
+    if (quantum_) {
+      room_.resize(multiples_.size());
+      ring_sum_multiples(exchange, *quantum_, {multiples_, room_, exact_});
+    } else {
+      exchange.payload_bytes += exact_.size() * sizeof(float);
+      ring_sum(exchange, exact_, 1);
+    }
+    exchange.timed(Stage::decode, [&] { select_largest(exchange, candidates); });
+  }
+  exchange.timed(Stage::decode, [&] { collect_given(candidates, own); });
+  return {indices_, sums_, given_};
+}
+
+void SketchRounds::collect_given(std::span<const std::uint32_t> candidates,
+                                 std::span<const float> own) {
+  given_.resize(indices_.size());
+  std::size_t at = 0;  // both ascend, and all that were chosen are candidates
+  for (std::size_t i = 0; i < indices_.size(); ++i) {
+    if (!quantum_) {
+      given_[i] = own[indices_[i]];
+      continue;
+    }
+    while (candidates[at] != indices_[i]) ++at;
+    given_[i] = static_cast<float>(multiples_[at]) * quantum_->quantum();
+  }
+}
+
+void SketchRounds::select_largest(Exchange& exchange, std::span<const std::uint32_t> candidates) {
+  require_finite_sum(exchange, exact_, "candidate");
+  const auto selected = largest_selector_.select(exact_, options_.k);
+  indices_.resize(selected.indices.size());
+  for (std::size_t i = 0; i < indices_.size(); ++i) {
+    indices_[i] = candidates[selected.indices[i]];
+  }
+  sums_.assign(selected.values.begin(), selected.values.end());
+}
+
+// One rank's values at the candidates, added to those of the ranks before it. Multiples add exactly
+// as floats, too: the sum has at most 15 bits.
+void SketchRounds::add_part(std::span<const std::byte> payload, int rank) {
+  std::vector<float> part(exact_.size());
+  if (quantum_) {
+    room_.resize(exact_.size());
+    if (!room_.empty()) std::memcpy(room_.data(), payload.data(), payload.size());
+    quantum_->check(room_, 1, rank);
+    quantum_->restore(room_, part);
+  } else if (!part.empty()) {
+    std::memcpy(part.data(), payload.data(), payload.size());
+  }
+  kernels::add(exact_, part);
+}
+
+// Rank 0 adds the exact values in rank order and answers with elements, then their sums.
+void SketchRounds::largest_through_root(Exchange& exchange,
+                                        std::span<const std::uint32_t> candidates) {
+  const std::vector<float> own = exact_;
+  const auto own_bytes =
+      quantum_ ? std::as_bytes(std::span(multiples_)) : std::as_bytes(std::span(own));
+  constexpr std::size_t kPair = sizeof(std::uint32_t) + sizeof(float);
+  const std::size_t limit = std::max(own_bytes.size(), options_.k * kPair);
+  const auto answer = through_root(exchange, kRoot, own_bytes, limit, [&](const auto& payloads) {
+    std::fill(exact_.begin(), exact_.end(), 0.0f);
+    for (std::size_t rank = 0; rank < payloads.size(); ++rank) {
+      add_part(exactly(payloads[rank], own_bytes.size(), rank), static_cast<int>(rank));
+    }
+    select_largest(exchange, candidates);
+    std::vector<std::byte> chosen;
+    append(chosen, std::span<const std::uint32_t>(indices_));
+    append(chosen, std::span<const float>(sums_));
+    return chosen;
+  });
+  const std::size_t half = answer.size() / kPair * sizeof(std::uint32_t);
+  ByteReader reader(answer, "answer of rank 0");
+  const auto index_bytes = reader.take(half);
+  const auto sum_bytes = reader.take(half);
+  reader.finish();
+  indices_ = read_ascending(index_bytes, options_.k,
+                            candidates.empty() ? 0 : std::size_t{candidates.back()} + 1);
+  if (!std::includes(candidates.begin(), candidates.end(), indices_.begin(), indices_.end())) {
+    throw Error(ErrorCode::bad_frame,
+                fmt::format("rank {} chose an element that is no candidate", kRoot));
+  }
+  sums_.resize(indices_.size());
+  if (!sums_.empty()) std::memcpy(sums_.data(), sum_bytes.data(), sum_bytes.size());
+  require_finite_sum(exchange, sums_, "sum");
+}
+
+}  // namespace thinreduce

@@ -1,0 +1,85 @@
+// The two rounds of Sketched-SGD: candidates from the sum of all sketches, then the exact sums at
+// the candidates and the best of those. By rings, where every rank does the same work on the same
+// sums, or through rank 0, as in the paper, which answers with what it found.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "thinreduce/collective/exchange.h"
+#include "thinreduce/method/bucket.h"
+#include "thinreduce/methods/sketch/count_sketch.h"
+#include "thinreduce/methods/sketch/quantum.h"
+#include "thinreduce/methods/top_selector.h"
+
+namespace thinreduce {
+
+enum class SketchCells { f32, f16 };
+enum class SketchValues { f32, i16 };
+enum class SketchCollective { ring, root };
+
+struct SketchRoundsOptions {
+  std::size_t most_candidates = 0;
+  std::size_t k = 0;
+  SketchCells cells = SketchCells::f16;
+  SketchValues values = SketchValues::i16;
+  SketchCollective collective = SketchCollective::ring;
+};
+
+// Elements of the bucket and the sum over all ranks there, by ascending index: the same on all
+// ranks. And what this rank gave to it: its values as they are, or as multiples of the quantum.
+struct ExactSums {
+  std::span<const std::uint32_t> indices;
+  std::span<const float> sums;
+  std::span<const float> given;
+};
+
+class SketchRounds {
+ public:
+  explicit SketchRounds(const SketchRoundsOptions& options) : options_(options) {}
+
+  struct Search {
+    CountSketch& sketch;  // this rank's; becomes the sum
+    const BucketLayout& layout;
+    std::span<float> scratch;                 // has room for an estimate of every element
+    std::span<const std::uint32_t> nominees;  // are candidates anyway and not in the sketches
+  };
+  // The elements whose estimates from the sum of all sketches are largest; none of a raw tensor and
+  // no nominee. Throws Error{bad_frame} when a sum is not finite. The result is valid until the
+  // next call.
+  [[nodiscard]] std::span<const std::uint32_t> find_candidates(Exchange& exchange,
+                                                               const Search& search);
+
+  // The k candidates of largest sum, `own` being this rank's values of all elements.
+  [[nodiscard]] ExactSums find_largest(Exchange& exchange,
+                                       std::span<const std::uint32_t> candidates,
+                                       std::span<const float> own);
+
+ private:
+  void sum_cells_by_ring(Exchange& exchange, std::span<float> cells);
+  [[nodiscard]] std::vector<std::byte> pack_cells(std::span<const float> cells, float scale) const;
+  void select_candidates(const Search& search);
+  void candidates_through_root(Exchange& exchange, const Search& search);
+  void select_largest(Exchange& exchange, std::span<const std::uint32_t> candidates);
+  void largest_through_root(Exchange& exchange, std::span<const std::uint32_t> candidates);
+  void add_part(std::span<const std::byte> payload, int rank);
+  void collect_given(std::span<const std::uint32_t> candidates, std::span<const float> own);
+
+  SketchRoundsOptions options_;
+  kernels::TopSelector candidate_selector_;
+  kernels::TopSelector largest_selector_;
+  std::vector<std::uint16_t> halfs_;
+  std::vector<std::uint32_t> candidates_;
+  std::vector<float> exact_;
+  std::optional<SharedQuantum> quantum_;  // of this step
+  std::vector<std::int16_t> multiples_;   // of it, this rank's, at the candidates
+  std::vector<std::int16_t> room_;
+  std::vector<float> given_;
+  std::vector<std::uint32_t> indices_;
+  std::vector<float> sums_;
+};
+
+}  // namespace thinreduce

@@ -1,0 +1,245 @@
+#include "thinreduce/methods/sketch/sketch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include "thinreduce/collective/broadcast.h"
+#include "thinreduce/error.h"
+#include "thinreduce/kernels/floats.h"
+#include "thinreduce/method/archive.h"
+#include "thinreduce/methods/sketch/count_sketch.h"
+#include "thinreduce/methods/sketch/momentum.h"
+#include "thinreduce/methods/sketch/nomination.h"
+#include "thinreduce/methods/sketch/rounds.h"
+#include "thinreduce/wire/mix.h"
+
+namespace thinreduce {
+namespace {
+
+struct SketchSetup {
+  SketchRoundsOptions rounds;
+  std::size_t rows = 5;
+  std::size_t columns = 0;
+  std::size_t nominees = 0;
+  float momentum = 0;
+  std::uint64_t seed = 0;
+};
+
+class Sketch final : public Method {
+ public:
+  Sketch(const BucketLayout& layout, const SketchSetup& setup)
+      : elements_(layout.elements),
+        setup_(setup),
+        sketch_({.rows = setup.rows, .columns = setup.columns, .seed = setup.seed}),
+        rounds_(setup.rounds),
+        residual_(elements_),
+        velocity_(setup.momentum > 0 ? elements_ : 0) {
+    // With room for all of them, all are candidates and there is nothing to estimate.
+    std::size_t compressed = 0;
+    for_compressed(layout, [&](std::size_t /*first*/, std::size_t count) { compressed += count; });
+    masks_ = setup.momentum > 0 && setup.rounds.k < compressed;
+    if (setup.rounds.most_candidates + setup.nominees >= compressed) {
+      for_compressed(layout, [&](std::size_t first, std::size_t count) {
+        for (std::size_t i = 0; i < count; ++i) {
+          everything_.push_back(static_cast<std::uint32_t>(first + i));
+        }
+      });
+    }
+  }
+
+  void reduce(const Bucket& bucket, Exchange& exchange) override {
+    ensure(bucket.values.size() == elements_ && residual_.size() == elements_,
+           "sketch: the bucket keeps its size");
+    if (elements_ == 0) return;
+    exchange.timed(Stage::encode, [&] { take_in(bucket.values); });
+    // From here on the gradient is in the residual, whatever happens; the bucket is free.
+    const auto candidates = everything_.empty() ? find_candidates(bucket, exchange)
+                                                : std::span<const std::uint32_t>(everything_);
+    const ExactSums largest = rounds_.find_largest(exchange, candidates, residual_);
+    exchange.timed(Stage::decode, [&] { apply(largest, bucket.values, exchange.size()); });
+    exchange.statistics["sent"] =
+        static_cast<double>(largest.indices.size()) / static_cast<double>(elements_);
+  }
+
+  void state(Archive& archive) override {
+    archive.residual("residual", residual_);
+    if (setup_.momentum > 0) archive.residual("momentum", velocity_);
+  }
+
+ private:
+  // Momentum and error accumulation.
+  void take_in(std::span<const float> gradient) {
+    if (setup_.momentum > 0) {
+      kernels::take_in({velocity_, residual_}, gradient, setup_.momentum);
+    } else {
+      kernels::add(residual_, gradient);
+    }
+  }
+
+  // What one rank proposes, and what the sum of the sketches shows of all the rest.
+  std::span<const std::uint32_t> find_candidates(const Bucket& bucket, Exchange& exchange) {
+    nominees_.clear();
+    if (setup_.nominees > 0) nominate(exchange);
+    exchange.timed(Stage::encode, [&] { sketch_the_rest(exchange.id().step); });
+    const auto found =
+        rounds_.find_candidates(exchange, {sketch_, bucket.layout, bucket.values, nominees_});
+    if (nominees_.empty()) return found;
+    exchange.timed(Stage::decode, [&] {
+      candidates_.clear();
+      std::ranges::set_union(found, nominees_, std::back_inserter(candidates_));
+    });
+    return candidates_;
+  }
+
+  // In every step another rank names the elements where its own residual is largest.
+  void nominate(Exchange& exchange) {
+    const auto turn = static_cast<int>(exchange.id().step % static_cast<unsigned>(exchange.size()));
+    message_.resize(nomination_bytes(elements_, setup_.nominees));
+    exchange.payload_bytes += message_.size();
+    if (turn == exchange.rank()) {
+      exchange.timed(Stage::encode, [&] {
+        write_nomination(selector_.select(residual_, setup_.nominees).indices, message_);
+      });
+    }
+    broadcast(exchange, turn, message_);
+    exchange.timed(Stage::decode, [&] { read_nomination(message_, turn, elements_, nominees_); });
+  }
+
+  // Nominees would only be noise to the others. Every step hashes anew, so that two elements that
+  // met in one step do not meet in all.
+  void sketch_the_rest(std::uint64_t step) {
+    sketch_.reset(mix(setup_.seed + mix(step)));
+    set_aside_.resize(nominees_.size());
+    for (std::size_t i = 0; i < nominees_.size(); ++i) {
+      set_aside_[i] = std::exchange(residual_[nominees_[i]], 0.0f);
+    }
+    sketch_.accumulate(residual_);
+    for (std::size_t i = 0; i < nominees_.size(); ++i) residual_[nominees_[i]] = set_aside_[i];
+  }
+
+  // The mean of what was chosen; there, the residual keeps only what rounding left, and momentum
+  // starts again from zero. Where nothing is ever left behind, momentum stays: it is not stale.
+  void apply(const ExactSums& largest, std::span<float> values, int world) {
+    const float share = 1.0f / static_cast<float>(world);
+    std::fill(values.begin(), values.end(), 0.0f);
+    for (std::size_t i = 0; i < largest.indices.size(); ++i) {
+      const std::size_t element = largest.indices[i];
+      values[element] = largest.sums[i] * share;
+      residual_[element] -= largest.given[i];
+      if (masks_) velocity_[element] = 0;
+    }
+  }
+
+  std::size_t elements_;
+  SketchSetup setup_;
+  CountSketch sketch_;
+  SketchRounds rounds_;
+  std::vector<float> residual_;
+  std::vector<float> velocity_;
+  bool masks_ = false;
+  kernels::TopSelector selector_;
+  std::vector<std::byte> message_;
+  std::vector<std::uint32_t> nominees_;
+  std::vector<float> set_aside_;
+  std::vector<std::uint32_t> candidates_;
+  std::vector<std::uint32_t> everything_;  // or nothing, when candidates have to be found
+};
+
+SketchSetup set_up(const Options& options, const MethodSetup& setup) {
+  std::size_t compressed = 0;
+  for_compressed(setup.layout, [&](std::size_t, std::size_t count) { compressed += count; });
+  SketchSetup made;
+  std::size_t k = 0;
+  if (options.text("k") == "auto") {
+    const double share = options.number("density") * static_cast<double>(compressed);
+    k = std::max(static_cast<std::size_t>(options.integer("min_values")),
+                 static_cast<std::size_t>(std::round(share)));
+  } else {
+    k = static_cast<std::size_t>(options.integer("k"));
+  }
+  k = std::min(std::max<std::size_t>(k, 1), compressed);
+  made.rounds.k = k;
+  const auto multiple_of_k = [&](const char* option) {
+    const double exact = options.number(option) * static_cast<double>(k);
+    return std::min(compressed, static_cast<std::size_t>(std::ceil(exact)));
+  };
+  made.rounds.most_candidates = multiple_of_k("candidates");
+  made.nominees = multiple_of_k("nominees");
+  const bool multiples =
+      options.text("values") == "i16" && setup.world <= SharedQuantum::kMostRanks;
+  made.rounds.values = multiples ? SketchValues::i16 : SketchValues::f32;
+  const std::size_t width = multiples ? sizeof(std::int16_t) : sizeof(float);
+  // A value and as many bytes of sketch for what the sketch proposes, a value and a byte for a
+  // nominee: when that is no less than all the values there are, send them all.
+  if (options.text("k") == "auto" &&
+      2 * width * made.rounds.most_candidates + (width + 1) * made.nominees >= width * compressed) {
+    made.rounds.k = made.rounds.most_candidates = compressed;
+  }
+  const bool halfs = options.text("cells") == "f16";
+  made.rounds.cells = halfs ? SketchCells::f16 : SketchCells::f32;
+  made.rounds.collective =
+      options.text("collective") == "root" ? SketchCollective::root : SketchCollective::ring;
+  made.rows = static_cast<std::size_t>(options.integer("rows"));
+  if (options.text("columns") == "auto") {
+    // As many bytes in the sketch as in the exact values.
+    const std::size_t cells = made.rounds.most_candidates * width / (halfs ? 2 : 4);
+    made.columns = std::max<std::size_t>(1, cells / made.rows);
+  } else {
+    made.columns = static_cast<std::size_t>(options.integer("columns"));
+  }
+  made.momentum = static_cast<float>(options.number("momentum"));
+  made.seed = mix(setup.seed + mix(setup.layout.id));
+  return made;
+}
+
+}  // namespace
+
+MethodInfo sketch_info() {
+  MethodInfo info;
+  info.name = "sketch";
+  info.wire_id = 10;
+  info.algebra = Algebra::sum;
+  info.summary =
+      "summed Count Sketches find the largest values of the sum, a second round sends them";
+  info.paper = "Ivkin et al. 2019, Communication-efficient Distributed SGD with Sketching";
+  info.has_momentum = true;
+  info.options = {
+      OptionInfo::integer("k", 0, 1, 4294967295, "values applied a step; auto: by density")
+          .or_else("auto"),
+      OptionInfo::number("density", 0.06, 1e-6, 1, "share of the values applied a step, at most"),
+      OptionInfo::integer("min_values", 4096, 1, 4294967295,
+                          "Minimum number of values applied per step and bucket, whatever density "
+                          "says; ignored when k is given.")
+          .formerly("least"),
+      OptionInfo::choice("rows", "5", {"1", "3", "5"}, "rows of the sketch"),
+      OptionInfo::integer("columns", 0, 16, 268435456,
+                          "columns of the sketch; auto: as many bytes as candidates")
+          .or_else("auto"),
+      OptionInfo::number("candidates", 0.1, 0.01, 1000,
+                         "elements that the sketch proposes, as multiple of k"),
+      OptionInfo::number("nominees", 0.9, 0, 1000,
+                         "elements that one rank proposes, another in each step, as multiple of k"),
+      OptionInfo::number("momentum", 0, 0, 0.9999,
+                         "inside the method, as in the paper; 0: leave it to the optimizer"),
+      OptionInfo::choice("cells", "f16", {"f32", "f16"}, "the sketch on the wire"),
+      OptionInfo::choice("values", "i16", {"f32", "i16"},
+                         "the second round on the wire; i16: as multiples of a shared quantum"),
+      OptionInfo::choice("collective", "ring", {"ring", "root"},
+                         "How the sketches are summed: in a ring, or at rank 0.")
+          .formerly("travel"),
+  };
+  info.make = [](const Options& options, const MethodSetup& setup) {
+    if (setup.layout.elements > std::numeric_limits<std::uint32_t>::max()) {
+      throw Error(ErrorCode::bad_input, "sketch takes buckets of fewer than 2^32 elements");
+    }
+    return std::make_unique<Sketch>(setup.layout, set_up(options, setup));
+  };
+  return info;
+}
+
+}  // namespace thinreduce

@@ -1,0 +1,300 @@
+#include "thinreduce/methods/sketch/sketch_rows.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "thinreduce/error.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "thinreduce/methods/sketch/sketch_rows.cc"
+#include "hwy/cache_control.h"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "thinreduce/kernels/dispatch.h"
+
+#ifndef THINREDUCE_KERNELS_SKETCH_ROWS_ONCE
+#define THINREDUCE_KERNELS_SKETCH_ROWS_ONCE
+namespace thinreduce::kernels {
+namespace {
+
+// The words of one block after another. The third difference of a cubic polynomial is constant, so
+// each word costs three additions instead of three multiplications.
+class WordStream {
+ public:
+  WordStream() = default;
+  WordStream(const SketchRow& row, std::uint64_t block) : word_(sketch_word(row, block)) {
+    const std::uint64_t second = sketch_word(row, block + 1);
+    const std::uint64_t third = sketch_word(row, block + 2);
+    const std::uint64_t fourth = sketch_word(row, block + 3);
+    first_ = subtract(second, word_);
+    second_ = subtract(subtract(third, second), first_);
+    third_ = subtract(subtract(subtract(fourth, third), subtract(third, second)), second_);
+  }
+  std::uint64_t next() {
+    const std::uint64_t word = word_;
+    word_ = add(word_, first_);
+    first_ = add(first_, second_);
+    second_ = add(second_, third_);
+    return word;
+  }
+
+ private:
+  static std::uint64_t reduced(std::uint64_t sum) {  // of a sum below twice the prime
+    return std::min(sum, sum - kSketchPrime);
+  }
+  static std::uint64_t add(std::uint64_t a, std::uint64_t b) { return reduced(a + b); }
+  static std::uint64_t subtract(std::uint64_t a, std::uint64_t b) {
+    return reduced(a + kSketchPrime - b);
+  }
+
+  std::uint64_t word_ = 0;
+  std::uint64_t first_ = 0;  // differences
+  std::uint64_t second_ = 0;
+  std::uint64_t third_ = 0;
+};
+
+class WordStreams {
+ public:
+  WordStreams(std::span<const SketchRow> rows, std::uint64_t first_block) {
+    for (std::size_t row = 0; row < rows.size(); ++row) streams_[row] = {rows[row], first_block};
+  }
+  // The next words of a row; asks for the cells they lead to.
+  void next(std::size_t row, std::span<std::uint64_t> words, const float* cells,
+            std::size_t columns) {
+    WordStream stream = streams_[row];
+    for (auto& word : words) {
+      word = stream.next();
+      hwy::Prefetch(cells + word_group(word, columns));
+    }
+    streams_[row] = stream;
+  }
+
+ private:
+  std::array<WordStream, kMaxSketchRows> streams_;
+};
+
+}  // namespace
+}  // namespace thinreduce::kernels
+#endif  // THINREDUCE_KERNELS_SKETCH_ROWS_ONCE
+
+HWY_BEFORE_NAMESPACE();
+namespace thinreduce::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_TARGET == HWY_SCALAR
+
+void sketch_accumulate(std::span<const float> values, std::uint64_t first_block,
+                       const SketchRows& sketch, std::span<float> cells) {
+  reference::sketch_accumulate(values, first_block, sketch, cells);
+}
+void sketch_estimate(std::span<const float> cells, const SketchRows& sketch,
+                     std::uint64_t first_block, std::span<float> estimates) {
+  reference::sketch_estimate(cells, sketch, first_block, estimates);
+}
+
+#else
+
+// A block is one vector of 16 lanes or several shorter ones.
+using Floats = hn::CappedTag<float, kSketchBlock>;
+using Integers = hn::RebindToUnsigned<Floats>;
+
+// The words of one tile are computed before its cells are touched, and the cells asked for: a
+// sketch is larger than the L2 cache. A tile, its words and its cells stay in the L1 cache.
+constexpr std::size_t kTileBlocks = 64;
+
+// One vector's part of a block as its word wants it: vector `part` of the group exchanges lanes
+// with vector `other` of the block.
+struct Exchange {
+  explicit Exchange(std::uint64_t word)
+      : vector(word_exchange(word) / hn::Lanes(Floats())),
+        lanes(hn::IndicesFromVec(
+            Floats(),
+            hn::Xor(hn::Iota(Integers(), 0),
+                    hn::Set(Integers(), word_exchange(word) & static_cast<std::uint32_t>(
+                                                                  hn::Lanes(Floats()) - 1))))) {}
+  std::size_t vector;
+  decltype(hn::IndicesFromVec(Floats(), hn::Zero(Integers()))) lanes;
+};
+
+// The sign bits of the elements of vector `part`.
+HWY_INLINE hn::Vec<Floats> signs_of(std::uint64_t word, std::size_t part) {
+  const Integers integers;
+  const std::size_t first = part * hn::Lanes(integers);
+  const auto own = hn::Set(integers, word_signs(word) >> first);
+  const auto bit = hn::Shl(hn::Set(integers, 1), hn::Iota(integers, 0));
+  return hn::BitCast(Floats(), hn::And(hn::VecFromMask(integers, hn::TestBit(own, bit)),
+                                       hn::Set(integers, 0x80000000)));
+}
+
+void sketch_accumulate(std::span<const float> values, std::uint64_t first_block,
+                       const SketchRows& sketch, std::span<float> cells) {
+  const Floats d;
+  const std::size_t lanes = hn::Lanes(d);
+  const std::size_t whole = values.size() / kSketchBlock;
+  std::uint64_t words[kTileBlocks];
+  WordStreams streams(sketch.rows, first_block);
+  for (std::size_t tile = 0; tile < whole; tile += kTileBlocks) {
+    const std::size_t blocks = std::min(kTileBlocks, whole - tile);
+    for (std::size_t row = 0; row < sketch.rows.size(); ++row) {
+      float* HWY_RESTRICT const row_cells = cells.data() + row * sketch.columns;
+      streams.next(row, std::span(words).first(blocks), row_cells, sketch.columns);
+      for (std::size_t b = 0; b < blocks; ++b) {
+        const float* HWY_RESTRICT const block = values.data() + (tile + b) * kSketchBlock;
+        float* HWY_RESTRICT const group = row_cells + word_group(words[b], sketch.columns);
+        const Exchange exchange(words[b]);
+        for (std::size_t part = 0; part < kSketchBlock / lanes; ++part) {
+          const std::size_t other = part ^ exchange.vector;
+          const auto signed_values =
+              hn::Xor(hn::LoadU(d, block + other * lanes), signs_of(words[b], other));
+          const auto placed = hn::TableLookupLanes(signed_values, exchange.lanes);
+          hn::StoreU(hn::Add(hn::LoadU(d, group + part * lanes), placed), d, group + part * lanes);
+        }
+      }
+    }
+  }
+  reference::sketch_accumulate(values.subspan(whole * kSketchBlock), first_block + whole, sketch,
+                               cells);
+}
+
+HWY_INLINE hn::Vec<Floats> median(hn::Vec<Floats> a, hn::Vec<Floats> b, hn::Vec<Floats> c) {
+  return hn::Max(hn::Min(a, b), hn::Min(hn::Max(a, b), c));
+}
+
+template <std::size_t rows>
+HWY_INLINE void estimate_rows(std::span<const float> cells, const SketchRows& sketch,
+                              std::uint64_t first_block, std::span<float> estimates) {
+  const Floats d;
+  const std::size_t lanes = hn::Lanes(d);
+  const std::size_t whole = estimates.size() / kSketchBlock;
+  std::uint64_t words[rows][kTileBlocks];
+  WordStreams streams(sketch.rows, first_block);
+  for (std::size_t tile = 0; tile < whole; tile += kTileBlocks) {
+    const std::size_t blocks = std::min(kTileBlocks, whole - tile);
+    for (std::size_t row = 0; row < rows; ++row) {
+      streams.next(row, std::span(words[row]).first(blocks), cells.data() + row * sketch.columns,
+                   sketch.columns);
+    }
+    for (std::size_t b = 0; b < blocks; ++b) {
+      // What row `row` says about vector `part` of the block.
+      const auto says = [&](std::size_t row, std::size_t part) HWY_ATTR {
+        const std::uint64_t word = words[row][b];
+        const Exchange exchange(word);
+        const float* const group =
+            cells.data() + row * sketch.columns + word_group(word, sketch.columns);
+        const auto found = hn::LoadU(d, group + (part ^ exchange.vector) * lanes);
+        return hn::Xor(hn::TableLookupLanes(found, exchange.lanes), signs_of(word, part));
+      };
+      float* const out = estimates.data() + (tile + b) * kSketchBlock;
+      for (std::size_t part = 0; part < kSketchBlock / lanes; ++part) {
+        auto middle = says(0, part);
+        if constexpr (rows == 3) {
+          middle = median(middle, says(1, part), says(2, part));
+        } else if constexpr (rows == 5) {
+          // Of four, neither the smaller of the smaller two nor the larger of the larger two can
+          // be the median of five.
+          const auto second = says(1, part);
+          const auto third = says(2, part);
+          const auto fourth = says(3, part);
+          const auto low = hn::Max(hn::Min(middle, second), hn::Min(third, fourth));
+          const auto high = hn::Min(hn::Max(middle, second), hn::Max(third, fourth));
+          middle = median(low, high, says(4, part));
+        }
+        // Min and Max of zeros of both signs depend on the instruction set; -0 + 0 is +0 on all.
+        hn::StoreU(hn::Add(middle, hn::Zero(d)), d, out + part * lanes);
+      }
+    }
+  }
+  reference::sketch_estimate(cells, sketch, first_block + whole,
+                             estimates.subspan(whole * kSketchBlock));
+}
+
+void sketch_estimate(std::span<const float> cells, const SketchRows& sketch,
+                     std::uint64_t first_block, std::span<float> estimates) {
+  switch (sketch.rows.size()) {
+    case 1:
+      return estimate_rows<1>(cells, sketch, first_block, estimates);
+    case 3:
+      return estimate_rows<3>(cells, sketch, first_block, estimates);
+    case 5:
+      return estimate_rows<5>(cells, sketch, first_block, estimates);
+    default:  // more rows than anybody needs for gradients
+      return reference::sketch_estimate(cells, sketch, first_block, estimates);
+  }
+}
+
+#endif  // HWY_TARGET == HWY_SCALAR
+
+}  // namespace thinreduce::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace thinreduce::kernels {
+namespace reference {
+
+void sketch_accumulate(std::span<const float> values, std::uint64_t first_block,
+                       const SketchRows& sketch, std::span<float> cells) {
+  for (std::size_t row = 0; row < sketch.rows.size(); ++row) {
+    std::uint64_t word = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const std::size_t lane = i % kSketchBlock;
+      if (lane == 0) word = sketch_word(sketch.rows[row], first_block + i / kSketchBlock);
+      const auto [column, negative] = word_place(word, sketch.columns, lane);
+      cells[row * sketch.columns + column] += negative ? -values[i] : values[i];
+    }
+  }
+}
+
+void sketch_estimate(std::span<const float> cells, const SketchRows& sketch,
+                     std::uint64_t first_block, std::span<float> estimates) {
+  const std::size_t rows = sketch.rows.size();
+  std::array<float, kMaxSketchRows> found;
+  std::array<std::uint64_t, kMaxSketchRows> words{};
+  for (std::size_t i = 0; i < estimates.size(); ++i) {
+    const std::size_t lane = i % kSketchBlock;
+    for (std::size_t row = 0; row < rows; ++row) {
+      if (lane == 0) words[row] = sketch_word(sketch.rows[row], first_block + i / kSketchBlock);
+      const auto [column, negative] = word_place(words[row], sketch.columns, lane);
+      const float cell = cells[row * sketch.columns + column];
+      found[row] = negative ? -cell : cell;
+    }
+    const auto middle = found.begin() + static_cast<std::ptrdiff_t>(rows / 2);
+    std::nth_element(found.begin(), middle, found.begin() + static_cast<std::ptrdiff_t>(rows));
+    estimates[i] = *middle + 0.0f;
+  }
+}
+
+}  // namespace reference
+
+namespace {
+
+void check(const SketchRows& sketch, std::size_t cells, std::uint64_t first_block,
+           std::size_t values) {
+  ensure(sketch.rows.size() % 2 == 1 && sketch.rows.size() <= kMaxSketchRows,
+         "a sketch has an odd number of rows");
+  ensure(sketch.columns > 0 && sketch.columns % kSketchBlock == 0 &&
+             sketch.columns <= std::numeric_limits<std::uint32_t>::max(),
+         "a sketch's columns are a multiple of the block");
+  ensure(cells == sketch.rows.size() * sketch.columns, "a sketch has rows * columns cells");
+  ensure(first_block + values / kSketchBlock <= std::uint64_t{1} << 32,
+         "a sketch has at most 2^32 blocks");
+}
+
+}  // namespace
+
+THINREDUCE_KERNEL(sketch_accumulate);
+THINREDUCE_KERNEL(sketch_estimate);
+
+void sketch_accumulate(std::span<const float> values, std::uint64_t first_block,
+                       const SketchRows& sketch, std::span<float> cells) {
+  check(sketch, cells.size(), first_block, values.size());
+  THINREDUCE_CALL(sketch_accumulate)(values, first_block, sketch, cells);
+}
+
+void sketch_estimate(std::span<const float> cells, const SketchRows& sketch,
+                     std::uint64_t first_block, std::span<float> estimates) {
+  check(sketch, cells.size(), first_block, estimates.size());
+  THINREDUCE_CALL(sketch_estimate)(cells, sketch, first_block, estimates);
+}
+
+}  // namespace thinreduce::kernels
+#endif  // HWY_ONCE

@@ -1,0 +1,170 @@
+#include "thinreduce/methods/variance/payload.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+
+#include "thinreduce/error.h"
+#include "thinreduce/methods/variance/reader.h"
+#include "thinreduce/wire/bit_stream.h"
+#include "thinreduce/wire/bytes.h"
+
+namespace thinreduce {
+namespace {
+
+using Values = VarianceFormat::Values;
+using Places = VarianceFormat::Places;
+
+void write_words(const VarianceSent& sent, std::span<const VarianceTensor> tensors,
+                 std::span<std::byte> out) {
+  std::size_t i = 0;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    const auto offset = static_cast<std::uint32_t>(tensors[t].offset);
+    for (const std::size_t end = i + sent.parts[t].count; i < end; ++i) {
+      const std::uint32_t code = sent.codes.empty() ? 0 : sent.codes[i];
+      store_value(out, i * sizeof(std::uint32_t),
+                  code << kWordIndexBits | (sent.indices[i] - offset));
+    }
+  }
+}
+
+void write_codes(const VarianceSent& sent, Values values, std::vector<std::byte>& out) {
+  BitWriter bits(out);
+  for (const std::uint8_t code : sent.codes) {
+    if (values == Values::nibble) {
+      bits.put(code, 4);
+    } else {
+      bits.put(code >> 3U, 1);
+    }
+  }
+  bits.finish();
+}
+
+void write_gaps(const VarianceSent& sent, std::span<const VarianceTensor> tensors,
+                std::vector<std::byte>& out) {
+  BitWriter bits(out);
+  std::size_t i = 0;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    const unsigned low = gap_low_bits(tensors[t].elements, sent.parts[t].count);
+    const std::uint64_t mask = (std::uint64_t{1} << low) - 1;
+    std::uint64_t next = tensors[t].offset;
+    for (const std::size_t end = i + sent.parts[t].count; i < end; ++i) {
+      const std::uint64_t gap = sent.indices[i] - next;
+      bits.put_unary(gap >> low);
+      bits.put(gap & mask, low);
+      next = std::uint64_t{sent.indices[i]} + 1;
+    }
+  }
+  bits.finish();
+}
+
+}  // namespace
+
+std::size_t compact_value_bytes(Values values, std::size_t count) {
+  switch (values) {
+    case Values::nibble:
+      return packed_bytes(count, 4);
+    case Values::sign:
+      return packed_bytes(count, 1);
+    case Values::whole:
+      break;
+  }
+  return count * sizeof(float);
+}
+
+unsigned gap_low_bits(std::size_t elements, std::size_t count) {
+  return count == 0 ? 0 : static_cast<unsigned>(std::bit_width(elements / count)) - 1;
+}
+
+void VarianceSent::clear() {
+  parts.clear();
+  indices.clear();
+  codes.clear();
+  values.clear();
+}
+
+VariancePayload::VariancePayload(VarianceFormat format, std::vector<VarianceTensor> tensors)
+    : format_(format), tensors_(std::move(tensors)) {
+  for (const VarianceTensor& tensor : tensors_) {
+    ensure(format_.places == Places::compact || tensor.elements <= kMostWordElements,
+           "indices of 28 bits");
+  }
+}
+
+// Compact: c gaps of n elements take at most c (1 + low) + n / 2^low bits, low being
+// floor(log2(n / c)), which is never more than 3 n.
+std::size_t VariancePayload::limit() const {
+  std::size_t bytes = tensors_.size() * kVariancePartBytes;
+  std::size_t elements = 0;
+  for (const VarianceTensor& tensor : tensors_) elements += tensor.elements;
+  if (format_.places == Places::compact) {
+    return bytes + compact_value_bytes(format_.values, elements) + packed_bytes(elements, 3) + 1;
+  }
+  bytes += elements * sizeof(std::uint32_t);
+  return format_.values == Values::whole ? bytes + elements * sizeof(float) : bytes;
+}
+
+void VariancePayload::write(const VarianceSent& sent, std::vector<std::byte>& payload) const {
+  ensure(sent.parts.size() == tensors_.size(), "a part for each tensor");
+  payload.clear();
+  const bool overflow = std::any_of(sent.parts.begin(), sent.parts.end(),
+                                    [](const auto& part) { return part.exponent > kMostExponent; });
+  if (sent.indices.empty() && !overflow) return;
+  payload.resize(tensors_.size() * kVariancePartBytes);
+  for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    const auto& part = sent.parts[t];
+    const bool gaps = format_.places == Places::compact;
+    const std::size_t at = t * kVariancePartBytes;
+    const std::span<std::byte> bytes(payload);
+    store_value(bytes, at, part.count);
+    store_value(bytes, at + 4, static_cast<std::uint8_t>(part.exponent));
+    store_value(
+        bytes, at + 5,
+        static_cast<std::uint8_t>(gaps ? gap_low_bits(tensors_[t].elements, part.count) : 0));
+  }
+  const std::size_t total = sent.indices.size();
+  const auto append_values = [&] {
+    const auto bytes = bytes_of(sent.values);
+    payload.insert(payload.end(), bytes.begin(), bytes.end());
+  };
+  if (format_.places == Places::words) {
+    const std::size_t at = payload.size();
+    payload.resize(at + total * sizeof(std::uint32_t));
+    write_words(sent, tensors_, std::span(payload).subspan(at));
+    if (format_.values == Values::whole) append_values();
+    return;
+  }
+  if (format_.values == Values::whole) {
+    append_values();
+  } else {
+    write_codes(sent, format_.values, payload);
+  }
+  write_gaps(sent, tensors_, payload);
+}
+
+void VariancePayload::add_up(std::span<const std::span<const std::byte>> payloads, float share,
+                             std::span<float> sum) const {
+  // So many elements stay in a near cache while every rank's values are added to them: memory is
+  // read and written once, whatever the number of ranks.
+  constexpr std::size_t kRun = 131072;
+  std::deque<VarianceReader> readers;
+  for (std::size_t rank = 0; rank < payloads.size(); ++rank) {
+    if (payloads[rank].empty()) continue;
+    readers.emplace_back(
+        VarianceReader::Source{format_, tensors_, payloads[rank], static_cast<int>(rank)});
+  }
+  for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    const auto tensor = sum.subspan(tensors_[t].offset, tensors_[t].elements);
+    for (VarianceReader& reader : readers) reader.begin_tensor(t, share);
+    for (std::size_t first = 0; first < tensor.size(); first += kRun) {
+      const std::size_t end = std::min(first + kRun, tensor.size());
+      std::fill(tensor.data() + first, tensor.data() + end, 0.0F);
+      for (VarianceReader& reader : readers) reader.add_below(end, tensor);
+    }
+    for (VarianceReader& reader : readers) reader.end_tensor();
+  }
+  for (const VarianceReader& reader : readers) reader.finish();
+}
+
+}  // namespace thinreduce

@@ -1,0 +1,322 @@
+#include "thinreduce/methods/variance/variance.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "thinreduce/collective/gather.h"
+#include "thinreduce/error.h"
+#include "thinreduce/method/archive.h"
+#include "thinreduce/methods/variance/delay.h"
+#include "thinreduce/methods/variance/payload.h"
+
+namespace thinreduce {
+namespace {
+
+using Values = VarianceFormat::Values;
+using Places = VarianceFormat::Places;
+
+struct VarianceOptions {
+  kernels::DelayRule rule;
+  VarianceFormat format;
+  bool keep = true;  // what rounding leaves of a sum that was sent
+  double full = 0;   // pairs of an output and an input that a tensor with alpha itself has
+
+  explicit VarianceOptions(const Options& options) {
+    rule.alpha = static_cast<float>(options.number("alpha"));
+    rule.zeta = static_cast<float>(options.number("zeta"));
+    rule.tau = static_cast<float>(options.number("tau"));
+    rule.share = 1.0F / static_cast<float>(options.integer("micro"));
+    keep = options.text("residual") == "keep";
+    full = static_cast<double>(options.integer("full"));
+    format.tau = rule.tau;
+    format.values = options.text("values") == "f32" ? Values::whole : Values::nibble;
+    if (rule.tau > 0) format.values = Values::sign;
+    format.places = options.text("index") == "28bit" ? Places::words : Places::compact;
+  }
+
+  // A narrow tensor sends what is less sure: the network misses its elements more while they wait,
+  // since a convolution's weight meets every position of its input.
+  [[nodiscard]] float alpha_of(const Tensor& tensor) const {
+    double pairs = 1;
+    for (const std::int64_t size :
+         std::span(tensor.shape).first(std::min<std::size_t>(tensor.shape.size(), 2))) {
+      pairs *= static_cast<double>(size);
+    }
+    return pairs < full ? static_cast<float>(rule.alpha * (pairs / full)) : rule.alpha;
+  }
+};
+
+// Tensors that are compressed, a bucket without tensors being one. Throws Error{bad_input} for one
+// that 28 bits can't index.
+std::vector<VarianceTensor> compressed_tensors(const BucketLayout& layout, Places places) {
+  std::vector<VarianceTensor> tensors;
+  const auto add = [&](const std::string& name, VarianceTensor tensor) {
+    if (places == Places::words && tensor.elements > kMostWordElements) {
+      throw Error(ErrorCode::bad_input,
+                  fmt::format("bucket {}: {} has {} elements; indices of 28 bits reach {}: use "
+                              "variance:index=compact",
+                              layout.id, name, tensor.elements, kMostWordElements));
+    }
+    tensors.push_back(tensor);
+  };
+  for (const Tensor& tensor : layout.tensors) {
+    if (tensor.raw) continue;
+    add(fmt::format("tensor '{}'", tensor.name), {tensor.offset, tensor.elements()});
+  }
+  if (layout.tensors.empty() && layout.elements > 0) add("the bucket", {0, layout.elements});
+  return tensors;
+}
+
+// How long the elements that are sent have waited: less than 1 step, less than 2, 4, 8, ...
+class Delays {
+ public:
+  void clear() { counts_.fill(0); }
+  void add(float steps) {
+    const auto waited = static_cast<std::uint32_t>(std::max(steps, 0.0F));
+    ++counts_[std::min<std::size_t>(std::bit_width(waited), counts_.size() - 1)];
+  }
+  // As shares of `elements`, each under the shortest delay of its class: together, what was sent.
+  void tell(double elements, std::map<std::string, double>& statistics) const {
+    for (std::size_t i = 0; i < counts_.size(); ++i) {
+      statistics[fmt::format("waited_{:03}", i == 0 ? 0U : 1U << (i - 1))] =
+          static_cast<double>(counts_[i]) / elements;
+    }
+  }
+
+ private:
+  std::array<std::uint64_t, 10> counts_{};  // the last: 256 steps and more
+};
+
+class Variance final : public Method {
+ public:
+  Variance(const BucketLayout& layout, const VarianceOptions& options)
+      : options_(options),
+        elements_(layout.elements),
+        tensors_(compressed_tensors(layout, options.format.places)),
+        payload_(options.format, tensors_),
+        sums_(elements_),
+        squares_(elements_),
+        since_(elements_) {
+    compressed_ = 0;
+    for (const VarianceTensor& tensor : tensors_) compressed_ += tensor.elements;
+    for (const Tensor& tensor : layout.tensors) {
+      if (!tensor.raw) alphas_.push_back(options.alpha_of(tensor));
+    }
+    if (layout.tensors.empty()) alphas_.push_back(options.rule.alpha);
+  }
+
+  void reduce(const Bucket& bucket, Exchange& exchange) override {
+    ensure(bucket.values.size() == elements_, "variance: the bucket keeps its size");
+    ensure(sums_.size() == elements_ && squares_.size() == elements_ && since_.size() == elements_,
+           "variance: a sum, squares and a start for each element");
+    exchange.timed(Stage::encode, [&] {
+      collect(bucket);
+      payload_.write(sent_, bytes_);
+    });
+    try {
+      const float share = 1.0F / static_cast<float>(exchange.size());
+      incoming_.clear();
+      gather(exchange, bytes_, payload_.limit(), [&](int, std::span<const std::byte> payload) {
+        incoming_.push_back(payload);
+        if (static_cast<int>(incoming_.size()) < exchange.size()) return;
+        payload_.add_up(incoming_, share, bucket.values);
+      });
+    } catch (...) {
+      // Nothing was delivered: the sums wait on, as all others do.
+      for (std::size_t i = 0; i < found_; ++i) squares_[indices_[i]] *= options_.rule.zeta;
+      throw;
+    }
+    exchange.timed(Stage::encode, [&] { settle(); });
+    tell(bucket, exchange);
+    ++steps_;
+  }
+
+  void state(Archive& archive) override {
+    archive.residual("residual", sums_);
+    archive.residual("squares", squares_);
+    archive.per_element("since", since_);
+    archive.number("steps", steps_);
+  }
+
+ private:
+  // Adds this step's gradient to the sums and finds what is unambiguous now. The sums themselves
+  // stay as they are until the exchange has succeeded.
+  void collect(const Bucket& bucket) {
+    // So much stays in the nearest caches until it is looked at again.
+    constexpr std::size_t kRun = 4096;
+    sent_.clear();
+    found_ = 0;
+    kernels::DelayRule rule = options_.rule;
+    for (std::size_t t = 0; t < tensors_.size(); ++t) {
+      const VarianceTensor& tensor = tensors_[t];
+      // One sample has r^2 = v: with less than 1 for alpha everything would go at once.
+      if (!bucket.second_moment.empty()) rule.alpha = alphas_[t];
+      const std::size_t before = found_;
+      for (std::size_t at = 0; at < tensor.elements; at += kRun) {
+        const std::size_t size = std::min(kRun, tensor.elements - at);
+        const std::size_t first = tensor.offset + at;
+        if (indices_.size() < found_ + size) {
+          indices_.resize(std::max(found_ + size, indices_.size() * 2));
+          values_.resize(indices_.size());
+        }
+        found_ += kernels::delay(
+            {.gradient = std::span<const float>(bucket.values).subspan(first, size),
+             .second_moment = bucket.second_moment.empty()
+                                  ? bucket.second_moment
+                                  : bucket.second_moment.subspan(first, size),
+             .sums = std::span(sums_).subspan(first, size),
+             .squares = std::span(squares_).subspan(first, size),
+             .first = static_cast<std::uint32_t>(first)},
+            rule, {std::span(indices_).subspan(found_), std::span(values_).subspan(found_)});
+      }
+      encode(before, found_);
+    }
+  }
+
+  // The values of one tensor's unambiguous elements, [begin, end) of all.
+  void encode(std::size_t begin, std::size_t end) {
+    float most = 0;
+    for (std::size_t i = begin; i < end; ++i) most = std::max(most, std::abs(values_[i]));
+    const std::uint32_t exponent = exponent_of(most);
+    const std::size_t before = sent_.indices.size();
+    const auto send = [&](std::size_t i) { sent_.indices.push_back(indices_[i]); };
+    sent_.indices.reserve(before + (end - begin));
+    for (std::size_t i = begin; i < end; ++i) {
+      switch (options_.format.values) {
+        case Values::nibble:
+          if (const auto code = nibble_of(values_[i], exponent); code != kNotSent) {
+            send(i);
+            sent_.codes.push_back(code);
+          }
+          break;
+        case Values::sign:
+          send(i);
+          sent_.codes.push_back(values_[i] < 0 ? 8 : 0);
+          break;
+        case Values::whole:
+          send(i);
+          sent_.values.push_back(values_[i]);
+          break;
+      }
+    }
+    const auto count = static_cast<std::uint32_t>(sent_.indices.size() - before);
+    const bool common = options_.format.values == Values::nibble && count > 0;
+    // An exponent that the others refuse tells them that a sum has overflowed.
+    sent_.parts.push_back({count, common || exponent > kMostExponent ? exponent : 0});
+  }
+
+  // What was sent leaves the sums. What was unambiguous but too small to be sent goes on waiting.
+  void settle() {
+    delays_.clear();
+    const auto now = static_cast<float>(steps_);
+    std::size_t s = 0;
+    std::size_t end = 0;
+    std::size_t found = 0;
+    for (const VarianceSent::Part& part : sent_.parts) {
+      for (end += part.count; s < end; ++s) {
+        const std::uint32_t index = sent_.indices[s];
+        for (; indices_[found] != index; ++found) squares_[indices_[found]] *= options_.rule.zeta;
+        ++found;
+        deliver(s, part.exponent);
+        delays_.add(now - since_[index]);
+        since_[index] = now + 1;
+      }
+    }
+    for (; found < found_; ++found) squares_[indices_[found]] *= options_.rule.zeta;
+  }
+
+  void deliver(std::size_t s, std::uint32_t exponent) {
+    float& sum = sums_[sent_.indices[s]];
+    float& squares = squares_[sent_.indices[s]];
+    if (options_.format.values == Values::sign) {
+      const float tau = options_.rule.tau;
+      squares = std::max(squares - 2 * std::abs(sum) * tau + tau * tau, 0.0F);
+      sum -= std::copysign(tau, sum);
+      return;
+    }
+    const bool rounded = options_.format.values == Values::nibble;
+    sum = rounded && options_.keep ? sum - nibble_value(sent_.codes[s], exponent) : 0.0F;
+    squares = 0;
+  }
+
+  void tell(const Bucket& bucket, Exchange& exchange) const {
+    if (elements_ == 0) return;
+    const auto all = static_cast<double>(elements_);
+    const auto sent = static_cast<double>(sent_.indices.size());
+    const auto found = static_cast<double>(found_);
+    auto& statistics = exchange.statistics;
+    statistics["sent"] = (sent + all - static_cast<double>(compressed_)) / all;
+    statistics["ambiguous"] = (static_cast<double>(compressed_) - found) / all;
+    statistics["too_small"] = (found - sent) / all;
+    statistics["per_sample"] = bucket.second_moment.empty() ? 0 : 1;
+    delays_.tell(all, statistics);
+  }
+
+  VarianceOptions options_;
+  std::size_t elements_;
+  std::vector<VarianceTensor> tensors_;
+  std::vector<float> alphas_;   // of each
+  std::size_t compressed_ = 0;  // elements in them
+  VariancePayload payload_;
+  std::vector<float> sums_;     // r
+  std::vector<float> squares_;  // v
+  std::vector<float> since_;    // the step whose gradient is the first in the sum
+  std::uint64_t steps_ = 0;
+  // Of the step at hand: what is unambiguous, and what of it is sent.
+  std::size_t found_ = 0;
+  std::vector<std::uint32_t> indices_;
+  std::vector<float> values_;
+  VarianceSent sent_;
+  std::vector<std::byte> bytes_;
+  std::vector<std::span<const std::byte>> incoming_;  // by rank
+  Delays delays_;
+};
+
+}  // namespace
+
+MethodInfo variance_info() {
+  MethodInfo info;
+  info.name = "variance";
+  info.wire_id = 12;
+  info.algebra = Algebra::gather;
+  info.summary = "sums that stand out against the spread of their samples, 4 bits and a place each";
+  info.paper =
+      "Tsuzuku, Imachi and Akiba 2018, Variance-based Gradient Compression for Efficient "
+      "Distributed Deep Learning";
+  info.second_moment = true;
+  info.options = {
+      OptionInfo::number("alpha", 1.5, 0, 100,
+                         "a sum r over samples with squares v is sent when r^2 > alpha * v"),
+      OptionInfo::integer(
+          "full", 32768, 0, 1'000'000'000'000,
+          "with a second moment: tensors with fewer pairs of an output and an input "
+          "have so much less of alpha; 0: none has"),
+      OptionInfo::number("zeta", 0.999, 0, 1, "what is left of v a step later"),
+      OptionInfo::choice("values", "4bit", {"4bit", "f32"},
+                         "a sign and a power of two, or the sum itself"),
+      OptionInfo::choice("residual", "keep", {"keep", "drop"},
+                         "what rounding to 4 bits leaves is kept for later, or lost"),
+      OptionInfo::choice("index", "compact", {"28bit", "compact"},
+                         "words of 28 bits index and 4 bits value, or gaps in as few bits as they "
+                         "need"),
+      OptionInfo::number("tau", 0, 0, 1e30,
+                         "above 0: send the sign of sums above tau, which stands for tau"),
+      OptionInfo::integer("micro", 1, 1, 65536,
+                          "without a second moment: as how many equal samples a step's gradient "
+                          "counts"),
+  };
+  info.make = [](const Options& options, const MethodSetup& setup) {
+    if (setup.layout.elements > std::numeric_limits<std::uint32_t>::max()) {
+      throw Error(ErrorCode::bad_input, "variance takes buckets of fewer than 2^32 elements");
+    }
+    return std::make_unique<Variance>(setup.layout, VarianceOptions(options));
+  };
+  return info;
+}
+
+}  // namespace thinreduce

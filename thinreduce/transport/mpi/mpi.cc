@@ -1,0 +1,401 @@
+#include "thinreduce/transport/mpi/mpi.h"
+
+// MPI's own C++ interface is deprecated and of no use here.
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include <fmt/format.h>
+#include <mpi.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "thinreduce/error.h"
+
+namespace thinreduce {
+namespace {
+
+// Channels are tags 0 to 2.
+constexpr int kNoticeTag = 100;
+// A notice: its kind, a text that is cut when it is too long, and zero bytes.
+constexpr std::size_t kNoticeBytes = 512;
+using NoticeBytes = std::array<char, kNoticeBytes>;
+constexpr char kGoodbye = 'g';
+constexpr char kAbandoned = 'a';
+
+// A message of a fast network is there within microseconds; after that, waiting must not take the
+// core from a rank that computes.
+constexpr int kPollsBeforeSleep = 200;
+constexpr std::chrono::microseconds kFirstSleep{10};
+constexpr std::chrono::microseconds kLongestSleep{100};
+// What a rank that leaves or gives up waits at most for its last words, and what a message that
+// was matched before a goodbye takes at most to complete.
+constexpr std::chrono::milliseconds kLastWords{1000};
+constexpr std::chrono::milliseconds kGoodbyeGrace{250};
+// A cancelled receive whose message is on its way completes as soon as the sender goes on.
+constexpr std::chrono::seconds kCancelPatience{5};
+
+std::string describe(int code) {
+  std::array<char, MPI_MAX_ERROR_STRING + 1> text{};
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  return {text.data(), static_cast<std::size_t>(length)};
+}
+
+void check(int code, std::string_view what) {
+  if (code == MPI_SUCCESS) return;
+  throw Error(ErrorCode::unavailable, fmt::format("{} failed: {}", what, describe(code)));
+}
+
+// Counts in MPI are ints. A longer message is one element of a type that has its size.
+class MessageType {
+ public:
+  explicit MessageType(std::size_t bytes) {
+    if (bytes <= INT_MAX) {
+      count_ = static_cast<int>(bytes);
+      return;
+    }
+    constexpr std::size_t kBlock = std::size_t{1} << 30;
+    std::array<int, 2> counts{static_cast<int>(bytes / kBlock), static_cast<int>(bytes % kBlock)};
+    std::array<MPI_Aint, 2> offsets{0, static_cast<MPI_Aint>(bytes / kBlock * kBlock)};
+    std::array<MPI_Datatype, 2> types{MPI_DATATYPE_NULL, MPI_BYTE};
+    check(MPI_Type_contiguous(static_cast<int>(kBlock), MPI_BYTE, types.data()), "MPI_Type");
+    const int code =
+        MPI_Type_create_struct(2, counts.data(), offsets.data(), types.data(), &owned_);
+    MPI_Type_free(types.data());
+    check(code, "MPI_Type_create_struct");
+    check(MPI_Type_commit(&owned_), "MPI_Type_commit");
+    count_ = 1;
+  }
+  ~MessageType() {
+    // MPI keeps it for as long as an operation uses it.
+    if (owned_ != MPI_DATATYPE_NULL) MPI_Type_free(&owned_);
+  }
+  MessageType(const MessageType&) = delete;
+  MessageType& operator=(const MessageType&) = delete;
+
+  [[nodiscard]] int count() const { return count_; }
+  [[nodiscard]] MPI_Datatype get() const { return owned_ == MPI_DATATYPE_NULL ? MPI_BYTE : owned_; }
+
+ private:
+  int count_ = 0;
+  MPI_Datatype owned_ = MPI_DATATYPE_NULL;
+};
+
+class Poller {
+ public:
+  void pause() {
+    if (++polls_ <= kPollsBeforeSleep) {
+      ::sched_yield();
+      return;
+    }
+    std::this_thread::sleep_for(sleep_);
+    sleep_ = std::min(2 * sleep_, kLongestSleep);
+  }
+
+ private:
+  int polls_ = 0;
+  std::chrono::microseconds sleep_ = kFirstSleep;
+};
+
+class MpiOperation;
+
+class MpiTransport : public Transport {
+ public:
+  explicit MpiTransport(bool finalises) : finalises_(finalises) {
+    check(MPI_Comm_dup(MPI_COMM_WORLD, &world_), "MPI_Comm_dup");
+    check(MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    check(MPI_Comm_rank(world_, &rank_), "MPI_Comm_rank");
+    check(MPI_Comm_size(world_, &size_), "MPI_Comm_size");
+    left_.resize(static_cast<std::size_t>(size_));
+  }
+  ~MpiTransport() override;
+
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return size_; }
+  void abandon(const std::string& reason) noexcept override;
+  bool native_sum(std::span<float> values) override;
+
+ private:
+  friend class MpiOperation;
+
+  struct Failure {
+    ErrorCode code;
+    std::string message;  // from this rank's point of view
+    std::string notice;   // the same for the others
+  };
+
+  Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override;
+  Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override;
+
+  // Takes the notices that have arrived.
+  void listen();
+  void tell_everybody(char kind, const std::string& text) noexcept;
+  void throw_if_failed() const {
+    if (failure_) throw Error(failure_->code, failure_->message);
+  }
+
+  const bool finalises_;
+  MPI_Comm world_ = MPI_COMM_NULL;
+  int rank_ = 0;
+  int size_ = 1;
+  std::vector<std::optional<Clock::time_point>> left_;  // by rank: since when
+  std::optional<Failure> failure_;
+  bool told_ = false;
+};
+
+class MpiOperation : public Operation {
+ public:
+  enum class Kind { send, receive };
+
+  MpiOperation(MpiTransport& transport, int peer, Kind kind, std::size_t bytes)
+      : transport_(transport), peer_(peer), kind_(kind), bytes_(bytes) {}
+
+  void start(void* memory, Channel channel) {
+    const MessageType type(bytes_);
+    const int tag = static_cast<int>(channel);
+    const int code =
+        kind_ == Kind::send
+            ? MPI_Isend(memory, type.count(), type.get(), peer_, tag, transport_.world_, &request_)
+            : MPI_Irecv(memory, type.count(), type.get(), peer_, tag, transport_.world_, &request_);
+    if (code != MPI_SUCCESS) fail(code);
+  }
+
+  ~MpiOperation() override {
+    if (request_ == MPI_REQUEST_NULL) return;
+    // Open MPI cancels only receives that no message has met. Others must run their course, or MPI
+    // would write to memory that is no longer ours; a send only reads from it.
+    if (kind_ == Kind::receive) MPI_Cancel(&request_);
+    const auto until =
+        Clock::now() + (kind_ == Kind::receive ? Clock::duration(kCancelPatience) : kGoodbyeGrace);
+    Poller poller;
+    int done = 0;
+    while (MPI_Test(&request_, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done == 0 &&
+           Clock::now() < until) {
+      poller.pause();
+    }
+    if (request_ != MPI_REQUEST_NULL) MPI_Request_free(&request_);
+  }
+
+  void wait(const Deadline& deadline) override {
+    Poller poller;
+    while (!test()) {
+      transport_.listen();
+      if (transport_.failure_) {
+        if (test()) return;
+        transport_.throw_if_failed();
+      }
+      const auto now = Clock::now();
+      const auto& left = transport_.left_[static_cast<std::size_t>(peer_)];
+      if (left && now - *left > kGoodbyeGrace) {
+        throw Error(ErrorCode::lost_peer, fmt::format("rank {}: rank {} has left ({})",
+                                                      transport_.rank_, peer_, describe_me()));
+      }
+      if (now >= deadline.at) give_up(deadline);
+      poller.pause();
+    }
+  }
+
+ private:
+  // Whether it has completed.
+  bool test() {
+    if (request_ == MPI_REQUEST_NULL) return true;
+    int done = 0;
+    MPI_Status status;
+    const int code = MPI_Test(&request_, &done, &status);
+    if (code != MPI_SUCCESS) {
+      int error_class = code;
+      MPI_Error_class(code, &error_class);
+      if (error_class == MPI_ERR_TRUNCATE) throw_mismatch(status);
+      fail(code);
+    }
+    if (done == 0) return false;
+    if (kind_ == Kind::receive && length_of(status) != bytes_) throw_mismatch(status);
+    return true;
+  }
+
+  static std::size_t length_of(const MPI_Status& status) {
+    MPI_Count count = 0;
+    MPI_Get_elements_x(&status, MPI_BYTE, &count);
+    return count < 0 ? 0 : static_cast<std::size_t>(count);
+  }
+
+  [[noreturn]] void throw_mismatch(const MPI_Status& status) {
+    const std::size_t length = length_of(status);
+    // A message that was too long may be reported with the length that was kept of it.
+    const std::string sent =
+        length == bytes_ ? fmt::format("more than {}", bytes_) : std::to_string(length);
+    throw Error(ErrorCode::mismatch,
+                fmt::format("rank {}: rank {} sent {} bytes where {} were expected",
+                            transport_.rank_, peer_, sent, bytes_));
+  }
+
+  [[noreturn]] void fail(int code) {
+    throw Error(ErrorCode::lost_peer,
+                fmt::format("rank {}: lost rank {}: {} ({})", transport_.rank_, peer_,
+                            thinreduce::describe(code), describe_me()));
+  }
+
+  [[noreturn]] void give_up(const Deadline& deadline) {
+    const auto reason = fmt::format("no answer from rank {} within {:g} s ({})", peer_,
+                                    deadline.allowed.count(), describe_me());
+    transport_.failure_ = {ErrorCode::timeout, fmt::format("rank {}: {}", transport_.rank_, reason),
+                           fmt::format("rank {} gave up: {}", transport_.rank_, reason)};
+    transport_.tell_everybody(kAbandoned, transport_.failure_->notice);
+    throw Error(ErrorCode::timeout, transport_.failure_->message);
+  }
+
+  [[nodiscard]] std::string describe_me() const {
+    return fmt::format("{} of {} bytes", kind_ == Kind::send ? "send" : "receive", bytes_);
+  }
+
+  MpiTransport& transport_;
+  const int peer_;
+  const Kind kind_;
+  const std::size_t bytes_;
+  MPI_Request request_ = MPI_REQUEST_NULL;
+};
+
+MpiTransport::~MpiTransport() {
+  int finalised = 0;
+  MPI_Finalized(&finalised);
+  if (finalised != 0) return;
+  if (failure_) {
+    tell_everybody(kAbandoned, failure_->notice);
+  } else {
+    tell_everybody(kGoodbye, "");
+  }
+  MPI_Comm_free(&world_);
+  if (finalises_) MPI_Finalize();
+}
+
+void MpiTransport::listen() {
+  for (;;) {
+    int there = 0;
+    MPI_Status status;
+    if (MPI_Iprobe(MPI_ANY_SOURCE, kNoticeTag, world_, &there, &status) != MPI_SUCCESS) return;
+    if (there == 0) return;
+    NoticeBytes bytes{};
+    if (MPI_Recv(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, status.MPI_SOURCE,
+                 kNoticeTag, world_, MPI_STATUS_IGNORE) != MPI_SUCCESS) {
+      return;
+    }
+    bytes.back() = 0;
+    left_[static_cast<std::size_t>(status.MPI_SOURCE)] = Clock::now();
+    if (bytes[0] == kAbandoned && !failure_) {
+      const std::string text(bytes.data() + 1);
+      failure_ = {ErrorCode::lost_peer, text, text};
+    }
+  }
+}
+
+void MpiTransport::tell_everybody(char kind, const std::string& text) noexcept {
+  if (std::exchange(told_, true)) return;
+  NoticeBytes bytes{};
+  bytes[0] = kind;
+  std::memcpy(bytes.data() + 1, text.data(), std::min(text.size(), kNoticeBytes - 2));
+  const auto until = Clock::now() + kLastWords;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    MPI_Request request = MPI_REQUEST_NULL;
+    if (MPI_Isend(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, peer, kNoticeTag, world_,
+                  &request) != MPI_SUCCESS) {
+      continue;
+    }
+    // So short a message is copied at once, whatever the peer does; this is for a full queue.
+    int done = 0;
+    while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done == 0 &&
+           Clock::now() < until) {
+      ::sched_yield();
+    }
+    if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
+  }
+}
+
+void MpiTransport::abandon(const std::string& reason) noexcept {
+  try {
+    if (!failure_) {
+      const auto notice = fmt::format("rank {} gave up: {}", rank_, reason);
+      failure_ = {ErrorCode::lost_peer, notice, notice};
+    }
+    tell_everybody(kAbandoned, failure_->notice);
+  } catch (const std::exception&) {
+    // Out of memory at worst; the deadlines of the others end their waits.
+  }
+}
+
+Pending MpiTransport::start_send(int peer, Channel channel, std::span<const std::byte> message) {
+  throw_if_failed();
+  auto operation =
+      std::make_unique<MpiOperation>(*this, peer, MpiOperation::Kind::send, message.size());
+  // MPI only reads from it.
+  operation->start(const_cast<std::byte*>(message.data()), channel);
+  return operation;
+}
+
+Pending MpiTransport::start_receive(int peer, Channel channel, std::span<std::byte> message) {
+  throw_if_failed();
+  auto operation =
+      std::make_unique<MpiOperation>(*this, peer, MpiOperation::Kind::receive, message.size());
+  operation->start(message.data(), channel);
+  return operation;
+}
+
+bool MpiTransport::native_sum(std::span<float> values) {
+  throw_if_failed();
+  constexpr std::size_t kMost = std::size_t{1} << 30;
+  while (!values.empty()) {
+    const auto part = values.first(std::min(values.size(), kMost));
+    const int code = MPI_Allreduce(MPI_IN_PLACE, part.data(), static_cast<int>(part.size()),
+                                   MPI_FLOAT, MPI_SUM, world_);
+    if (code != MPI_SUCCESS) {
+      throw Error(ErrorCode::lost_peer, fmt::format("rank {}: MPI_Allreduce of {} floats: {}",
+                                                    rank_, part.size(), describe(code)));
+    }
+    values = values.subspan(part.size());
+  }
+  return true;
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> connect_mpi() {
+  int initialised = 0;
+  int finalised = 0;
+  MPI_Initialized(&initialised);
+  MPI_Finalized(&finalised);
+  if (finalised != 0) {
+    throw Error(ErrorCode::unavailable, "MPI is finalised already and can't be started again");
+  }
+  int provided = MPI_THREAD_SINGLE;
+  if (initialised != 0) {
+    MPI_Query_thread(&provided);
+  } else {
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+  }
+  if (provided < MPI_THREAD_SERIALIZED) {
+    if (initialised == 0) MPI_Finalize();
+    throw Error(ErrorCode::unavailable,
+                fmt::format("MPI runs with thread level {}, thinreduce needs MPI_THREAD_SERIALIZED "
+                            "({}) or more; call MPI_Init_thread with that",
+                            provided, MPI_THREAD_SERIALIZED));
+  }
+  return std::make_unique<MpiTransport>(initialised == 0);
+}
+
+bool under_mpi() {
+  return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMIX_RANK") != nullptr;
+}
+
+bool have_mpi() {
+  return true;
+}
+
+}  // namespace thinreduce

@@ -1,0 +1,20 @@
+// Stands in for mpi.cc where MPI was not there at build time.
+#include "thinreduce/error.h"
+#include "thinreduce/transport/mpi/mpi.h"
+
+namespace thinreduce {
+
+std::unique_ptr<Transport> connect_mpi() {
+  throw Error(ErrorCode::unavailable,
+              "this build has no mpi transport; install libopenmpi-dev and build again");
+}
+
+bool under_mpi() {
+  return false;
+}
+
+bool have_mpi() {
+  return false;
+}
+
+}  // namespace thinreduce
