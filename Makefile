@@ -1,6 +1,6 @@
 # Everything a newcomer needs: `make demo` and `make test`. `make help` lists the rest.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-setup build python demo test bench reproduce lint install clean
+.PHONY: help setup test-setup build python demo check test bench reproduce lint install clean
 
 # Ninja runs jobs side by side; two of them in one folder would get in each other's way.
 .NOTPARALLEL:
@@ -37,8 +37,12 @@ demo: setup build/release/build.ninja ## train LeNet on MNIST with every method 
 test-setup: setup
 	@scripts/setup.sh test
 
+check: setup build/release/build.ninja ## the core tests once, on the best instruction set of this CPU
+	@cmake --build --preset release -j $(JOBS) --target core_tests
+	@ctest --preset release -L check -j $(JOBS)
+
 test: test-setup python build build/asan/build.ninja build/tsan/build.ninja ## all tests, sanitizers included
-	@ctest --preset release
+	@ctest --preset release -LE best
 	@cmake --build --preset asan -j $(JOBS) --target core_tests
 	@ctest --preset asan -L core -j $(JOBS)
 	@cmake --build --preset tsan -j $(JOBS) --target core_tests

@@ -1,7 +1,7 @@
-# Unit tests live beside the code: one test program a layer, made of its *_test.cc files.
+# Unit tests live beside the code: one test program per layer, made of its *_test.cc files.
 #
-# Layers whose results could depend on the instruction set run once for every target, chosen by
-# THINREDUCE_SIMD; a target that this CPU does not have is reported as skipped.
+# Labels: `core` is all of these tests; `check` is each of them once, for `make check`. Tests labelled
+# `best` repeat one of `core` and are only there for `check`.
 find_package(GTest REQUIRED)
 find_package(Eigen3 REQUIRED NO_MODULE)  # the reference of the low-rank methods
 
@@ -29,6 +29,19 @@ find_library(FFTW_LIBRARY fftw3 REQUIRED)
 
 add_custom_target(core_tests)
 
+# Results must not depend on the instruction set, so the program runs once per target, chosen by
+# THINREDUCE_SIMD; a target that this CPU lacks is reported as skipped. Without THINREDUCE_SIMD the
+# library chooses the best target.
+function(add_simd_tests name program)
+  foreach(target ${simd_targets})
+    add_test(NAME ${name}@${target} COMMAND ${program})
+    set_tests_properties(${name}@${target} PROPERTIES
+      ENVIRONMENT "THINREDUCE_SIMD=${target};${test_environment}" SKIP_RETURN_CODE 77 LABELS core)
+  endforeach()
+  add_test(NAME ${name}@best COMMAND ${program})
+  set_tests_properties(${name}@best PROPERTIES LABELS "check;best")
+endfunction()
+
 foreach(layer kernels wire transport collective method methods engine)
   set(layer_tests ${thinreduce_tests})
   list(FILTER layer_tests INCLUDE REGEX "/thinreduce/${layer}/")
@@ -48,14 +61,10 @@ foreach(layer kernels wire transport collective method methods engine)
     target_link_libraries(${layer}_test PRIVATE Eigen3::Eigen ${FFTW_LIBRARY})
   endif()
   if(layer MATCHES "^(kernels|methods)$")
-    foreach(target ${simd_targets})
-      add_test(NAME ${layer}@${target} COMMAND ${layer}_test)
-      set_tests_properties(${layer}@${target} PROPERTIES
-        ENVIRONMENT "THINREDUCE_SIMD=${target};${test_environment}" SKIP_RETURN_CODE 77 LABELS core)
-    endforeach()
+    add_simd_tests(${layer} ${layer}_test)
   else()
     add_test(NAME ${layer} COMMAND ${layer}_test)
-    set_tests_properties(${layer} PROPERTIES ENVIRONMENT "${test_environment}" LABELS core)
+    set_tests_properties(${layer} PROPERTIES ENVIRONMENT "${test_environment}" LABELS "core;check")
     if(layer STREQUAL transport)
       set_tests_properties(${layer} PROPERTIES RUN_SERIAL ON)  # deadlines
     endif()
@@ -67,9 +76,5 @@ if(NOT THINREDUCE_SANITIZE MATCHES "thread")
   add_executable(golden_means_test tests/golden_means_test.cc)
   target_link_libraries(golden_means_test PRIVATE thinreduce_test_main)
   add_dependencies(core_tests golden_means_test)
-  foreach(target ${simd_targets})
-    add_test(NAME golden_means@${target} COMMAND golden_means_test)
-    set_tests_properties(golden_means@${target} PROPERTIES
-      ENVIRONMENT "THINREDUCE_SIMD=${target};${test_environment}" SKIP_RETURN_CODE 77 LABELS core)
-  endforeach()
+  add_simd_tests(golden_means golden_means_test)
 endif()
