@@ -93,12 +93,12 @@ def headlines(program: Program, by_name: dict[str, Row], gradients: str) -> list
         ),
         Headline(
             "DQSG, NDQSG (2019)",
-            "CifarNet, Kbit a step and worker: fp32 34185.5; 3 symbols 1693.2; 7 symbols 2999.1; nested 2346.2",
+            "CifarNet, Kbit per step and worker: fp32 34185.5; 3 symbols 1693.2; 7 symbols 2999.1; nested 2346.2",
             f"fixed length on recorded gradients: {three:.1f}; {seven:.1f}; nested {nested:.1f}, {always:.1f} if it must nest; "
             f"entropy coded over the whole training {kbit(by_name['ndqsg']):.1f} (nested)"
             + paper("dqsg-paper", lambda row: f" and {kbit(row):.1f} (3 symbols)"),
-            "the same number of parameters; scales a block of 512, 1-D tensors as fp32 and headers are counted here. "
-            "Nesting steps back to plain codes where ranks agree too little",
+            "the same number of parameters; one scale per block of 512, 1-D tensors as fp32 and headers are counted here. "
+            "Nesting falls back to plain codes where ranks agree too little",
         ),
         Headline(
             "Sketched-SGD (2019)",

@@ -34,7 +34,7 @@ def seconds(value: float | None) -> str:
 
 
 def results_table(rows: list[Row]) -> str:
-    header = ["setting", "accuracy", "against fp32", "smaller", "sent a step"]
+    header = ["setting", "accuracy", "vs fp32", "smaller", "sent per step"]
     for link in plan.LINKS:
         header += [f"step at {link}", "faster", f"to {100 * LEVEL:.0f} % of fp32"]
     lines = []
@@ -53,14 +53,17 @@ def results_table(rows: list[Row]) -> str:
     return table(header, lines)
 
 
+# The rows of the README's table, all trained with SGD: the results page has the rest.
+README_ROWS = ("fp32", "dqsg", "fft", "ndqsg", "gradiveq", "powersgd")
+
+
 def short_table(rows: list[Row]) -> str:
-    """For the README: what we would use, not the papers' settings."""
-    header = ["method", "accuracy", "against fp32", "smaller", *(f"a step at {link}" for link in plan.LINKS)]
+    """The README's table."""
+    header = ["method", "accuracy", "vs fp32", "smaller", *(f"step at {link}" for link in plan.LINKS)]
+    by_name = {row.setting.name: row for row in rows}
     lines = []
-    for row in rows:
-        if row.setting.kind == "paper":
-            continue
-        line = [f"`{row.setting.spec}`" + (", Adam" if row.setting.optimizer == "adam" else "")]
+    for row in (by_name[name] for name in README_ROWS if name in by_name):
+        line = [f"`{row.setting.spec}`"]
         line += [f"{100 * row.accuracy:.1f} %", "" if row.setting.spec == "fp32" else f"{row.points:+.1f}", f"{row.ratio:.1f}x"]
         for link in plan.LINKS:
             here = row.links[link]
@@ -70,7 +73,7 @@ def short_table(rows: list[Row]) -> str:
 
 
 def update_readme(readme: Path, rows: list[Row]) -> None:
-    """Puts the short table between the two marks of the README."""
+    """Puts the short table between the two markers of the README."""
     begin, end = "<!-- results: written by make reproduce -->\n", "<!-- end of results -->"
     before, rest = readme.read_text().split(begin)
     after = rest.split(end)[1]
@@ -86,10 +89,10 @@ def stages_table(rows: list[Row], link: str) -> str:
 
 
 def settings_table(rows: list[Row]) -> str:
-    meaning = {"both": "the paper's, and our default", "paper": "the paper's", "default": "our default",
-               "ours": "ours, not the default"}
+    meaning = {"both": "the paper and the default", "paper": "the paper", "default": "the default",
+               "ours": "this project, not the default"}
     return table(
-        ["setting", "spec", "optimizer", "whose", ""],
+        ["setting", "spec", "optimizer", "from", ""],
         [[one.name, f"`{one.spec}`", one.optimizer, meaning[one.kind], one.note] for one in (row.setting for row in rows)],
     )
 
@@ -114,7 +117,7 @@ def scaling_table(curves: dict[str, list[Json]]) -> str:
 
 def rate_distortion_table(curves: dict[str, list[Json]]) -> str:
     return table(
-        ["spec", "bits an element", "error of a step", "error of the sum"],
+        ["spec", "bits per element", "error of a step", "error of the sum"],
         [
             [f"`{point['spec']}`", f"{point['bits']:.3f}", f"{point['nmse']:.3g}", f"{point['sum_nmse']:.3g}"]
             for points in curves.values()
@@ -125,7 +128,7 @@ def rate_distortion_table(curves: dict[str, list[Json]]) -> str:
 
 @dataclass(frozen=True)
 class Found:
-    """All that a reproduction found."""
+    """All results of a reproduction."""
 
     rows: list[Row]
     heads: list[Headline]
@@ -161,16 +164,20 @@ def write(folder: Path, found: Found, extent: Extent) -> Path:
     text = f"""# Results
 
 Written by `make reproduce` on {date.today().isoformat()}; {cpu()}, {os.cpu_count()} cores, {plan.RANKS} ranks (threads of one process).
-All figures are of this one run: other machines have other times, other seeds differ by some tenths of a point in accuracy. What they mean, and why
-some are missed, is discussed in [results-notes.md](results-notes.md).
+All figures are of this one run: times differ between machines, and accuracy differs by some tenths of a point between seeds.
+[The notes](notes/results.md) say what the figures mean and why some aims are missed.
 
-**Set-up.** CIFAR-10, `{plan.MODEL}` ({plan.PARAMETERS:,} parameters: two convolutions and three linear layers, so that two cores train it in minutes, and no method
-meets only the kind of layer that suits it), {plan.RANKS} ranks of 32 images, {extent.epochs:g} epochs ({steps} steps), seed {plan.SEED}, one-cycle learning rate up to 0.05 with momentum 0.9, or Adam;
-random crops and flips. Every setting sees the same images in the same order; {same}.
+**Set-up.** CIFAR-10, {plan.RANKS} ranks of 32 images, {extent.epochs:g} epochs ({steps} steps), seed {plan.SEED}, random crops and flips;
+one-cycle learning rate up to 0.05 with momentum 0.9, or Adam.
+The network is `{plan.MODEL}`, {plan.PARAMETERS:,} parameters in two convolutions and three linear layers.
+Two cores train it in minutes, and it has more than the one kind of layer that suits a method.
+Every setting sees the same images in the same order; {same}.
 
-**Times.** In the middle of each training {extent.timed_steps} steps are timed over each simulated link, with the exchange overlapping backward (means; steps that a method sends uncompressed
-count with fp32's time in their share of the run). The time to {100 * LEVEL:.0f} % of fp32's final accuracy is the step at which the test accuracy (2,000 images, mean of two evaluations {plan.EVALUATE_EVERY} steps apart)
-reaches it, times the time of a step over the link. *smaller*: bytes of the gradient / bytes of the payload, over the whole run; *sent*: by the busiest rank to all others.
+**Times.** In the middle of each training {extent.timed_steps} steps are timed over each simulated link, with the exchange overlapping backward (means).
+Steps that a method sends uncompressed count with fp32's time, by their fraction of the run.
+The time to {100 * LEVEL:.0f} % of fp32's final accuracy is the number of steps until the test accuracy reaches it, times the time per step over the link.
+That accuracy is measured on 2,000 images and is the mean of two evaluations {plan.EVALUATE_EVERY} steps apart.
+*smaller*: bytes of the gradient / bytes of the payload, over the whole run; *sent*: by the busiest rank to all others.
 
 {results_table(rows)}
 {missing}
@@ -178,7 +185,7 @@ reaches it, times the time of a step over the link. *smaller*: bytes of the grad
 
 ![accuracy and ratio](results/accuracy-and-ratio.svg)
 
-## What was aimed at
+## Aims
 
 {table(["aim", "found", ""], [[goal.what, goal.found, "met" if goal.met else "**missed**"] for goal in found.goals])}
 
@@ -192,8 +199,10 @@ reaches it, times the time of a step over the link. *smaller*: bytes of the grad
 
 ## Where a step's time goes
 
-Milliseconds of a compressed step. *compute* and *exposed* (what the step waited for the exchange after backward) add up to the step; *encode*, *wire*, *decode* and *wait* are the engine's,
-mostly hidden behind backward, and where there are fewer cores than ranks each of them also waits for a core.
+Milliseconds of a compressed step.
+*compute* and *exposed* (the wait for the exchange after backward) add up to the step.
+*encode*, *wire*, *decode* and *wait* (for the slowest rank) are the engine's and mostly overlap with backward.
+With fewer cores than ranks each of them also waits for a core.
 
 Link {plan.LINKS[0]}:
 
@@ -207,9 +216,11 @@ Link {plan.LINKS[1]}:
 
 ## Error against size
 
-{extent.recorded_steps} consecutive steps of the fp32 run's gradients, recorded on {plan.RANKS} ranks in the middle of the training, through `thinreduce bench codec --gradients`. The left chart is the error of
-one step's mean over its energy (second half of the steps), without feedback where that can be turned off. The right one is the error of the sum of all steps: what is sent late is no error there, and
-noise averages out. `sketch`, `powersgd` and `variance` (dotted) always keep what they did not send, so only the right chart is fair to them; `variance` is without its second moment here, which is not recorded. `gradiveq`'s bits include its four uncompressed steps, a tenth of those recorded.
+{extent.recorded_steps} consecutive steps of the fp32 run's gradients, recorded on {plan.RANKS} ranks in the middle of the training, through `thinreduce bench codec --gradients`.
+The left chart is the squared error of one step's mean over its energy (second half of the steps), without feedback where that can be turned off.
+The right chart is the error of the sum of all steps: values that are sent late are no error there, and noise averages out.
+`sketch`, `powersgd` and `variance` (dotted) always keep the values that they did not send, so only the right chart is fair to them.
+`variance` runs without its second moment here, which is not recorded; the bits of `gradiveq` include its four uncompressed steps, a tenth of those recorded.
 
 ![rate-distortion](results/rate-distortion.svg)
 
@@ -221,8 +232,9 @@ noise averages out. `sketch`, `powersgd` and `variance` (dotted) always keep wha
 
 ## More ranks
 
-`thinreduce bench reduce --ranks N --floats {plan.SCALING_FLOATS} --link {plan.SCALING_LINK} --steps 3 --method METHOD`: synthetic gradients, N threads on {os.cpu_count()} cores (what encodes slowly
-suffers here more than on N machines). *MB*: sent by a rank. *formula*: of [methods.md](methods.md); where the size depends on the data the measured payload stands in it.
+`thinreduce bench reduce --ranks N --floats {plan.SCALING_FLOATS} --link {plan.SCALING_LINK} --steps 3 --method METHOD`: synthetic gradients, N threads on {os.cpu_count()} cores
+(methods that encode slowly suffer here more than on N machines).
+*MB*: sent per rank. *formula*: of [methods.md](methods.md); where the size depends on the data, it uses the measured payload.
 
 {scaling_table(found.scaling)}
 
