@@ -173,7 +173,7 @@ TEST(GradiveqMemory, TwoFloatsAnElementAndTheBases) {
       method->reduce(Bucket{layout, values, {}}, exchange);
     }
     const auto taken = static_cast<double>(live_bytes - before);
-    MemoryArchive archive;
+    MemoryArchive archive(0, 1);
     method->state(archive);
     double shown = 0;
     double bases = 0;

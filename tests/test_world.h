@@ -28,15 +28,16 @@ namespace thinreduce {
 // One vector a rank.
 using PerRank = std::vector<std::vector<float>>;
 
-// Everything a method shows, in order; shows it back when `loading`.
+// Keeps every field that a method shows, in order; shows them back when `loading`.
 class MemoryArchive final : public Archive {
  public:
-  void floats(std::string_view name, std::vector<float>& values) override {
-    if (loading) {
-      values = vectors.at(at_vector++).second;
-    } else {
-      vectors.emplace_back(name, values);
-    }
+  using Archive::Archive;
+
+  void summed(std::string_view name, std::vector<float>& values, Length /*length*/) override {
+    floats(name, values);
+  }
+  void replicated(std::string_view name, std::vector<float>& values, Length /*length*/) override {
+    floats(name, values);
   }
   void number(std::string_view name, std::uint64_t& value) override {
     if (loading) {
@@ -66,6 +67,17 @@ class MemoryArchive final : public Archive {
   std::size_t at_vector = 0, at_number = 0;
   std::vector<std::pair<std::string, std::vector<float>>> vectors;
   std::vector<std::pair<std::string, std::uint64_t>> numbers;
+
+ private:
+  void begin_part(std::size_t /*part*/) override {}
+  void end_part(std::size_t /*part*/) override {}
+  void floats(std::string_view name, std::vector<float>& values) {
+    if (loading) {
+      values = vectors.at(at_vector++).second;
+    } else {
+      vectors.emplace_back(name, values);
+    }
+  }
 };
 
 // A bucket that is one run of unknown shape.
@@ -161,7 +173,7 @@ class TestWorld {
   [[nodiscard]] Transport& transport(std::size_t rank) { return *transports_[rank]; }
 
   [[nodiscard]] MemoryArchive saved(std::size_t rank) {
-    MemoryArchive archive;
+    MemoryArchive archive(static_cast<int>(rank), static_cast<int>(methods_.size()));
     methods_[rank]->state(archive);
     return archive;
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "thinreduce/error.h"
+#include "thinreduce/method/archive.h"
 
 namespace thinreduce {
 namespace {
@@ -15,7 +16,7 @@ namespace {
   throw Error(ErrorCode::bad_state, fmt::format("states to redistribute: {}", why));
 }
 
-// Of one bucket, by old rank.
+// The fields of one bucket, per old rank.
 using Fields = std::vector<std::vector<StateField>>;
 
 void check_world(const std::vector<SessionState>& states) {
@@ -49,83 +50,45 @@ void check_world(const std::vector<SessionState>& states) {
   }
 }
 
-bool is_debt(const StateField& field) {
-  return field.kind == FieldKind::residual || field.kind == FieldKind::owed;
-}
-
-bool starts_layer(const StateField& field) {
-  return field.kind == FieldKind::number && field.name == "decided";
-}
-
-// GradiVeQ shows a layer from the field "decided" on, and what comes after "renewed at" only at the
-// layer's owner, the rank whose number is the layer's modulo the world. What the ranks owe comes
-// after the last layer. Gives every old rank what the owners have; to_owners() takes it away again.
-struct Layers {
-  std::vector<std::size_t> starts;
-  std::size_t end = 0;
-
-  explicit Layers(const std::vector<StateField>& fields) {
-    for (std::size_t i = 0; i < fields.size(); ++i) {
-      if (starts_layer(fields[i])) starts.push_back(i);
-      if (!starts.empty() && !is_debt(fields[i])) end = i + 1;
-    }
-  }
-  [[nodiscard]] std::size_t end_of(std::size_t layer) const {
-    return layer + 1 < starts.size() ? starts[layer + 1] : end;
-  }
-};
-
-void from_owners(Fields& fields) {
-  const std::vector<Layers> places(fields.begin(), fields.end());
-  const std::size_t layers = places[0].starts.size();
-  for (const Layers& own : places) {
-    if (own.starts.size() != layers) refuse("the ranks' methods keep different layers");
-  }
-  if (layers == 0) return;
-  std::vector<StateField> owned;
-  for (std::size_t layer = 0; layer < layers; ++layer) {
-    const std::size_t rank = layer % fields.size();
-    const auto at = [&](std::size_t index) {
-      return fields[rank].begin() + static_cast<std::ptrdiff_t>(index);
-    };
-    owned.insert(owned.end(), at(places[rank].starts[layer]), at(places[rank].end_of(layer)));
-  }
-  for (std::size_t rank = 0; rank < fields.size(); ++rank) {
-    auto& one = fields[rank];
-    const auto at = [&](std::size_t index) {
-      return one.begin() + static_cast<std::ptrdiff_t>(index);
-    };
-    const auto rest = one.erase(at(places[rank].starts[0]), at(places[rank].end));
-    one.insert(rest, owned.begin(), owned.end());
-  }
-}
-
-void to_owners(std::vector<StateField>& fields, int rank, int world) {
-  int layer = -1;
-  bool tail = false;
-  std::erase_if(fields, [&](const StateField& field) {
-    if (starts_layer(field)) {
-      ++layer;
-      tail = false;
-    }
-    const bool drop = tail && !is_debt(field) && layer % world != rank;
-    if (field.name == "renewed at") tail = true;
-    return drop;
-  });
-}
-
-// The sum of what goes to `rank`, in the order of the old ranks.
-std::vector<std::byte> share(const Fields& fields, std::size_t index, int rank, int world) {
+// Returns the sum of a field over the old ranks that become new rank `rank`, added in their order.
+std::vector<std::byte> merged(const Fields& fields, std::size_t index, int rank, int world) {
   std::size_t bytes = 0;
   for (const auto& one : fields) bytes = std::max(bytes, one[index].values.size());
   std::vector<float> sum(bytes / sizeof(float));
   for (std::size_t old = 0; old < fields.size(); ++old) {
     if (static_cast<int>(old) % world != rank) continue;
-    const auto residual = fields[old][index].floats();
-    for (std::size_t i = 0; i < residual.size(); ++i) sum[i] += residual[i];
+    const auto values = fields[old][index].floats();
+    for (std::size_t i = 0; i < values.size(); ++i) sum[i] += values[i];
   }
   const auto out = std::as_bytes(std::span(sum));
   return {out.begin(), out.end()};
+}
+
+void check_fields(const Fields& fields, std::uint32_t bucket) {
+  for (const auto& one : fields) {
+    const bool equal = std::equal(
+        fields[0].begin(), fields[0].end(), one.begin(), one.end(),
+        [](const auto& a, const auto& b) { return a.name == b.name && a.kind == b.kind; });
+    if (!equal) refuse(fmt::format("bucket {}: the ranks' methods keep different fields", bucket));
+  }
+}
+
+// Returns the fields of new rank `rank` in a new world of `world` ranks.
+std::vector<StateField> fields_of(const Fields& fields, int rank, int world) {
+  const auto old_world = static_cast<int>(fields.size());
+  std::vector<StateField> own = fields[static_cast<std::size_t>(rank % old_world)];
+  std::size_t next_part = 0;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    if (own[i].kind == FieldKind::summed) own[i].values = merged(fields, i, rank, world);
+    if (own[i].kind != FieldKind::part) continue;
+    const std::size_t part = next_part++;
+    own[i].values.clear();
+    if (Archive::owner_of(part, world) == rank) {
+      own[i].values =
+          fields[static_cast<std::size_t>(Archive::owner_of(part, old_world))][i].values;
+    }
+  }
+  return own;
 }
 
 }  // namespace
@@ -138,7 +101,7 @@ std::vector<SessionState> redistribute(std::vector<SessionState> states, int wor
 
   std::vector<SessionState> result;
   for (int rank = 0; rank < world; ++rank) {
-    // A new rank has some old rank's copy of all that is no residual.
+    // A new rank has some old rank's copy of every replicated field.
     result.push_back(states[static_cast<std::size_t>(rank) % states.size()]);
     result.back().rank = rank;
     result.back().world = world;
@@ -148,20 +111,9 @@ std::vector<SessionState> redistribute(std::vector<SessionState> states, int wor
     for (const SessionState& state : states) {
       fields.push_back(split_fields(state.buckets.at(id)));
     }
-    from_owners(fields);
-    for (const auto& one : fields) {
-      const bool alike = std::equal(
-          fields[0].begin(), fields[0].end(), one.begin(), one.end(),
-          [](const auto& a, const auto& b) { return a.name == b.name && a.kind == b.kind; });
-      if (!alike) refuse(fmt::format("bucket {}: the ranks' methods keep different fields", id));
-    }
+    check_fields(fields, id);
     for (SessionState& state : result) {
-      auto own = fields[static_cast<std::size_t>(state.rank) % fields.size()];
-      for (std::size_t i = 0; i < own.size(); ++i) {
-        if (is_debt(own[i])) own[i].values = share(fields, i, state.rank, world);
-      }
-      to_owners(own, state.rank, world);
-      state.buckets.at(id).fields = join_fields(own);
+      state.buckets.at(id).fields = join_fields(fields_of(fields, state.rank, world));
     }
   }
   return result;

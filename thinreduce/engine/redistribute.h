@@ -1,9 +1,10 @@
-// The states of a world of N ranks, turned into states for a world of M: a run that goes on with
-// more or fewer ranks keeps what its methods still owe to the model.
+// Turns the states of a world of N ranks into states for a world of M ranks, so that a run
+// continues with more or fewer ranks and loses nothing that its methods still owe to the model.
 //
-// What a rank owes (Archive::residual and owed) goes from old rank r to new rank r mod M, and where
-// several meet it is added, so the sum over all ranks stays; a new rank that gets none starts with
-// zeros. Everything else (a mean, a basis) is copied.
+// Summed fields (Archive::summed) go from old rank r to new rank r mod M and are added where
+// several meet, so their sum over all ranks stays the same; a new rank that gets none starts with
+// zeros. Replicated fields are copied. A part that one rank owns moves to the rank that owns it
+// now.
 #pragma once
 
 #include <vector>

@@ -61,12 +61,12 @@ std::vector<SessionState> run(int world, const std::string& spec,
   return states;
 }
 
-// The sum over all ranks and elements of every debt.
+// Returns the sum over all ranks and elements of every summed field.
 std::map<std::string, double> sums(const std::vector<SessionState>& states) {
   std::map<std::string, double> result;
   for (const SessionState& state : states) {
     for (const StateField& field : split_fields(state.buckets.at(3))) {
-      if (field.kind != FieldKind::residual && field.kind != FieldKind::owed) continue;
+      if (field.kind != FieldKind::summed) continue;
       for (const float value : field.floats()) result[field.name] += static_cast<double>(value);
     }
   }
@@ -131,18 +131,42 @@ TEST(Redistribute, WhatNobodyOwesIsCopied) {
   }
 }
 
-// A field of that name but of another kind is no layer: a state may come from anywhere.
-TEST(Redistribute, AForgedLayerIsRefused) {
+// A state may come from anywhere: fields of another kind under the same name are refused.
+TEST(Redistribute, ForgedFieldsAreRefused) {
   auto states = run(2, "gradiveq:warmup=2");
   auto& bucket = states[1].buckets.at(3);
-  for (const FieldKind kind : {FieldKind::residual, FieldKind::floats, FieldKind::owed}) {
-    auto fields = split_fields(bucket);
-    fields = {fields.front(), {.name = "decided", .kind = kind, .values = {}}};
+  const auto good = split_fields(bucket);
+  for (const FieldKind kind : {FieldKind::summed, FieldKind::replicated, FieldKind::number}) {
+    auto fields = good;
+    for (StateField& field : fields) {
+      if (field.kind == FieldKind::part) field.kind = kind;
+    }
     bucket.fields = join_fields(fields);
     EXPECT_NE(
         thrown_text(ErrorCode::bad_state, [&] { (void)redistribute(states, 3); }).find("different"),
         std::string::npos);
   }
+}
+
+// Two old ranks own one layer each; every layer is with its owner in any new world.
+TEST(Redistribute, PartsMoveToTheirNewOwners) {
+  const auto parts = [](const SessionState& state) {
+    std::vector<std::vector<std::byte>> result;
+    for (const StateField& field : split_fields(state.buckets.at(3))) {
+      if (field.kind == FieldKind::part) result.push_back(field.values);
+    }
+    return result;
+  };
+  const auto old = run(2, "gradiveq:warmup=2");
+  const std::vector<std::vector<std::byte>> owned = {parts(old[0]).at(0), parts(old[1]).at(1)};
+  EXPECT_FALSE(owned[0].empty());
+  EXPECT_FALSE(owned[1].empty());
+  EXPECT_TRUE(parts(old[0]).at(1).empty());
+  EXPECT_EQ(parts(redistribute(old, 1)[0]), owned);
+  const auto three = redistribute(old, 3);
+  EXPECT_EQ(parts(three[1]).at(1), owned[1]);
+  EXPECT_TRUE(parts(three[2]).at(0).empty());
+  EXPECT_TRUE(parts(three[2]).at(1).empty());
 }
 
 // Ranks that owe the same owe it each.

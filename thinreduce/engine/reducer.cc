@@ -138,7 +138,8 @@ Reducer::Slot Reducer::make_slot(const BucketLayout& layout) const {
                   fmt::format("the saved state of bucket {} is for {} elements, {} were submitted",
                               layout.id, saved->second.elements, layout.elements));
     }
-    load_fields([&](Archive& archive) { show_state(slot, archive); }, saved->second, layout.id);
+    load_fields([&](Archive& archive) { show_state(slot, archive); }, saved->second, layout.id,
+                place());
     slot.step = saved->second.step;
   }
   return slot;
@@ -292,7 +293,7 @@ void Reducer::show_state(Slot& slot, Archive& archive) {
   }
   if (slot.method) slot.method->state(archive);
   if (slot.spec.momentum() == 0) return;
-  archive.floats("velocity", slot.velocity);
+  archive.replicated("velocity", slot.velocity);
   const auto size = slot.velocity.size();
   if (size != 0 && size != slot.raw_values.size() && size != slot.layout.elements) {
     throw Error(ErrorCode::bad_state, fmt::format("'velocity' has {} values, not {} or {}", size,
@@ -308,7 +309,7 @@ SessionState Reducer::save() {
     BucketState& bucket = state.buckets[id];
     bucket.step = slot.step;
     bucket.elements = slot.layout.elements;
-    bucket.fields = save_fields([&](Archive& archive) { show_state(slot, archive); });
+    bucket.fields = save_fields([&](Archive& archive) { show_state(slot, archive); }, place());
   }
   return state;
 }

@@ -76,6 +76,7 @@ class Reducer {
   void reduce_slot(Slot& slot, const Job& job, Exchange& exchange);
   void reduce_uncompressed(Slot& slot, const Job& job, Exchange& exchange);
   static void add_momentum(Slot& slot, std::span<float> means);
+  [[nodiscard]] RankInWorld place() const { return {transport_.rank(), transport_.size()}; }
   // All that is kept of a bucket between steps.
   static void show_state(Slot& slot, Archive& archive);
 

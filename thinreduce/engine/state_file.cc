@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <utility>
 
 #include "thinreduce/error.h"
 #include "thinreduce/method/archive.h"
@@ -17,7 +18,7 @@ namespace thinreduce {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x53524854;  // "THRS"
-constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kVersion = 3;
 
 class ByteWriter {
  public:
@@ -38,62 +39,77 @@ std::string read_text(ByteReader& reader) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+// The name of every field that holds an owned part.
+constexpr std::string_view kPart = "part";
+
 std::size_t width_of(FieldKind kind) {
-  return kind == FieldKind::number ? sizeof(std::uint64_t) : sizeof(float);
+  switch (kind) {
+    case FieldKind::number:
+      return sizeof(std::uint64_t);
+    case FieldKind::part:
+      return 1;
+    default:
+      return sizeof(float);
+  }
 }
 
 class FieldWriter final : public Archive {
  public:
-  void residual(std::string_view name, std::vector<float>& values) override {
-    field(name, FieldKind::residual, std::span<const float>(values));
+  explicit FieldWriter(const RankInWorld& place) : Archive(place.rank, place.world) {}
+
+  void summed(std::string_view name, std::vector<float>& values, Length /*length*/) override {
+    field(name, FieldKind::summed, std::span<const float>(values));
   }
-  void owed(std::string_view name, std::vector<float>& values) override {
-    field(name, FieldKind::owed, std::span<const float>(values));
-  }
-  void per_element(std::string_view name, std::vector<float>& values) override {
-    field(name, FieldKind::per_element, std::span<const float>(values));
-  }
-  void floats(std::string_view name, std::vector<float>& values) override {
-    field(name, FieldKind::floats, std::span<const float>(values));
+  void replicated(std::string_view name, std::vector<float>& values, Length /*length*/) override {
+    field(name, FieldKind::replicated, std::span<const float>(values));
   }
   void number(std::string_view name, std::uint64_t& value) override {
     field(name, FieldKind::number, std::span<const std::uint64_t>(&value, 1));
   }
-  ByteWriter writer;
+  [[nodiscard]] std::vector<std::byte> take() { return std::move(writer_.out); }
 
  private:
+  void begin_part(std::size_t part) override {
+    ensure(part == parts_ && enclosing_.out.empty(), "parts are shown in order, not nested");
+    enclosing_ = std::exchange(writer_, ByteWriter{});
+    ++parts_;
+  }
+  void end_part(std::size_t /*part*/) override {
+    const ByteWriter inner = std::exchange(writer_, std::exchange(enclosing_, ByteWriter{}));
+    field(kPart, FieldKind::part, std::span<const std::byte>(inner.out));
+  }
+
   template <typename T>
   void field(std::string_view name, FieldKind kind, std::span<const T> values) {
-    writer.text(name);
-    writer.value(static_cast<std::uint8_t>(kind));
-    writer.value(static_cast<std::uint64_t>(values.size()));
-    writer.bytes(std::as_bytes(values));
+    writer_.text(name);
+    writer_.value(static_cast<std::uint8_t>(kind));
+    writer_.value(static_cast<std::uint64_t>(values.size()));
+    writer_.bytes(std::as_bytes(values));
   }
+
+  ByteWriter writer_;
+  ByteWriter enclosing_;  // while a part is written
+  std::size_t parts_ = 0;
 };
 
 // Reads fields in the order in which the method shows them.
 class FieldReader final : public Archive {
  public:
-  FieldReader(const BucketState& state, std::string_view what)
-      : elements_(state.elements), reader_(state.fields, what) {}
+  FieldReader(const BucketState& state, const RankInWorld& place)
+      : Archive(place.rank, place.world),
+        elements_(state.elements),
+        reader_(state.fields, "the state"),
+        enclosing_(reader_) {}
 
-  void residual(std::string_view name, std::vector<float>& values) override {
-    field(name, FieldKind::residual, values);
-    check_size(name, values);
+  void summed(std::string_view name, std::vector<float>& values, Length length) override {
+    floats(name, FieldKind::summed, values, length);
   }
-  void owed(std::string_view name, std::vector<float>& values) override {
-    field(name, FieldKind::owed, values);
-  }
-  void per_element(std::string_view name, std::vector<float>& values) override {
-    field(name, FieldKind::per_element, values);
-    check_size(name, values);
-  }
-  void floats(std::string_view name, std::vector<float>& values) override {
-    field(name, FieldKind::floats, values);
+  void replicated(std::string_view name, std::vector<float>& values, Length length) override {
+    floats(name, FieldKind::replicated, values, length);
   }
   void number(std::string_view name, std::uint64_t& value) override {
     std::vector<std::uint64_t> values;
-    field(name, FieldKind::number, values);
+    read(name, FieldKind::number, values);
     if (values.size() != 1) {
       throw Error(ErrorCode::bad_state, fmt::format("'{}' is not a single number", name));
     }
@@ -102,16 +118,26 @@ class FieldReader final : public Archive {
   void finish() const { reader_.finish(); }
 
  private:
-  void check_size(std::string_view name, const std::vector<float>& values) const {
+  void begin_part(std::size_t /*part*/) override {
+    read(kPart, FieldKind::part, part_);
+    enclosing_ = std::exchange(reader_, ByteReader(part_, "the state"));
+  }
+  void end_part(std::size_t /*part*/) override {
+    reader_.finish();
+    reader_ = enclosing_;
+  }
+
+  void floats(std::string_view name, FieldKind kind, std::vector<float>& values, Length length) {
+    read(name, kind, values);
     // A method that has not run yet has no residual.
-    if (!values.empty() && values.size() != elements_) {
+    if (length == Length::per_element && !values.empty() && values.size() != elements_) {
       throw Error(ErrorCode::bad_state, fmt::format("'{}' has {} values for {} elements", name,
                                                     values.size(), elements_));
     }
   }
 
   template <typename T>
-  void field(std::string_view name, FieldKind kind, std::vector<T>& values) {
+  void read(std::string_view name, FieldKind kind, std::vector<T>& values) {
     const std::string found = read_text(reader_);
     const auto found_kind = reader_.value<std::uint8_t>();
     if (found != name || found_kind != static_cast<std::uint8_t>(kind)) {
@@ -129,6 +155,8 @@ class FieldReader final : public Archive {
 
   std::uint64_t elements_;
   ByteReader reader_;
+  ByteReader enclosing_;  // while a part is read
+  std::vector<std::byte> part_;
 };
 
 [[noreturn]] void fail_io(const std::filesystem::path& file, const char* verb) {
@@ -255,7 +283,7 @@ std::vector<StateField> split_fields(const BucketState& state) {
       field.kind = static_cast<FieldKind>(reader.value<std::uint8_t>());
       const auto count = reader.value<std::uint64_t>();
       const std::size_t width = width_of(field.kind);
-      if (field.kind > FieldKind::owed || count > reader.left() / width) {
+      if (field.kind > FieldKind::part || count > reader.left() / width) {
         throw Error(ErrorCode::bad_state, fmt::format("'{}' is cut or damaged", field.name));
       }
       const auto values = reader.take(count * width);
@@ -279,15 +307,16 @@ std::vector<std::byte> join_fields(const std::vector<StateField>& fields) {
   return std::move(writer.out);
 }
 
-std::vector<std::byte> save_fields(const ShowState& show) {
-  FieldWriter fields;
+std::vector<std::byte> save_fields(const ShowState& show, const RankInWorld& place) {
+  FieldWriter fields(place);
   show(fields);
-  return std::move(fields.writer.out);
+  return fields.take();
 }
 
-void load_fields(const ShowState& show, const BucketState& state, std::uint32_t bucket) {
+void load_fields(const ShowState& show, const BucketState& state, std::uint32_t bucket,
+                 const RankInWorld& place) {
   try {
-    FieldReader fields(state, "the state");
+    FieldReader fields(state, place);
     show(fields);
     fields.finish();
   } catch (const Error& error) {

@@ -1,10 +1,10 @@
-// A session's state on disk: one file a rank, little-endian, checksummed.
+// A session's state on disk: one file per rank, little-endian, checksummed.
 //
 //   magic "THRS", u32 version, u32 world, u32 rank, text settings, u32 buckets,
 //   then for each bucket: u32 id, u64 step, u64 elements, u64 bytes, that many bytes of fields;
 //   last, u64 XXH3 of everything before.
-//   A text is a u32 length and its bytes. A field is a text name, a u8 kind (see FieldKind),
-//   a u64 count, and its values: floats, or a u64 for a number.
+//   A text is a u32 length and its bytes. A field is a text name, a u8 kind (see FieldKind), a u64
+//   count, and its values: floats, a u64 for a number, or the bytes of the fields of an owned part.
 #pragma once
 
 #include <cstddef>
@@ -46,13 +46,12 @@ void write_state(const std::filesystem::path& file, const SessionState& state);
 // Throws Error{unavailable} when the file can't be read, Error{bad_state} when it is damaged.
 [[nodiscard]] SessionState read_state(const std::filesystem::path& file);
 
-// As the functions of an Archive.
+// The kinds of field that an Archive knows.
 enum class FieldKind : std::uint8_t {
-  residual = 0,
-  floats = 1,
+  summed = 0,
+  replicated = 1,
   number = 2,
-  per_element = 3,
-  owed = 4,
+  part = 3,  // fields that one rank owns; no values at the other ranks
 };
 
 // One field of a bucket's state as it is stored.
@@ -61,7 +60,7 @@ struct StateField {
   FieldKind kind = FieldKind::number;
   std::vector<std::byte> values;
 
-  // Only of the kinds that hold floats.
+  // Returns the values of a summed or replicated field.
   [[nodiscard]] std::vector<float> floats() const;
 };
 
@@ -72,9 +71,17 @@ struct StateField {
 // Shows all state of a bucket to an archive, as Method::state does.
 using ShowState = std::function<void(Archive&)>;
 
-// That state as bytes, and back. load_fields throws Error{bad_state} when the bytes are not the
-// state of such a bucket with so many elements.
-[[nodiscard]] std::vector<std::byte> save_fields(const ShowState& show);
-void load_fields(const ShowState& show, const BucketState& state, std::uint32_t bucket);
+// The rank whose state is saved or loaded.
+struct RankInWorld {
+  int rank = 0;
+  int world = 1;
+};
+
+// Returns that state as bytes.
+[[nodiscard]] std::vector<std::byte> save_fields(const ShowState& show, const RankInWorld& place);
+// Replaces the state that `show` shows. Throws Error{bad_state} naming `bucket` when `state` was
+// saved for another method, another number of elements or another rank.
+void load_fields(const ShowState& show, const BucketState& state, std::uint32_t bucket,
+                 const RankInWorld& place);
 
 }  // namespace thinreduce

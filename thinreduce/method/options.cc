@@ -54,9 +54,9 @@ OptionInfo OptionInfo::or_else(const std::string& word) const {
   return option;
 }
 
-OptionInfo OptionInfo::formerly(const std::string& name) const {
+OptionInfo OptionInfo::formerly(const std::string& old) const {
   OptionInfo option = *this;
-  option.old_name = name;
+  option.old_name = old;
   return option;
 }
 

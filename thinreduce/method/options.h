@@ -37,7 +37,7 @@ struct OptionInfo {
   [[nodiscard]] OptionInfo or_word(const std::string& word) const;
   [[nodiscard]] OptionInfo or_else(const std::string& word) const;
   // The same, and an old name, or an old word for one of the values, is accepted too.
-  [[nodiscard]] OptionInfo formerly(const std::string& name) const;
+  [[nodiscard]] OptionInfo formerly(const std::string& old) const;
   [[nodiscard]] OptionInfo formerly_value(const std::string& old_word,
                                           const std::string& word) const;
 };

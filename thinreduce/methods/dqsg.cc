@@ -56,7 +56,7 @@ class DqsgSum final : public Method {
   }
 
   void state(Archive& archive) override {
-    if (keeps_residual()) archive.residual("residual", residual_);
+    if (keeps_residual()) archive.summed("residual", residual_);
   }
 
  private:

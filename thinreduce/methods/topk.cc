@@ -53,7 +53,7 @@ class TopK final : public Method {
   }
 
   void state(Archive& archive) override {
-    if (feedback_) archive.residual("residual", residual_);
+    if (feedback_) archive.summed("residual", residual_);
   }
 
  private:

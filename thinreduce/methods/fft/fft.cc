@@ -82,7 +82,7 @@ class Fft final : public Method {
   }
 
   void state(Archive& archive) override {
-    if (options_.feedback) archive.residual("residual", residual_);
+    if (options_.feedback) archive.summed("residual", residual_);
     if (options_.control) {
       auto bits = std::bit_cast<std::uint64_t>(options_.control->theta());
       archive.number("theta", bits);

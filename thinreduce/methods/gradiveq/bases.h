@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "thinreduce/collective/exchange.h"
+#include "thinreduce/method/archive.h"
 #include "thinreduce/methods/gradiveq/gradiveq.h"
 #include "thinreduce/methods/gradiveq/layer.h"
 
@@ -95,7 +96,7 @@ class GradiveqBases {
   };
 
   [[nodiscard]] int owner(std::size_t layer) const {
-    return static_cast<int>(layer % static_cast<std::size_t>(world_));
+    return Archive::owner_of(layer, world_);
   }
   [[nodiscard]] bool owns(std::size_t layer) const { return owner(layer) == rank_; }
   [[nodiscard]] std::size_t rank_of(const Slicing& slicing, const Spectrum& spectrum) const;

@@ -38,12 +38,12 @@ void layer_state(Archive& archive, GradiveqLayer& layer) {
   number(archive, "order", layer.chosen, layer.candidates.size() - 1);
   number(archive, "fresh", layer.fresh);
   std::vector<float> mean_share{layer.mean_share};
-  archive.floats("mean share", mean_share);
+  archive.replicated("mean share", mean_share);
   std::size_t rank = layer.basis.rank();
   const std::size_t slice = layer.slicing().slice();
   number(archive, "rank", rank, slice);
   std::vector<float> columns = layer.basis.columns();
-  archive.floats("basis", columns);
+  archive.replicated("basis", columns);
   if (mean_share.size() != 1 || !(mean_share[0] >= 0 && mean_share[0] <= 1) ||
       columns.size() != slice * rank || kernels::first_nonfinite(columns) != columns.size()) {
     throw Error(ErrorCode::bad_state,
@@ -62,18 +62,19 @@ void GradiveqBases::state(Archive& archive) {
     Book& book = books_[l];
     layer_state(archive, layer);
     archive.number("renewed at", book.renewed_at);
-    if (!owns(l)) continue;
-    number(archive, "agreement", book.agreement);
-    number(archive, "strength", book.strength);
-    book.pending.clear();
-    if (layer.decided && book.evidence.size() != 1) {
-      const std::size_t slice = layer.slicing().slice();
-      book.evidence.assign(1, {SliceStatistics(slice), SliceStatistics(slice)});
-    }
-    for (Evidence& evidence : book.evidence) {
-      evidence.fit.state(archive);
-      evidence.test.state(archive);
-    }
+    archive.owned(l, [&] {
+      number(archive, "agreement", book.agreement);
+      number(archive, "strength", book.strength);
+      book.pending.clear();
+      if (layer.decided && book.evidence.size() != 1) {
+        const std::size_t slice = layer.slicing().slice();
+        book.evidence.assign(1, {SliceStatistics(slice), SliceStatistics(slice)});
+      }
+      for (Evidence& evidence : book.evidence) {
+        evidence.fit.state(archive);
+        evidence.test.state(archive);
+      }
+    });
   }
 }
 

@@ -242,7 +242,7 @@ void SliceStatistics::state(Archive& archive) {
   std::uint64_t folded = folded_ ? 1 : 0;
   archive.number("weight", weight);
   archive.number("folded", folded);
-  archive.floats("moments", values_);
+  archive.replicated("moments", values_);
   weight_ = std::bit_cast<double>(weight);
   folded_ = folded != 0;
   const std::size_t whole = slice_ * slice_;

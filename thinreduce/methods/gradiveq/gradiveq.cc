@@ -337,9 +337,9 @@ void GradiVeQ::state(Archive& archive) {
   archive.number("phase step", phase_step_);
   archive.number("cycle", cycle_);
   archive.number("compressing", compressing);
-  archive.per_element("mean", mean_);
-  if (settings_.feedback) archive.residual("kept", kept_);
-  archive.floats("losses", lost_);
+  archive.replicated("mean", mean_, Archive::Length::per_element);
+  if (settings_.feedback) archive.summed("kept", kept_);
+  archive.replicated("losses", lost_);
   if (lost_.size() != 2 * layers_.size()) {
     throw Error(ErrorCode::bad_state, fmt::format("gradiveq has {} layers here, {} in the state",
                                                   layers_.size(), lost_.size() / 2));

@@ -128,7 +128,7 @@ void GradiveqProjections::finish(std::span<const float> moment_sums) {
 
 void GradiveqProjections::state(Archive& archive) {
   for (std::size_t l = 0; l < owed_.size(); ++l) {
-    archive.owed("owed", owed_[l]);
+    archive.summed("owed", owed_[l], Archive::Length::any);
     const std::size_t floats = begin_[l + 1] - begin_[l];
     if (owed_[l].size() != floats || kernels::first_nonfinite(owed_[l]) != floats) {
       throw Error(ErrorCode::bad_state,

@@ -89,7 +89,7 @@ class Ndqsg final : public Method {
   }
 
   void state(Archive& archive) override {
-    if (options_.feedback) archive.residual("residual", residual_);
+    if (options_.feedback) archive.summed("residual", residual_);
     side_.state(archive);
   }
   [[nodiscard]] std::uint64_t fingerprint() const override { return side_.fingerprint(); }

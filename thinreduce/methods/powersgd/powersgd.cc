@@ -77,8 +77,8 @@ class PowerSgd final : public Method {
   }
 
   void state(Archive& archive) override {
-    archive.residual("residual", residual_);
-    archive.floats("q", q_);
+    archive.summed("residual", residual_);
+    archive.replicated("q", q_);
     if (q_.size() != next_q_.size()) {
       throw Error(ErrorCode::bad_state, fmt::format("'q' has {} values, these shapes need {}",
                                                     q_.size(), next_q_.size()));

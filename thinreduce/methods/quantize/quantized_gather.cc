@@ -64,7 +64,7 @@ class QuantizedGather final : public Method {
   }
 
   void state(Archive& archive) override {
-    if (keeps_residual()) archive.residual("residual", residual_);
+    if (keeps_residual()) archive.summed("residual", residual_);
   }
 
  private:

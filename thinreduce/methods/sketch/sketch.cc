@@ -67,8 +67,8 @@ class Sketch final : public Method {
   }
 
   void state(Archive& archive) override {
-    archive.residual("residual", residual_);
-    if (setup_.momentum > 0) archive.residual("momentum", velocity_);
+    archive.summed("residual", residual_);
+    if (setup_.momentum > 0) archive.summed("momentum", velocity_);
   }
 
  private:

@@ -137,9 +137,9 @@ class Variance final : public Method {
   }
 
   void state(Archive& archive) override {
-    archive.residual("residual", sums_);
-    archive.residual("squares", squares_);
-    archive.per_element("since", since_);
+    archive.summed("residual", sums_);
+    archive.summed("squares", squares_);
+    archive.replicated("since", since_, Archive::Length::per_element);
     archive.number("steps", steps_);
   }
 
