@@ -139,7 +139,7 @@ TEST(Redistribute, ForgedFieldsAreRefused) {
   for (const FieldKind kind : {FieldKind::summed, FieldKind::replicated, FieldKind::number}) {
     auto fields = good;
     for (StateField& field : fields) {
-      if (field.kind == FieldKind::part) field.kind = kind;
+      if (field.kind == FieldKind::part) field = {.name = field.name, .kind = kind, .values = {}};
     }
     bucket.fields = join_fields(fields);
     EXPECT_NE(
