@@ -7,7 +7,7 @@ import json
 import pickle
 import sys
 import traceback
-from typing import Any, Optional
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -40,14 +40,14 @@ class Net(nn.Module):
         return self.head(F.relu(self.fc2(F.relu(self.fc1(x)))))
 
 
-def batch(step: int, rank: Optional[int] = None) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(step: int, rank: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     rank = dist.get_rank() if rank is None else rank
     generator = torch.Generator().manual_seed(1000 * step + rank)
     labels = torch.randint(0, 10, (8,), generator=generator)
     return torch.randn(8, 1, 13, 13, generator=generator) + labels.view(-1, 1, 1, 1) / 3, labels
 
 
-def make(spec: Any, *, ddp: Optional[dict] = None, net: Optional[nn.Module] = None, **options):
+def make(spec: Any, *, ddp: dict | None = None, net: nn.Module | None = None, **options):
     """A model, its optimizer and its State; `spec` None leaves DDP as it is."""
     torch.manual_seed(7)
     model = DDP(net or Net(), bucket_cap_mb=0.02, **(ddp or {}))
@@ -110,7 +110,7 @@ def every_method_trains_and_replicas_stay_the_same():
 
 @scenario
 def fp32_is_what_ddp_does_itself():
-    model, optimizer, state = make("fp32")
+    model, optimizer, _ = make("fp32")
     train(model, optimizer, 4)
     plain, plain_optimizer, _ = make(None)
     train(plain, plain_optimizer, 4)
@@ -146,14 +146,14 @@ def buckets_are_rebuilt_and_nothing_is_lost():
             model.zero_grad()
             x, y = batch(step)
             F.cross_entropy(model(x), y).backward()
-            for one, sum in zip(model.parameters(), delivered):
-                sum += one.grad
+            for one, total in zip(model.parameters(), delivered):
+                total.add_(one.grad)
             for rank in range(dist.get_world_size()):
                 reference.zero_grad()
                 x, y = batch(step, rank)
                 F.cross_entropy(reference(x), y).backward()
-                for one, sum in zip(reference.parameters(), true):
-                    sum += one.grad / dist.get_world_size()
+                for one, total in zip(reference.parameters(), true):
+                    total.add_(one.grad / dist.get_world_size())
         assert contents[0] != contents[1], "DDP was expected to rebuild its buckets"
         assert contents[1] == contents[4]
         whole = [visit.whole for plan in state._plans.values() for visit in plan]
@@ -167,15 +167,21 @@ def buckets_are_rebuilt_and_nothing_is_lost():
             model.zero_grad()
             x, y = batch(0)
             (F.cross_entropy(model(x), y) * 0).backward()
-            for one, sum in zip(model.parameters(), delivered):
-                sum += one.grad
+            for one, total in zip(model.parameters(), delivered):
+                total.add_(one.grad)
         for one, other in zip(delivered, true):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 @scenario
 def resuming_gives_the_same_bits():
-    for spec in ("topk:density=0.05", "powersgd:basis=2", "gradiveq", "dqsg:feedback=on", "sketch:momentum=0.9"):
+    for spec in (
+        "topk:density=0.05",
+        "powersgd:basis=2",
+        "gradiveq",
+        "dqsg:feedback=on",
+        "sketch:momentum=0.9",
+    ):
         model, optimizer, state = make(spec)
         train(model, optimizer, 4)
         saved_model = {name: one.clone() for name, one in model.module.state_dict().items()}
@@ -221,10 +227,16 @@ def a_state_of_another_rank_world_or_spec_is_refused():
     world, rank = dist.get_world_size(), dist.get_rank()
     _, _, other = make("topk")
     refused = thinreduce.BadState
-    raises(refused, f"world of 7 ranks, this one has {world}",
-           lambda: other.load_state_dict({**saved, "world": 7}))
-    raises(refused, f"belongs to rank {(rank + 1) % world}, this is rank {rank}",
-           lambda: other.load_state_dict({**saved, "rank": (rank + 1) % world}))
+    raises(
+        refused,
+        f"world of 7 ranks, this one has {world}",
+        lambda: other.load_state_dict({**saved, "world": 7}),
+    )
+    raises(
+        refused,
+        f"belongs to rank {(rank + 1) % world}, this is rank {rank}",
+        lambda: other.load_state_dict({**saved, "rank": (rank + 1) % world}),
+    )
     raises(refused, "topk", lambda: make("dqsg")[2].load_state_dict(saved))
     raises(refused, "format", lambda: other.load_state_dict({}))
     raises(refused, "seed", lambda: make("topk", seed=5)[2].load_state_dict(saved))
@@ -245,8 +257,11 @@ def residuals_move_to_another_world():
     other_state.load_state_dict(back[dist.get_rank()])
     train(other, other_optimizer, 3)
     same_on_all_ranks(other)
-    raises(thinreduce.BadState, "step", lambda: thinreduce.redistribute(
-        [states[0], {**states[1], "step": 99}], 2))
+    raises(
+        thinreduce.BadState,
+        "step",
+        lambda: thinreduce.redistribute([states[0], {**states[1], "step": 99}], 2),
+    )
 
 
 @scenario
@@ -284,7 +299,7 @@ class Branches(nn.Module):
 
 @scenario
 def unused_parameters_are_fine():
-    model, optimizer, state = make(
+    model, optimizer, _ = make(
         "topk", net=Branches(), ddp={"find_unused_parameters": True}, check_replicas_every=1
     )
     for step in range(8):
@@ -292,7 +307,7 @@ def unused_parameters_are_fine():
         model.module.use_left = step % 2 == 0 or (step % 3 == 0 and dist.get_rank() == 0)
         train(model, optimizer, 1, step)
     same_on_all_ranks(model)
-    model, optimizer, state = make("powersgd", net=Branches(), ddp={"static_graph": True})
+    model, optimizer, _ = make("powersgd", net=Branches(), ddp={"static_graph": True})
     model.module.use_left = False
     train(model, optimizer, 5)
     same_on_all_ranks(model)
@@ -302,7 +317,7 @@ def unused_parameters_are_fine():
 def gradients_may_be_views_of_the_buckets():
     results = []
     for view in (False, True):
-        model, optimizer, state = make("dqsg", ddp={"gradient_as_bucket_view": view})
+        model, optimizer, _ = make("dqsg", ddp={"gradient_as_bucket_view": view})
         train(model, optimizer, 5)
         results.append(same_on_all_ranks(model))
     assert results[0] == results[1]
@@ -312,16 +327,16 @@ def gradients_may_be_views_of_the_buckets():
 def two_models_at_a_time():
     alone = []
     for spec in ("topk", "dqsg"):
-        model, optimizer, state = make(spec)
+        model, optimizer, _ = make(spec)
         train(model, optimizer, 4)
         alone.append(same_on_all_ranks(model))
     one, other = make("topk"), make("dqsg")
     for step in range(4):
         x, y = batch(step)
-        for model, optimizer, _ in (one, other):
+        for _, optimizer, _ in (one, other):
             optimizer.zero_grad()
         (F.cross_entropy(one[0](x), y) + F.cross_entropy(other[0](x), y)).backward()
-        for model, optimizer, _ in (one, other):
+        for _, optimizer, _ in (one, other):
             optimizer.step()
     assert [same_on_all_ranks(one[0]), same_on_all_ranks(other[0])] == alone
 
@@ -363,10 +378,10 @@ def an_exception_in_the_hook_reaches_the_loop():
         def gather(self, *_):
             raise ZeroDivisionError("no moment today")
 
-    model, optimizer, state = make("topk", second_moment=Broken(), warmup_steps=0)
+    model, optimizer, _ = make("topk", second_moment=Broken(), warmup_steps=0)
     try:
         train(model, optimizer, 1)
-    except Exception as error:  # noqa: BLE001 - torch decides about the type
+    except Exception as error:  # torch chooses the type
         assert "no moment today" in str(error), error
     else:
         raise AssertionError("nothing was raised")
@@ -374,7 +389,7 @@ def an_exception_in_the_hook_reaches_the_loop():
 
 @scenario
 def different_specs_are_the_same_error_everywhere():
-    model, optimizer, state = make("topk" if dist.get_rank() == 0 else "dqsg")
+    model, optimizer, _ = make("topk" if dist.get_rank() == 0 else "dqsg")
     raises(RuntimeError, "rank 1 runs 'dqsg", lambda: train(model, optimizer, 1))
 
 
@@ -407,7 +422,7 @@ def memory_order_is_kept():
 
 @scenario
 def uneven_inputs_join():
-    model, optimizer, state = make("topk")
+    model, optimizer, _ = make("topk")
     with model.join():
         train(model, optimizer, 4 + 2 * dist.get_rank())
 
@@ -482,7 +497,7 @@ def resident_kilobytes() -> int:
 @scenario
 def no_leak_over_two_thousand_steps():
     net = nn.Sequential(nn.Flatten(), nn.Linear(169, 16), nn.Linear(16, 10))
-    model, optimizer, state = make("topk", net=net)
+    model, optimizer, _ = make("topk", net=net)
     train(model, optimizer, 500)
     before = resident_kilobytes()
     train(model, optimizer, 1500, 500)
@@ -499,7 +514,7 @@ def main() -> None:
         try:
             SCENARIOS[name]()
             print(json.dumps({"scenario": name, "error": None}), flush=True)
-        except BaseException:  # noqa: BLE001 - all of it goes to the test
+        except BaseException:  # the test prints all of it
             print(json.dumps({"scenario": name, "error": traceback.format_exc()}), flush=True)
             if dist.get_world_size() > 1:
                 break  # the ranks may be out of step

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-import ranks  # noqa: E402
+import ranks
 
 SCRIPT = Path(__file__).parent / "ddp_scenarios.py"
 NAMES = [

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-import ranks  # noqa: E402
+import ranks
 
 SCRIPT = Path(__file__).parent / "failing_ranks.py"
 

@@ -38,9 +38,15 @@ def test_all_ranks_get_the_same_bits(spec):
 
 def test_fp32_is_the_mean_whatever_the_type_and_shape():
     comms = thinreduce.local(2)
-    for given in (array(0).astype(np.float64), np.arange(7), np.float32(3), np.zeros((0, 4)),
-                  array(1).T, array(2, (3, 5, 7))):
-        means = on_all(comms, lambda comm: comm.all_reduce_mean(given * (comm.rank + 1)))
+    for given in (
+        array(0).astype(np.float64),
+        np.arange(7),
+        np.float32(3),
+        np.zeros((0, 4)),
+        array(1).T,
+        array(2, (3, 5, 7)),
+    ):
+        means = on_all(comms, lambda comm, x=given: comm.all_reduce_mean(x * (comm.rank + 1)))
         np.testing.assert_allclose(means[1], 1.5 * given, rtol=1e-6)
         assert means[0].shape == np.shape(given) and means[0].dtype == np.float32
 

@@ -28,23 +28,43 @@ MODELS = {
     "no bias": (nn.Sequential(nn.Linear(12, 5, bias=False)), (12,)),
     "tokens": (Tokens(), (4, 6)),
     "conv": (
-        nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(inplace=True), nn.Conv2d(4, 3, 2), nn.Flatten(),
-                      nn.Linear(3 * 16, 5)), (2, 7, 7)),
+        nn.Sequential(
+            nn.Conv2d(2, 4, 3),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(4, 3, 2),
+            nn.Flatten(),
+            nn.Linear(3 * 16, 5),
+        ),
+        (2, 7, 7),
+    ),
     "stride, padding, dilation": (
-        nn.Sequential(nn.Conv2d(2, 6, (3, 2), stride=(2, 3), padding=(1, 2), dilation=(2, 1)),
-                      nn.Flatten(), nn.LazyLinear(5)), (2, 10, 9)),
+        nn.Sequential(
+            nn.Conv2d(2, 6, (3, 2), stride=(2, 3), padding=(1, 2), dilation=(2, 1)),
+            nn.Flatten(),
+            nn.LazyLinear(5),
+        ),
+        (2, 10, 9),
+    ),
     "groups": (
         nn.Sequential(nn.Conv2d(4, 6, 3, groups=2, padding=1), nn.Flatten(), nn.LazyLinear(5)),
-        (4, 5, 6)),
+        (4, 5, 6),
+    ),
     "same padding": (
         nn.Sequential(nn.Conv2d(1, 3, 4, padding="same"), nn.Flatten(), nn.LazyLinear(5)),
-        (1, 6, 5)),
+        (1, 6, 5),
+    ),
     "circular": (
-        nn.Sequential(nn.Conv2d(1, 3, 3, padding=1, padding_mode="circular"), nn.Flatten(),
-                      nn.LazyLinear(5)), (1, 6, 5)),
+        nn.Sequential(
+            nn.Conv2d(1, 3, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.LazyLinear(5)
+        ),
+        (1, 6, 5),
+    ),
     "conv1d": (
-        nn.Sequential(nn.Conv1d(2, 4, 3, stride=2, padding=1, groups=2), nn.Flatten(),
-                      nn.LazyLinear(5)), (2, 11)),
+        nn.Sequential(
+            nn.Conv1d(2, 4, 3, stride=2, padding=1, groups=2), nn.Flatten(), nn.LazyLinear(5)
+        ),
+        (2, 11),
+    ),
     "norm": (nn.Sequential(nn.Linear(12, 8), nn.LayerNorm(8), nn.Linear(8, 5)), (12,)),
 }
 
@@ -88,17 +108,17 @@ def test_moments_add_up_until_they_are_used():
 
 
 def test_unknown_layers_are_named():
-    with pytest.raises(thinreduce.BadInput, match="'0.weight' of Embedding"):
+    with pytest.raises(thinreduce.BadInput, match=r"'0\.weight' of Embedding"):
         thinreduce.SecondMoment(nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 3)))
 
 
 def test_sketch_refuses_momentum_that_would_be_applied_again():
     model = nn.Linear(4, 3)
     spec = "sketch:momentum=0.9"
-    with pytest.raises(thinreduce.BadSpec, match="momentum inside"):
+    with pytest.raises(thinreduce.BadSpec, match="applies momentum itself"):
         thinreduce.State(spec)
-    with pytest.raises(thinreduce.BadSpec, match="SGD would apply its own .0.9 in parameter group 0"):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with pytest.raises(thinreduce.BadSpec, match=r"SGD would .* \(0\.9 in parameter group 0\)"):
         thinreduce.State(spec, optimizer=optimizer)
     with pytest.raises(thinreduce.BadSpec, match="Adam would apply its own"):
         thinreduce.State(spec, optimizer=torch.optim.Adam(model.parameters()))

@@ -10,8 +10,10 @@ With numpy arrays only::
     comm = thinreduce.connect(rank, world, "10.0.0.1:29400")
     mean = comm.all_reduce_mean(array, "dqsg")
 
-docs/python.md explains the rest. ``State``, ``hook`` and ``SecondMoment`` need torch, which is
-imported when one of them is used for the first time.
+Both give every rank the mean of all ranks' values, with the same bits on every rank. "gradiveq" and
+"dqsg" are specs: the name of a compression method, with options if needed ("dqsg:levels=7").
+:func:`methods` lists them. ``State``, ``hook`` and ``SecondMoment`` need torch, which is imported
+when one of them is first used.
 """
 
 from __future__ import annotations

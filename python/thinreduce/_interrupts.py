@@ -1,8 +1,9 @@
-"""Ctrl-C while the main thread waits inside torch.
+"""Notices Ctrl-C while the main thread waits inside torch.
 
-DDP waits for the hook's futures in C++, where Python's signal handlers can't run. Python's own C
-handler does run and writes to the wake-up descriptor; the State's thread reads it there and ends an
-exchange that is stuck, so that the wait returns and KeyboardInterrupt can be raised.
+DDP waits for the hook's futures in C++, where Python's signal handlers can't run. Python's C-level
+handler still writes the signal's number to the wake-up file descriptor. The State's thread reads it
+there and ends an exchange that is stuck, so that the wait returns and Python can raise
+KeyboardInterrupt.
 """
 
 from __future__ import annotations
@@ -11,20 +12,23 @@ import signal
 import socket
 import threading
 import time
-from typing import Optional
 
 
 class InterruptWatch:
-    """One for the process, as signals are."""
+    """Remembers when Ctrl-C was pressed. There is one per process, because signals are too."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._reader: Optional[socket.socket] = None
-        self._writer: Optional[socket.socket] = None
-        self._since: Optional[float] = None
+        self._reader: socket.socket | None = None
+        self._writer: socket.socket | None = None
+        self._since: float | None = None
 
     def install(self) -> None:
-        """Does nothing outside the main thread, or when the program watches signals itself."""
+        """Starts watching.
+
+        Does nothing outside the main thread, or when the program has set a wake-up file descriptor
+        of its own.
+        """
         if self._reader or threading.current_thread() is not threading.main_thread():
             return
         reader, writer = socket.socketpair()
@@ -48,13 +52,13 @@ class InterruptWatch:
             pass
 
     def forget(self) -> None:
-        """The main thread runs Python again, so what came before was delivered."""
+        """Drops earlier signals; call it on the main thread, which has handled them by then."""
         with self._lock:
             self._read()
             self._since = None
 
-    def seconds_ago(self) -> Optional[float]:
-        """How long ago Ctrl-C was pressed, if it was."""
+    def seconds_ago(self) -> float | None:
+        """Returns the seconds since Ctrl-C was pressed, or None if it was not."""
         with self._lock:
             self._read()
             return None if self._since is None else time.monotonic() - self._since

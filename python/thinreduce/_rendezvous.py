@@ -1,11 +1,11 @@
-"""How the ranks of a torch process group open connections of their own."""
+"""Connects the engines of all ranks of a torch process group."""
 
 from __future__ import annotations
 
 import os
 import socket
 import time
-from typing import Any, Optional
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -15,53 +15,63 @@ from .errors import BadInput
 
 
 class StoreView:
-    """A torch store under a prefix, as the engine wants it: set, get, and wait with a deadline.
+    """The keys of a torch store under a prefix, with the three functions that the engine calls.
 
-    torch's own wait blocks Ctrl-C, and a TCPStore that timed out once is out of step with its
-    server afterwards. So a counter beside each key tells that it is there, and wait asks for it.
+    torch's own ``wait`` blocks Ctrl-C, and a TCPStore that has timed out once no longer matches
+    replies to requests. So a counter beside each key says whether the key is set, and ``wait``
+    polls the counter.
     """
 
     def __init__(self, store: Any, prefix: str) -> None:
-        self._store = dist.PrefixStore(prefix, store)
+        # torch's type hints say that values are str; the store takes and returns bytes.
+        self._store: Any = dist.PrefixStore(prefix, store)
 
     def set(self, key: str, value: bytes) -> None:
         self._store.set(key, value)
-        self._store.add(f"{key}/there", 1)
+        self._store.add(f"{key}/set", 1)
 
     def get(self, key: str) -> bytes:
-        return self._store.get(key)
+        value: bytes = self._store.get(key)
+        return value
 
     def wait(self, keys: list[str], seconds: float) -> None:
         deadline = time.monotonic() + seconds
         pause = 0.001
         for key in keys:
-            while self._store.add(f"{key}/there", 0) == 0:
+            while self._store.add(f"{key}/set", 0) == 0:
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"'{key}' was not set within {seconds:g} s")
+                    raise TimeoutError(f"no rank set '{key}' within {seconds:g} s")
                 time.sleep(pause)
                 pause = min(pause * 2, 0.05)
 
 
-# How often each group of ranks has connected: all of them count alike.
+# Number of connections that each group of ranks has made. All its ranks hold the same number,
+# because they connect in the same order.
 _connections: dict[tuple[int, ...], int] = {}
 
 
 def interface_from_environment() -> str:
-    """THINREDUCE_INTERFACE, or the first one that torch's Gloo is told to use."""
+    """Returns THINREDUCE_INTERFACE or the first interface of GLOO_SOCKET_IFNAME; "" if unset."""
     chosen = os.environ.get("THINREDUCE_INTERFACE") or os.environ.get("GLOO_SOCKET_IFNAME", "")
     return chosen.split(",")[0]
 
 
 def connect_group(
-    group: Optional[Any], *, interface: str, timeout: float, link: str
+    group: dist.ProcessGroup | None, *, interface: str, timeout: float, link: str
 ) -> _core.Connection:
-    """Connects the ranks of a process group (None: the default one) to one another."""
+    """Connects this rank to all others of a process group; None is the default group."""
     if not dist.is_initialized():
-        raise BadInput("call torch.distributed.init_process_group before the first step")
+        raise BadInput(
+            "torch.distributed is not initialized; call torch.distributed.init_process_group() "
+            "before the first step"
+        )
     world = dist.get_world_size(group)
     rank = dist.get_rank(group)
     if rank < 0:
-        raise BadInput("this rank is not in the process group that the State was given")
+        raise BadInput(
+            f"rank {dist.get_rank()} is not a member of the State's process_group; use this State "
+            "only on the group's ranks"
+        )
     if group is None or group is distributed_c10d._get_default_group():
         members = tuple(range(world))
     else:

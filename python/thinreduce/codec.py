@@ -1,4 +1,4 @@
-"""A method without ranks: what goes on the wire for an array, and what comes out of it."""
+"""Encodes and decodes single arrays, without a connection, to study a method."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import _core
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """An array as a method sends it in its first step."""
+    """The bytes that a method sends for an array in its first step. Returned by :func:`encode`."""
 
+    #: The method with all its options.
     spec: str
     shape: tuple[int, ...]
     seed: int
-    messages: bytes  # all that the rank sends, statements and frame headers included
-    payload_bytes: int  # of which this much is the compressed array
+    #: All bytes that the rank sends, including frame headers and the agreement on what to reduce.
+    messages: bytes
+    #: The number of bytes in ``messages`` that hold the compressed array.
+    payload_bytes: int
 
     @property
     def ratio(self) -> float:
+        """The size of the array as float32 divided by ``payload_bytes``."""
         elements = int(np.prod(self.shape, dtype=np.int64))
         return 4 * elements / self.payload_bytes if self.payload_bytes else 0.0
 
@@ -33,9 +38,11 @@ def _layout(shape: tuple[int, ...], spec: str) -> _core.Layout:
 
 
 def encode(array: Any, spec: str, *, seed: int = 0) -> Encoded:
-    """What a rank puts on the wire when it reduces ``array`` with one other rank that has zeros.
+    """Returns the bytes that a rank sends to reduce ``array`` with one other rank that has zeros.
 
-    Methods that learn before they compress (gradiveq) send their first step whole.
+    ``spec`` is a method with options, such as "dqsg:levels=7". These are the bytes of a first step:
+    a method that learns before it compresses (gradiveq) sends that step uncompressed. ``seed`` is
+    the seed of the random numbers of methods that round at random.
     """
     values = np.ascontiguousarray(array, dtype=np.float32)
     full = _core.spec_text(spec)
@@ -43,11 +50,11 @@ def encode(array: Any, spec: str, *, seed: int = 0) -> Encoded:
     return Encoded(full, values.shape, seed, messages, payload)
 
 
-def decode(encoded: Encoded) -> np.ndarray:
-    """What the other rank makes of it: the array as the method delivers it.
+def decode(encoded: Encoded) -> NDArray[np.float32]:
+    """Returns the array as the other rank receives it, with the method's compression error.
 
-    Where codes add up inside a ring (dqsg), the other rank's zeros are quantized too, and their
-    noise is in the result.
+    Methods that add codes inside a ring (dqsg) quantize the other rank's zeros too, so the result
+    holds the noise of both ranks.
     """
     result = np.zeros(encoded.shape, dtype=np.float32)
     layout = _layout(encoded.shape, encoded.spec)

@@ -1,12 +1,13 @@
-"""All-reduce of numpy arrays, without torch."""
+"""All-reduces numpy arrays, without torch."""
 
 from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Optional, Union
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import _core
 from .errors import BadInput
@@ -14,10 +15,11 @@ from .stats import Stats
 
 
 class Comm:
-    """One rank's connection to all others. Made by :func:`connect` or :func:`local`.
+    """One rank's connection to all other ranks. :func:`connect` and :func:`local` make it.
 
-    All ranks must make the same calls in the same order. What a method holds back (a residual)
-    is kept under the array's name, and by spec and shape.
+    All ranks must make the same calls in the same order. Methods with error feedback keep a
+    residual (the part of the gradient that was not sent yet) per array name, spec and shape.
+    ``rank`` is the number of this rank, ``world`` the number of ranks.
     """
 
     def __init__(self, connection: _core.Connection, options: _core.SessionOptions) -> None:
@@ -34,14 +36,19 @@ class Comm:
         spec: str = "fp32",
         *,
         name: str = "",
-        out: Optional[np.ndarray] = None,
-        second_moment: Optional[Any] = None,
-    ) -> np.ndarray:
-        """The mean of all ranks' arrays, as float32: the same bits on every rank.
+        out: NDArray[np.float32] | None = None,
+        second_moment: Any = None,
+    ) -> NDArray[np.float32]:
+        """Returns the mean of all ranks' arrays as float32, with the same bits on every rank.
 
-        Arrays of two and more dimensions are compressed with their shape in mind, 1-D ones as one
-        run; those with fewer than ``min_size`` elements travel uncompressed.
-        ``out`` may be the array itself when it is contiguous float32.
+        ``spec``: a method with options, such as "dqsg:levels=7".
+        ``name``: tells arrays of the same shape apart, so that each has its own residual.
+        ``out``: an array for the result; it may be ``array`` itself if that is contiguous float32.
+        ``second_moment``: one value per element, the sum over the local batch of the squared
+        gradients of single samples; only the variance method uses it.
+
+        Methods may use the shape of an array with two or more dimensions; a 1-D array is compressed
+        as one run of numbers. Arrays with fewer than ``min_size`` elements are sent uncompressed.
         """
         values = np.asarray(array)
         if out is None:
@@ -49,8 +56,9 @@ class Comm:
         else:
             if out.dtype != np.float32 or not out.flags.c_contiguous or out.shape != values.shape:
                 raise BadInput(
-                    f"out must be contiguous float32 of shape {values.shape}, "
-                    f"not {out.dtype} of shape {out.shape}"
+                    f"out must be contiguous float32 of shape {values.shape}; it is "
+                    f"{'' if out.flags.c_contiguous else 'non-contiguous '}{out.dtype} of shape "
+                    f"{out.shape}"
                 )
             if out is not array:
                 out[...] = values
@@ -60,13 +68,14 @@ class Comm:
             moment = np.ascontiguousarray(second_moment, dtype=np.float32)
             if moment.size != out.size:
                 raise BadInput(
-                    f"the second moment has {moment.size} values for {out.size} elements"
+                    f"second_moment has {moment.size} values and array '{name}' has {out.size} "
+                    "elements; second_moment must have one value per element"
                 )
         pending = self._session.submit(
             layout, out.ctypes.data, 0 if moment is None else moment.ctypes.data
         )
-        # Python's signal handlers run between two looks. An interrupted exchange can't be resumed,
-        # and its memory must not go before it has ended.
+        # Python's signal handlers run between two waits. An interrupted exchange can't be resumed,
+        # and its arrays must stay alive until it has ended.
         try:
             while not pending.wait(0.2):
                 pass
@@ -79,11 +88,11 @@ class Comm:
         self._stats.add(self._calls, report)
         return out
 
-    def _layout(self, name: str, spec: str, array: np.ndarray) -> _core.Layout:
+    def _layout(self, name: str, spec: str, array: NDArray[np.float32]) -> _core.Layout:
         key = (name, spec, array.shape)
         layout = self._layouts.get(key)
         if layout is None:
-            # Without shape, 1-D arrays count as one run that is compressed.
+            # The engine sends 1-D tensors uncompressed, but compresses a bucket without tensors.
             tensors = [(name, list(array.shape))] if array.ndim > 1 else []
             layout = _core.Layout(
                 id=len(self._layouts), elements=array.size, tensors=tensors, spec=spec
@@ -92,19 +101,23 @@ class Comm:
         return layout
 
     def stats(self) -> dict[str, Any]:
-        """Times in seconds, bytes, ratio and the method's statistics of the last call and of all."""
+        """Returns times in seconds, bytes, the compression ratio and the method's statistics: those
+        of the last call and, under "total", those of all calls."""
         return self._stats.as_dict()
 
     def save(self) -> bytes:
-        """Residuals and all else that a resumed run needs, of this rank."""
+        """Returns this rank's state, including residuals, for :meth:`load`. Each saves its own."""
         return self._session.save()
 
     def load(self, state: bytes) -> None:
-        """What :meth:`save` gave; the same arrays must then come in the same order."""
+        """Restores the state that :meth:`save` of the same rank returned.
+
+        The arrays must then be reduced in the same order as in the saved run.
+        """
         self._session.load(state)
 
     def close(self) -> None:
-        """Leaves the other ranks."""
+        """Disconnects from the other ranks."""
         self._session.close()
 
     def __enter__(self) -> Comm:
@@ -134,14 +147,17 @@ def _options(
 def _from_environment(name: str) -> str:
     value = os.environ.get(name)
     if not value:
-        raise BadInput(f"give connect() its rank, world and master, or set {name}")
+        raise BadInput(
+            f"the environment variable {name} is not set; set it, or give connect() its rank, "
+            "world and master"
+        )
     return value
 
 
 def connect(
-    rank: Optional[int] = None,
-    world: Optional[int] = None,
-    master: Union[str, None] = None,
+    rank: int | None = None,
+    world: int | None = None,
+    master: str | None = None,
     *,
     interface: str = "",
     link: str = "",
@@ -152,16 +168,26 @@ def connect(
     check_replicas_every: int = 100,
     momentum_inside_ok: bool = False,
 ) -> Comm:
-    """Connects to all other ranks. ``master`` is "host:port" of rank 0, where nobody listens yet.
+    """Connects this process, as rank ``rank`` of ``world``, to all other ranks over TCP.
 
-    What is not given comes from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. ``link`` simulates
-    a slow network ("1gbit,2ms"), ``interface`` chooses a real one ("eth1").
+    ``master`` is "host:port" of rank 0; the port must be free there. Arguments that are not given
+    come from the environment: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun sets them.
+
+    ``interface``: the network interface to use, such as "eth1"; default THINREDUCE_INTERFACE.
+    ``link``: a slow network to simulate, such as "1gbit,2ms" (bandwidth, latency).
+    ``timeout``: seconds that a peer may be silent before the exchange fails.
+    ``connect_timeout``: seconds to wait for all ranks to connect.
+    ``min_size``: arrays with fewer elements are sent uncompressed.
+    ``seed``: seed of the methods' random numbers; it must be the same on all ranks.
+    ``check_replicas_every``: number of calls after which the ranks compare the bits of their means.
+    ``momentum_inside_ok``: must be True for methods that apply momentum themselves
+    ("sketch:momentum=0.9"); the optimizer must then apply none.
     """
     if master is None:
         master = f"{_from_environment('MASTER_ADDR')}:{_from_environment('MASTER_PORT')}"
     host, _, port = master.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise BadInput(f"master is '{master}'; expected host:port, as 10.0.0.1:29400")
+        raise BadInput(f"master must be host:port, such as 10.0.0.1:29400; it is '{master}'")
     where = _core.Where(
         rank=int(_from_environment("RANK")) if rank is None else rank,
         world=int(_from_environment("WORLD_SIZE")) if world is None else world,
@@ -190,7 +216,10 @@ def local(
     check_replicas_every: int = 100,
     momentum_inside_ok: bool = False,
 ) -> list[Comm]:
-    """All ranks of a world inside this process; use each from a thread of its own."""
+    """Returns ``world`` ranks inside this process. Use each of them from its own thread.
+
+    The arguments are those of :func:`connect`.
+    """
     options = _options(
         timeout=timeout,
         min_size=min_size,
@@ -199,5 +228,5 @@ def local(
         momentum_inside_ok=momentum_inside_ok,
     )
     connections = _core.connect_inside(world)
-    with ThreadPoolExecutor(world) as threads:  # a session waits for the others
+    with ThreadPoolExecutor(world) as threads:  # each Comm waits for the others
         return list(threads.map(lambda connection: Comm(connection, options), connections))

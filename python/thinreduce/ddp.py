@@ -1,9 +1,10 @@
-"""The DDP communication hook, and the state that it works on."""
+"""The DDP communication hook and its state."""
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
@@ -17,7 +18,18 @@ from .names import Names
 from .rules import Rules, Spec
 from .stats import Stats
 
+if TYPE_CHECKING:
+    from .second_moment import SecondMoment
+
 _FORMAT = 1
+
+
+@dataclasses.dataclass
+class _Network:
+    link: str
+    interface: str
+    timeout: float
+    connect_timeout: float
 
 
 def _refuse_momentum(spec: str, optimizer: torch.optim.Optimizer) -> None:
@@ -25,30 +37,32 @@ def _refuse_momentum(spec: str, optimizer: torch.optim.Optimizer) -> None:
         momentum = options.get("momentum", 0) or (options.get("betas") or (0,))[0]
         if momentum:
             raise BadSpec(
-                f"'{spec}' hands back an update with momentum inside, and "
-                f"{type(optimizer).__name__} would apply its own ({momentum:g} in parameter group "
-                f"{number}) again: set the optimizer's momentum to 0, or use momentum=0 in the spec"
+                f"'{spec}' applies momentum itself, and {type(optimizer).__name__} would apply its "
+                f"own ({momentum:g} in parameter group {number}) again: set the optimizer's "
+                "momentum to 0, or use momentum=0 in the spec"
             )
 
 
 class _Bucket:
-    """A DDP bucket on its way: done when all its groups are."""
+    """A DDP bucket in flight. It is done when all its groups are."""
 
     def __init__(self, buffer: torch.Tensor) -> None:
         self.buffer = buffer
-        # The engine works on float32 in host memory.
+        # The engine reduces float32 in host memory.
         self.direct = (
             buffer.device.type == "cpu" and buffer.dtype == torch.float32 and buffer.is_contiguous()
         )
         self.host = buffer if self.direct else buffer.to("cpu", torch.float32, copy=True)
         self.groups_left = 0
-        self.error: Optional[BaseException] = None
+        self.error: BaseException | None = None
         devices = [buffer.device] if buffer.device.type == "cuda" else None
-        self._done: torch.futures.Future[Any] = torch.futures.Future(devices=devices)
-        # DDP sees only errors that are raised by a callback, not those of set_exception().
+        self._done: torch.futures.Future[torch.Tensor | BaseException] = torch.futures.Future(
+            devices=devices
+        )
+        # DDP sees only errors that a callback raises, not those of set_exception().
         self.future: torch.futures.Future[torch.Tensor] = self._done.then(_result_or_raise)
 
-    def finish(self, error: Optional[BaseException]) -> None:
+    def finish(self, error: BaseException | None) -> None:
         self.error = self.error or error
         self.groups_left -= 1
         if self.groups_left > 0:
@@ -58,7 +72,7 @@ class _Bucket:
         self._done.set_result(self.error or self.buffer)
 
 
-def _result_or_raise(done: torch.futures.Future[Any]) -> torch.Tensor:
+def _result_or_raise(done: torch.futures.Future[torch.Tensor | BaseException]) -> torch.Tensor:
     result = done.value()
     if isinstance(result, BaseException):
         raise result
@@ -66,7 +80,7 @@ def _result_or_raise(done: torch.futures.Future[Any]) -> torch.Tensor:
 
 
 class _Gathering:
-    """A group whose parameters arrive in more than one piece."""
+    """A group whose parameters come from several DDP buckets, or in another order."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -83,7 +97,7 @@ class _Gathering:
             self.missing.discard(piece.member)
         self.parts.append((bucket, visit))
 
-    def finish(self, error: Optional[BaseException]) -> None:
+    def finish(self, error: BaseException | None) -> None:
         if error is None:
             self._scatter()
         for bucket, _ in self.parts:
@@ -100,28 +114,37 @@ class _Gathering:
 
 
 class State:
-    """What :func:`hook` works on: one for each DDP model.
+    """The state of :func:`hook`. Each DDP model needs its own; see there for an example.
 
-    ``spec`` is a method and its options (``"gradiveq"``, ``"dqsg:levels=7"``) or rules by name
-    pattern, of which the first that matches decides: ``{"fc.*": "powersgd:basis=2", "*": "dqsg"}``.
-    Rules with names need ``model``. The first ``warmup_steps`` steps travel uncompressed; so do
-    tensors with fewer than ``min_size`` elements and 1-D ones, always. ``seed`` must be the same on
-    all ranks. ``link`` simulates a slow network ("1gbit,2ms"); ``interface`` chooses a real one.
-    ``timeout`` is the longest silence of a peer in seconds.
+    ``spec``: a method with options, such as "gradiveq" or "dqsg:levels=7"; or rules by parameter
+    name, such as ``{"fc.*": "powersgd:basis=2", "*": "dqsg"}``, of which the first that matches
+    decides. Tensors that are 1-D or have fewer than ``min_size`` elements are sent uncompressed.
+    ``model``: the model, for the names of its parameters. Rules need it, and so does resuming with
+    other DDP settings.
+    ``optimizer``: for methods that apply momentum themselves ("sketch:momentum=0.9"): checks that
+    the optimizer applies none. ``momentum_inside_ok=True`` says that the caller has checked it.
+    ``second_moment``: a :class:`SecondMoment` of the model; the variance method uses it.
+    ``process_group``: the process group that DDP uses, if it is not the default one.
+    ``warmup_steps``: number of steps at the start that are sent uncompressed.
+    ``seed``: seed of the methods' random numbers; it must be the same on all ranks.
+    ``link``: a slow network to simulate, such as "1gbit,2ms" (bandwidth, latency).
+    ``interface``: the network interface to use, such as "eth1".
+    ``timeout``: seconds that a peer may be silent before the exchange fails.
+    ``connect_timeout``: seconds to wait for all ranks to connect.
+    ``check_replicas_every``: number of steps after which the ranks compare the bits of their means.
 
-    Methods with momentum inside (``sketch:momentum=0.9``) want ``optimizer``, to check that it has
-    no momentum of its own, or ``momentum_inside_ok=True`` from a caller who takes care.
-    ``second_moment`` feeds the variance method. The connection is made in the first step, or by :meth:`connect`.
+    The ranks connect in the first step, or in :meth:`connect`. All ranks must connect their States
+    in the same order.
     """
 
     def __init__(
         self,
         spec: Spec = "fp32",
         *,
-        model: Optional[torch.nn.Module] = None,
-        optimizer: Optional[torch.optim.Optimizer] = None,
-        second_moment: Optional[Any] = None,
-        process_group: Optional[Any] = None,
+        model: torch.nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        second_moment: SecondMoment | None = None,
+        process_group: torch.distributed.ProcessGroup | None = None,
         warmup_steps: int = 1,
         min_size: int = 1024,
         seed: int = 0,
@@ -136,47 +159,47 @@ class State:
         if link:
             _core.check_link(link)
         if warmup_steps < 0 or min_size < 0:
-            raise BadInput(f"warmup_steps={warmup_steps} and min_size={min_size} can't be negative")
+            raise BadInput(
+                f"warmup_steps and min_size must not be negative; they are {warmup_steps} and "
+                f"{min_size}"
+            )
         self._settings = {
             "warmup_steps": int(warmup_steps),
             "min_size": int(min_size),
             "seed": int(seed),
             "check_replicas_every": int(check_replicas_every),
         }
-        self._connection = {
-            "link": link,
-            "interface": interface,
-            "timeout": float(timeout),
-            "connect_timeout": float(connect_timeout),
-        }
+        self._network = _Network(link, interface, float(timeout), float(connect_timeout))
         self._momentum_inside_ok = momentum_inside_ok
         if optimizer is not None and self._rules.momentum != 0:
             _refuse_momentum(str(self._rules), optimizer)
             self._momentum_inside_ok = True
         if self._rules.momentum != 0 and not self._momentum_inside_ok:
             raise BadSpec(
-                f"'{self._rules}' hands back an update with momentum inside: give the State the "
-                "optimizer=, so that it can check that this one has none, or say "
-                "momentum_inside_ok=True, or use momentum=0 in the spec"
+                f"'{self._rules}' applies momentum itself, so the optimizer must apply none: give "
+                "the State optimizer= to check this, or momentum_inside_ok=True if you have "
+                "checked it, or use momentum=0 in the spec"
             )
-        self._reset()
-        self._process_group = process_group
-        self._second_moment = second_moment
+        self._reset(process_group, second_moment)
         if model is not None:
             self.bind(model)
 
-    def _reset(self) -> None:
+    def _reset(
+        self,
+        process_group: torch.distributed.ProcessGroup | None = None,
+        second_moment: SecondMoment | None = None,
+    ) -> None:
         self._names = Names()
-        self._process_group = None
-        self._second_moment = None
+        self._process_group = process_group
+        self._second_moment = second_moment
         self._groups = Groups(self._rules, self._settings["min_size"])
-        self._loaded: Optional[dict[str, Any]] = None
-        self._session: Optional[_core.Session] = None
-        self._worker: Optional[Worker] = None
-        self._close: Optional[Any] = None
+        self._loaded: dict[str, Any] | None = None  # until the session exists
+        self._session: _core.Session | None = None
+        self._worker: Worker | None = None
+        self._close: Callable[[], Any] | None = None
         self._stats = Stats()
-        self._step = 0  # steps that have begun
-        self._error: Optional[BaseException] = None
+        self._step = 0  # number of steps that have begun
+        self._error: BaseException | None = None
         self._plans: dict[tuple[int, ...], list[Visit]] = {}
         self._warm_up: dict[tuple[int, ...], _core.Layout] = {}
         self._warm_up_buckets = 0
@@ -185,7 +208,8 @@ class State:
     # -- connection -------------------------------------------------------------------------------
 
     def bind(self, model: torch.nn.Module) -> State:
-        """Tells the names of the parameters; only before the first step."""
+        """Gives the State the names of the model's parameters, as ``model=`` does. Must be called
+        before the first step."""
         self._names.bind(model)
         return self
 
@@ -195,18 +219,19 @@ class State:
             return self
         if self._rules.need_names and not self._names.bound:
             raise BadSpec(
-                f"the rules '{self._rules}' choose by name: give the State its model=, or call bind()"
+                f"the rules '{self._rules}' depend on the names of the parameters: give the State "
+                "model=, or call bind(model)"
             )
         connection = connect_group(
             self._process_group,
-            interface=self._connection["interface"],
-            timeout=self._connection["connect_timeout"],
-            link=self._connection["link"],
+            interface=self._network.interface,
+            timeout=self._network.connect_timeout,
+            link=self._network.link,
         )
-        # Momentum is kept from the first step on, so such methods warm up inside the engine.
+        # A method with momentum needs the gradients of warm-up steps, so the engine warms it up.
         options = _core.SessionOptions(
             spec=next(iter(self._rules.patterns.values())),
-            timeout=self._connection["timeout"],
+            timeout=self._network.timeout,
             min_elements=self._settings["min_size"],
             warmup_steps=self._settings["warmup_steps"] if self._rules.momentum else 0,
             check_replicas_every=self._settings["check_replicas_every"],
@@ -224,33 +249,40 @@ class State:
         return self
 
     def close(self) -> None:
-        """Finishes what is under way and leaves the other ranks. Happens by itself at the end."""
+        """Finishes the buckets in flight and disconnects from the other ranks.
+
+        This happens by itself when the State is garbage-collected or the program ends.
+        """
         if self._close is not None:
             self._close()
 
     @property
-    def error(self) -> Optional[BaseException]:
-        """The last failure of an exchange as it was raised: DDP wraps it in a RuntimeError."""
+    def error(self) -> BaseException | None:
+        """The exception of the last exchange that failed. ``backward()`` raises only a RuntimeError
+        with its text."""
         return self._error
 
     # -- the hook's work --------------------------------------------------------------------------
 
-    def reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        """What :func:`hook` does."""
+    def reduce(self, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Starts the reduction of a DDP bucket; :func:`hook` calls it."""
         self.connect()
         assert self._worker is not None
         watch.forget()
         if bucket.index() == 0:
-            # After a step that failed, some of it may still be under way, or wait for its rest.
+            # After a failed step, some of its groups may still be in flight or incomplete.
             self._worker.drain()
             self._gathering.clear()
             self._step += 1
         buffer = bucket.buffer()
         if buffer.layout != torch.strided:
-            raise BadInput("sparse gradients can't be compressed; use dense ones (sparse=False)")
+            raise BadInput(
+                f"DDP bucket {bucket.index()} has sparse gradients ({buffer.layout}), which can't "
+                "be reduced; use dense ones, for example Embedding(sparse=False)"
+            )
         parameters = bucket.parameters()
         one = _Bucket(buffer)
-        # Without momentum inside, nothing is kept of an uncompressed step, so it goes as DDP has it.
+        # Without momentum a warm-up step leaves no state, so DDP's buckets are reduced as they are.
         if self._step <= self._settings["warmup_steps"] and not self._rules.momentum:
             one.groups_left = 1
             layout = self._warm_up_layout(parameters, buffer.numel())
@@ -293,9 +325,9 @@ class State:
             shapes = [(self._names.of(one), memory_shape(one)) for one in parameters]
             if sum(one.numel() for one in parameters) != elements:
                 raise BadInput(
-                    f"a DDP bucket has {elements} elements, its parameters "
-                    f"{sum(one.numel() for one in parameters)}: this torch lays buckets out in a "
-                    "way that thinreduce does not know"
+                    f"a DDP bucket has {elements} elements and its parameters have "
+                    f"{sum(one.numel() for one in parameters)}; torch {torch.__version__} lays out "
+                    "buckets in a way that thinreduce does not support"
                 )
             plan = self._plans[key] = self._groups.visits(shapes)
         return plan
@@ -310,7 +342,7 @@ class State:
             self._submit_group(visit.group, visit.group.staging(), gathering)
 
     def _submit_incomplete(self) -> None:
-        """Parameters that DDP no longer has count as zero."""
+        """Submits the groups that are not complete: parameters that no DDP bucket holds are 0."""
         for gathering in self._gathering.values():
             staging = gathering.group.staging()
             for index in gathering.missing:
@@ -320,7 +352,6 @@ class State:
         self._gathering.clear()
 
     def _submit_group(self, group: Group, values: torch.Tensor, target: Any) -> None:
-        # The one place where second moments go to the engine: in the group's order of memory.
         moment = None
         if self._second_moment is not None:
             moment = self._second_moment.gather(group.members, group.moments(), self._names)
@@ -331,7 +362,7 @@ class State:
         layout: _core.Layout,
         values: torch.Tensor,
         target: Any,
-        moment: Optional[torch.Tensor] = None,
+        moment: torch.Tensor | None = None,
     ) -> None:
         assert self._session is not None and self._worker is not None
         pending = self._session.submit(
@@ -339,8 +370,8 @@ class State:
         )
         stats, step, state = self._stats, self._step, weakref.ref(self)
 
-        def done(report: Optional[dict[str, Any]], error: Optional[BaseException]) -> None:
-            # `values` and `moment` live until here: the engine works on their memory.
+        def done(report: dict[str, Any] | None, error: BaseException | None) -> None:
+            # Keeps `values` and `moment` alive until here, because the engine uses their memory.
             nonlocal values, moment
             if report is not None:
                 stats.add(step, report)
@@ -356,22 +387,27 @@ class State:
     # -- state ------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, Any]:
-        """Of the last step, and under "total" of all: bytes, ratio, seconds by stage (encode, wire,
-        decode, wait for the slowest rank, queued, total) summed over buckets, and the method's
-        statistics."""
+        """Returns the figures of the last step and, under "total", those of all steps.
+
+        "elements", "payload_bytes" (the compressed gradient of this rank, counted once),
+        "bytes_sent", "bytes_received"; "ratio" (bytes of the gradient as float32 divided by
+        "payload_bytes"); "statistics" of the method; and "seconds" per stage, summed over buckets:
+        "encode", "wire", "decode", "wait" (for the slowest rank), "queued" (until the exchange
+        started) and "total".
+        """
         return self._stats.as_dict()
 
     def scalars(self) -> dict[str, dict[str, float]]:
-        """The same for TensorBoard: ``for tag, values in state.scalars().items():
-        writer.add_scalars(tag, values, step)``."""
+        """Returns the figures of the last step for TensorBoard:
+        ``for tag, values in state.scalars().items(): writer.add_scalars(tag, values, step)``."""
         return self._stats.scalars()
 
     def state_dict(self) -> dict[str, Any]:
-        """Residuals and all else that a resumed run needs, of this rank; every rank has its own."""
+        """Returns this rank's state, including residuals. Each rank must save its own."""
         if self._session is None:
             if self._loaded is not None:
                 return dict(self._loaded)
-            raise BadState("there is no state before the first step")
+            raise BadState("a State has no state to save before the first step or connect()")
         assert self._worker is not None
         self._worker.drain()
         return {
@@ -388,18 +424,25 @@ class State:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where :meth:`state_dict` of the same rank stopped. Raises BadState for the state
-        of another rank, world size or spec; :func:`thinreduce.redistribute` changes the world."""
+        """Continues from the :meth:`state_dict` of the same rank, before or after the first step.
+
+        Raises BadState if it belongs to another rank, number of ranks, spec or settings.
+        :func:`thinreduce.redistribute` converts states for another number of ranks.
+        """
         if state.get("format") != _FORMAT:
-            raise BadState(f"saved state has format {state.get('format')}, this build reads {_FORMAT}")
+            raise BadState(
+                f"the saved state has format {state.get('format')}, and this version of thinreduce "
+                f"reads format {_FORMAT}; load it with the version that saved it"
+            )
         if state["rules"] != self._rules.patterns:
             raise BadState(
-                f"saved state was written with {state['rules']}, this State has "
-                f"{self._rules.patterns}"
+                f"the saved state was written with the spec {state['rules']}, and this State has "
+                f"{self._rules.patterns}; use the same spec"
             )
         if state["settings"] != self._settings:
             raise BadState(
-                f"saved state was written with {state['settings']}, this State has {self._settings}"
+                f"the saved state was written with {state['settings']}, and this State has "
+                f"{self._settings}; use the same settings"
             )
         groups = Groups(self._rules, self._settings["min_size"])
         for group in state["groups"]:
@@ -425,14 +468,18 @@ class State:
         rank = torch.distributed.get_rank(group)
         if state["world"] != world:
             raise BadState(
-                f"saved state is of a world of {state['world']} ranks, this one has {world}; "
-                "thinreduce.redistribute() turns the states of all old ranks into states for the new"
+                f"the saved state is of a world of {state['world']} ranks, this one has {world}; "
+                "convert the states of all old ranks with thinreduce.redistribute()"
             )
         if state["rank"] != rank:
-            raise BadState(f"saved state belongs to rank {state['rank']}, this is rank {rank}")
+            raise BadState(
+                f"the saved state belongs to rank {state['rank']}, this is rank {rank}; load the "
+                "state that this rank saved"
+            )
         if state["named"] and not self._names.bound:
             raise BadState(
-                "saved state knows parameters by name: give the State its model=, or call bind()"
+                "the saved state names its parameters as the model does: give the State model=, or "
+                "call bind(model)"
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -440,7 +487,7 @@ class State:
         return {
             "rules": dict(self._rules.patterns),
             "settings": dict(self._settings),
-            "connection": dict(self._connection),
+            "connection": dataclasses.asdict(self._network),
             "momentum_inside_ok": self._momentum_inside_ok,
             "state": self.state_dict() if has_state else None,
         }
@@ -448,11 +495,11 @@ class State:
     def __setstate__(self, saved: dict[str, Any]) -> None:
         self._rules = Rules(saved["rules"])
         self._settings = saved["settings"]
-        self._connection = saved["connection"]
+        self._network = _Network(**saved["connection"])
         self._momentum_inside_ok = saved["momentum_inside_ok"]
         self._reset()
         if saved["state"] is not None:
-            # The names come with bind(), and connect() compares world and rank.
+            # connect() compares world and rank, after bind() has given the names.
             self._load_later(saved["state"])
 
     def _load_later(self, state: dict[str, Any]) -> None:
@@ -466,13 +513,18 @@ class State:
         return f"thinreduce.State({self._rules})"
 
 
-def hook(state: State, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-    """For ``DistributedDataParallel.register_comm_hook``: returns at once, and the future holds the
-    mean over all ranks when the engine's thread is done."""
+def hook(state: State, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Reduces a bucket of DistributedDataParallel. Register it with the State::
+
+        state = thinreduce.State("dqsg", model=model)
+        model.register_comm_hook(state, thinreduce.hook)
+
+    It returns at once; the engine's thread completes the future with the mean over all ranks.
+    """
     return state.reduce(bucket)
 
 
-# DDP compares the annotations as objects, not as text.
+# DDP compares the annotations with these classes; text would not be equal to them.
 hook.__annotations__ = {
     "state": State,
     "bucket": torch.distributed.GradBucket,

@@ -1,58 +1,62 @@
-"""Exceptions: one class for each code of docs/errors.md, with the engine's own text."""
+"""Exceptions of the package, one class per error code. Each has the text of the C++ engine."""
 
 from __future__ import annotations
 
 
 class Error(RuntimeError):
-    """What a caller can handle. ``code`` is the code of docs/errors.md."""
+    """An error that the caller can handle; the base class of all others here."""
 
+    #: The engine's name of this kind of error, as docs/errors.md lists it.
     code = "error"
 
 
 class BadSpec(Error, ValueError):
-    """A method, option or value that does not exist."""
+    """The spec names a method, option or value that does not exist, or options that contradict."""
 
     code = "bad_spec"
 
 
 class BadInput(Error, ValueError):
-    """A gradient that can't be reduced, shapes that do not add up, a wrong argument."""
+    """An argument is wrong: NaN or Inf in a gradient, shapes that do not match, a malformed value.
+
+    The connection stays usable after NaN and Inf.
+    """
 
     code = "bad_input"
 
 
 class Mismatch(Error):
-    """The ranks disagree about what they do."""
+    """The ranks disagree: about spec, options, order of buckets, shapes, step or bits of a mean."""
 
     code = "mismatch"
 
 
 class BadFrame(Error):
-    """Bytes from a peer that are cut, altered or of another version."""
+    """A peer's bytes are truncated, altered or of another version; or sums overflow in a method."""
 
     code = "bad_frame"
 
 
 class LostPeer(Error):
-    """A rank died, left or gave up; the text names it."""
+    """A rank died, disconnected or failed. The text names the rank."""
 
     code = "lost_peer"
 
 
 class Timeout(Error):
-    """A wait passed its deadline."""
+    """A peer was silent for longer than the timeout."""
 
     code = "timeout"
 
 
 class BadState(Error):
-    """A saved state that is damaged, or of another world, rank or spec."""
+    """A saved state is damaged, or belongs to another rank, world size, spec or version."""
 
     code = "bad_state"
 
 
 class Unavailable(Error):
-    """A backend, file or address that is not there."""
+    """A backend was not built, or a file, port, network interface or SIMD target is not usable."""
 
     code = "unavailable"
 
@@ -64,5 +68,5 @@ _BY_CODE: dict[str, type[Error]] = {
 
 
 def from_code(code: str, message: str) -> Error:
-    """The exception for an error of the engine."""
+    """Returns the exception for an error of the engine."""
     return _BY_CODE.get(code, Error)(message)

@@ -1,17 +1,18 @@
-"""Which parameters travel together, whatever buckets DDP puts them in.
+"""Maps DDP's buckets, which may change, to groups of parameters, which do not.
 
-The engine keeps a method's state by bucket of its own. Such a bucket is here called a *group*: a run
-of parameters with one spec. Groups are made from DDP's buckets when a parameter is compressed for
-the first time, and then stay: when DDP rebuilds its buckets, or a resumed run starts with others,
-the groups' gradients are gathered from wherever they are, and every bit is as it would have been.
-As long as a group lies in one DDP bucket in one piece, it is reduced there, without a copy.
+A *group* is a bucket of the engine: a run of parameters with one spec, whose residuals the engine
+keeps together. Groups are made from DDP's buckets when a parameter is first compressed, and never
+change after that. DDP rebuilds its buckets after the first step, and a resumed run starts with
+different ones; the gradients of a group are then copied together from several DDP buckets, so the
+means have the same bits either way. A group that lies in one DDP bucket in one piece is reduced
+there, without a copy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any
 
 import torch
 
@@ -19,18 +20,18 @@ from . import _core
 from .errors import BadState
 from .rules import Rules
 
-# The engine's numbers of uncompressed buckets start here; groups are numbered from 0.
+# The ids of buckets in uncompressed warm-up steps start here; the ids of groups start at 0.
 WARM_UP_ID = 0x4000_0000
 
 
 def memory_shape(parameter: torch.Tensor) -> tuple[int, ...]:
-    """The shape in the order of memory, which is how DDP lays the gradient out."""
+    """Returns the shape with its axes in memory order, as DDP's buckets hold the gradient."""
     order = sorted(range(parameter.dim()), key=lambda axis: -parameter.stride(axis))
     return tuple(parameter.shape[axis] for axis in order)
 
 
-def travels_raw(shape: Sequence[int], min_size: int) -> bool:
-    """Whether the engine sends such a tensor uncompressed, whatever the spec."""
+def is_sent_raw(shape: Sequence[int], min_size: int) -> bool:
+    """Returns whether the engine sends a tensor of this shape uncompressed with every spec."""
     count = 1
     for extent in shape:
         count *= extent
@@ -42,15 +43,17 @@ class Member:
     """One parameter of a group."""
 
     name: str
-    shape: tuple[int, ...]
-    offset: int
+    shape: tuple[int, ...]  # in memory order
+    offset: int  # of its first element in the group
     elements: int
 
 
 class Group:
     """A run of parameters that the engine reduces together."""
 
-    def __init__(self, number: int, spec: str, named_shapes: Sequence[tuple[str, Sequence[int]]]):
+    def __init__(
+        self, number: int, spec: str, named_shapes: Sequence[tuple[str, Sequence[int]]]
+    ) -> None:
         self.number = number
         self.spec = spec
         self.members: list[Member] = []
@@ -68,22 +71,23 @@ class Group:
             tensors=[(member.name, list(member.shape)) for member in self.members],
             spec=spec,
         )
-        self._staging: Optional[torch.Tensor] = None
-        self._moments: Optional[torch.Tensor] = None
+        self._staging: torch.Tensor | None = None
+        self._moments: torch.Tensor | None = None
 
     def staging(self) -> torch.Tensor:
-        """Where the gradient is gathered when it is not in one piece."""
+        """Returns the buffer for the group's gradient when that is not in one piece."""
         if self._staging is None:
             self._staging = torch.empty(self.elements, dtype=torch.float32)
         return self._staging
 
     def moments(self) -> torch.Tensor:
-        """Where the second moments of the members are put side by side."""
+        """Returns the buffer for the second moments of the group's parameters."""
         if self._moments is None:
             self._moments = torch.empty(self.elements, dtype=torch.float32)
         return self._moments
 
     def as_dict(self) -> dict[str, Any]:
+        """Returns the group's description for a saved state."""
         return {
             "spec": self.spec,
             "parameters": [(member.name, list(member.shape)) for member in self.members],
@@ -92,22 +96,22 @@ class Group:
 
 @dataclass
 class Piece:
-    """A parameter that is both in a DDP bucket and in a group."""
+    """A parameter of a group, inside a DDP bucket."""
 
-    member: int
-    bucket_offset: int
+    member: int  # index in Group.members
+    bucket_offset: int  # of its first element in the DDP bucket
 
 
 @dataclass
 class Visit:
-    """What one DDP bucket holds of one group."""
+    """The parameters of one group that one DDP bucket holds."""
 
     group: Group
     pieces: list[Piece] = field(default_factory=list)
 
     @property
     def whole(self) -> bool:
-        """The whole group, in one piece and in order: no copy is needed."""
+        """Whether the bucket holds the whole group in one piece and in order: no copy is needed."""
         members = self.group.members
         if len(self.pieces) != len(members):
             return False
@@ -119,7 +123,7 @@ class Visit:
 
 
 class Groups:
-    """All groups of a State, by the names of their parameters."""
+    """All groups of a State, found by the names of their parameters."""
 
     def __init__(self, rules: Rules, min_size: int) -> None:
         self._rules = rules
@@ -128,16 +132,18 @@ class Groups:
         self._of: dict[str, tuple[Group, int]] = {}
 
     def add(self, spec: str, named_shapes: Sequence[tuple[str, Sequence[int]]]) -> None:
+        """Makes the next group from parameters in the order of their memory."""
         group = Group(len(self.all), spec, named_shapes)
         self.all.append(group)
         for index, member in enumerate(group.members):
             self._of[member.name] = (group, index)
 
     def as_list(self) -> list[dict[str, Any]]:
+        """Returns the groups' descriptions for a saved state."""
         return [group.as_dict() for group in self.all]
 
     def visits(self, named_shapes: Sequence[tuple[str, Sequence[int]]]) -> list[Visit]:
-        """The groups of a bucket with these parameters; makes groups for those that have none."""
+        """Returns the groups in a DDP bucket; makes groups for parameters that have none."""
         self._make_missing(named_shapes)
         visits: dict[int, Visit] = {}
         offset = 0
@@ -146,8 +152,8 @@ class Groups:
             member = group.members[index]
             if member.shape != tuple(shape):
                 raise BadState(
-                    f"parameter '{name}' has shape {tuple(shape)}; its saved state is for "
-                    f"{member.shape}"
+                    f"parameter '{name}' has shape {tuple(shape)} in memory order, but the saved "
+                    f"state was written with shape {member.shape}; load the state of this model"
                 )
             visit = visits.setdefault(group.number, Visit(group))
             visit.pieces.append(Piece(index, offset))
@@ -156,7 +162,7 @@ class Groups:
 
     def _make_missing(self, named_shapes: Sequence[tuple[str, Sequence[int]]]) -> None:
         run: list[tuple[str, Sequence[int]]] = []
-        spec: Optional[str] = None  # of the run; None while all of it travels raw
+        spec: str | None = None  # of the run; None while all its tensors are sent raw
 
         def finish() -> None:
             nonlocal run, spec
@@ -168,9 +174,9 @@ class Groups:
             if name in self._of:
                 finish()
                 continue
-            # A raw tensor has no state, so it may go with any neighbour: fewer, larger groups.
+            # A raw tensor has no state and joins any neighbour, which makes fewer, larger groups.
             own = self._rules.spec_for(name)
-            if not travels_raw(shape, self._min_size):
+            if not is_sent_raw(shape, self._min_size):
                 if spec is not None and own != spec:
                     finish()
                 spec = own

@@ -1,4 +1,4 @@
-"""What methods there are, and what a spec means."""
+"""Lists the methods and reads specs."""
 
 from __future__ import annotations
 
@@ -13,28 +13,36 @@ class Option:
 
     name: str
     default: str
+    #: The smallest and the largest value of a number; both are 0 for an option that is a word.
     min: float
     max: float
+    #: All values of an option that is a word; for a number, the words that are accepted as well.
     choices: tuple[str, ...]
     help: str
 
 
 @dataclass(frozen=True)
 class Method:
-    """One published algorithm, as ``thinreduce methods`` shows it."""
+    """A compression method and its options."""
 
     name: str
+    #: How payloads combine: "sum" (they add as floats), "integer sum" (codes add as integers),
+    #: "gather" (every rank decodes all payloads) or "staged" (the mean of one group of ranks helps
+    #: to decode the others).
     algebra: str
     summary: str
     paper: str
+    #: Whether it can apply momentum itself, inside the compressed exchange.
     has_momentum: bool
-    second_moment: bool  # takes one beside the gradient
-    composes_with: tuple[str, ...]  # what may stand behind a plus
+    #: Whether it needs the second moments of the gradient.
+    second_moment: bool
+    #: Methods that may follow it after a plus, to quantize what it sends ("gradiveq+qsgd").
+    composes_with: tuple[str, ...]
     options: tuple[Option, ...]
 
 
 def methods() -> list[Method]:
-    """Every method, in the order in which people should meet them."""
+    """Returns all methods, in the order in which ``thinreduce methods`` prints them."""
     result = []
     for info in _core.methods():
         options = tuple(
@@ -47,15 +55,21 @@ def methods() -> list[Method]:
 
 
 def spec_text(spec: str) -> str:
-    """The spec with every option spelled out; raises BadSpec when it is none."""
+    """Returns the spec with every option written out; raises BadSpec if it is not valid."""
     return _core.spec_text(spec)
 
 
 def spec_momentum(spec: str) -> float:
-    """The momentum inside what the spec hands back; 0: the optimizer's own is welcome."""
+    """Returns the momentum that the method applies itself, 0 if it applies none.
+
+    If it is not 0, the optimizer must not apply momentum again.
+    """
     return _core.spec_momentum(spec)
 
 
 def simd_target() -> str:
-    """The instruction set that the kernels run on."""
+    """Returns the instruction set that the kernels use, such as "AVX2".
+
+    The environment variable THINREDUCE_SIMD chooses another one; results do not depend on it.
+    """
     return _core.simd_target()

@@ -1,4 +1,8 @@
-"""Names of parameters: the model's, or, when it is not known, numbers in order of appearance."""
+"""Names of parameters.
+
+They are those of the model if the State knows it, else numbers in the order in which DDP first
+passes the parameters to the hook.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from .errors import BadInput
 
 
 class Names:
-    """Parameters by identity; they are kept alive, so that no other can take an identity over."""
+    """Maps parameters to names by id(), and keeps them alive so that no id() is reused."""
 
     def __init__(self) -> None:
         self._names: dict[int, tuple[torch.Tensor, str]] = {}
@@ -18,8 +22,12 @@ class Names:
         self.bound = False
 
     def bind(self, model: torch.nn.Module) -> None:
+        """Takes the names of a model's parameters; must be called before the first step."""
         if self._names and not self.bound:
-            raise BadInput("the model must be given before the first step")
+            raise BadInput(
+                f"the State has already numbered {len(self._names)} parameters in a step without a "
+                "model; give it model=, or call bind(), before the first step"
+            )
         if isinstance(model, torch.nn.parallel.DistributedDataParallel):
             model = model.module
         for name, parameter in model.named_parameters():
@@ -27,18 +35,19 @@ class Names:
         self.bound = True
 
     def note(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Gives numbers to those that have no name yet."""
+        """Numbers the parameters that have no name yet; raises BadInput if the model is known."""
         for parameter in parameters:
             if id(parameter) in self._names:
                 continue
             if self.bound:
                 raise BadInput(
                     f"DDP reduces a parameter of shape {tuple(parameter.shape)} that is not in the "
-                    "model which the State was given"
+                    "State's model; give the State the model that DDP wraps"
                 )
             self._put(parameter, f"#{len(self._names)}")
 
     def of(self, parameter: torch.Tensor) -> str:
+        """Returns the name of a parameter."""
         return self._names[id(parameter)][1]
 
     def _put(self, parameter: torch.Tensor, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Which spec serves which parameter."""
+"""Chooses the spec for each parameter."""
 
 from __future__ import annotations
 
@@ -13,38 +13,45 @@ Spec = Union[str, Mapping[str, str]]
 
 
 class Rules:
-    """Name patterns, in order; the first that matches decides."""
+    """An ordered list of (name pattern, spec); the first pattern that matches a name decides.
+
+    Patterns are those of the shell: "fc.*", "*.weight". One spec without a pattern is the rule "*".
+    """
 
     def __init__(self, spec: Spec) -> None:
         patterns = {"*": spec} if isinstance(spec, str) else dict(spec)
         if not patterns:
-            raise BadSpec("no rules were given; a rule is a name pattern and a spec, as {'*': 'dqsg'}")
-        # Every option is spelled out, so that equal rules have equal text on all ranks.
+            raise BadSpec(
+                "the rules are empty; give at least one name pattern and its spec, such as "
+                "{'*': 'dqsg'}"
+            )
+        # Every option is written out, so that equal rules have equal text on all ranks.
         self.patterns: dict[str, str] = {
             pattern: _core.spec_text(one) for pattern, one in patterns.items()
         }
         momenta = {one: _core.spec_momentum(one) for one in self.patterns.values()}
         if len(set(momenta.values())) > 1:
             raise BadSpec(
-                "rules mix methods with momentum inside and without, or with different momentum: "
-                + ", ".join(f"'{one}' has {value:g}" for one, value in momenta.items())
-                + "; an optimizer can only suit one of them"
+                "the rules mix methods that apply different momentum themselves: "
+                + ", ".join(f"'{one}' applies {value:g}" for one, value in momenta.items())
+                + "; one optimizer can match only one of them: use the same momentum in all specs"
             )
         self.momentum: float = next(iter(momenta.values()))
 
     @property
     def need_names(self) -> bool:
-        """Whether the names of the parameters make a difference."""
+        """Whether the choice depends on the names of the parameters."""
         return any(pattern != "*" for pattern in self.patterns)
 
     def spec_for(self, name: str) -> str:
+        """Returns the spec of the first pattern that matches; raises BadSpec if none does."""
         for pattern, spec in self.patterns.items():
             if fnmatchcase(name, pattern):
                 return spec
         raise BadSpec(
-            f"no rule matches parameter '{name}'; the rules are "
+            f"no rule matches parameter '{name}'; the patterns are "
             + ", ".join(f"'{pattern}'" for pattern in self.patterns)
-            + "; end them with '*'"
+            + "; add '*' as the last pattern"
         )
 
     def __str__(self) -> str:

@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import _core
 
 
-def _floats(values: Any) -> np.ndarray:
+def _floats(values: Any) -> NDArray[np.float32]:
     return np.ascontiguousarray(values, dtype=np.float32).ravel()
 
 
 class CountSketch:
-    """A small table of floats from which the large elements of a long vector can be read.
+    """A small table of floats from which the large elements of a long vector can be estimated.
 
-    It is linear: ``a.merge(b)`` holds the sketch of the sum. Sketches with the same shape and seed
-    hash alike on every machine. ``columns`` is rounded up to a multiple of 16.
+    It is linear: after ``a.merge(b)``, ``a`` is the sketch of the sum of both vectors. Sketches
+    with the same number of rows and columns and the same seed use the same hash functions on every
+    machine. ``columns`` is rounded up to a multiple of 16.
     """
 
     def __init__(self, columns: int, *, rows: int = 5, seed: int = 0) -> None:
@@ -35,34 +37,37 @@ class CountSketch:
     def seed(self) -> int:
         return self._core.seed
 
-    def cells(self) -> np.ndarray:
-        """A copy of the table, row after row."""
+    def cells(self) -> NDArray[np.float32]:
+        """Returns a copy of the table, with shape (rows, columns)."""
         cells = np.frombuffer(self._core.cells(), dtype=np.float32)
         return cells.reshape(self.rows, -1).copy()
 
     def accumulate(self, values: Any, first: int = 0) -> None:
-        """Adds values that start at element ``first``, a multiple of 16."""
+        """Adds a run of the vector that starts at ``first``, which must be a multiple of 16."""
         array = _floats(values)
         self._core.accumulate(array.ctypes.data, array.size, first)
 
     def merge(self, other: CountSketch) -> None:
-        """Adds all that ``other`` holds; it must have the same shape and seed."""
+        """Adds the vector of ``other``, which must have the same rows, columns and seed."""
         self._core.merge(other._core)
 
-    def estimate(self, count: int, first: int = 0) -> np.ndarray:
-        """Estimates of ``count`` elements from ``first`` on, a multiple of 16."""
+    def estimate(self, count: int, first: int = 0) -> NDArray[np.float32]:
+        """Estimates ``count`` elements, starting at ``first``, which must be a multiple of 16."""
         result = np.empty(count, dtype=np.float32)
         self._core.estimate(first, result.ctypes.data, count)
         return result
 
-    def heavy_hitters(self, elements: int, least: float) -> tuple[np.ndarray, np.ndarray]:
-        """Indices and estimates of those of the first ``elements`` with at least this magnitude."""
-        found = self._core.heavy_hitters(elements, least)
+    def heavy_hitters(
+        self, elements: int, min_magnitude: float
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Returns the indices and the estimates of the large ones among the first ``elements``
+        elements: those whose estimate has a magnitude of ``min_magnitude`` or more."""
+        found = self._core.heavy_hitters(elements, min_magnitude)
         indices = np.array([index for index, _ in found], dtype=np.int64)
         return indices, np.array([value for _, value in found], dtype=np.float32)
 
     def norm(self) -> float:
-        """An estimate of the L2 norm of the whole vector."""
+        """Returns an estimate of the L2 norm of the whole vector."""
         return self._core.norm()
 
     def __bytes__(self) -> bytes:
@@ -70,7 +75,7 @@ class CountSketch:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> CountSketch:
-        """What ``bytes(sketch)`` gave; raises BadFrame for anything else."""
+        """Reads the result of ``bytes(sketch)``; raises BadFrame if the bytes are anything else."""
         sketch = cls.__new__(cls)
         sketch._core = _core.CountSketch.load(data)
         return sketch

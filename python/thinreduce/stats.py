@@ -1,4 +1,4 @@
-"""What the exchanges of a State took, step by step."""
+"""Adds up the bytes and times of exchanges, per step and over all steps."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ _COUNTS = ("elements", "payload_bytes", "bytes_sent", "bytes_received")
 
 
 class _Sum:
+    """The sum of the engine's reports on single buckets."""
+
     def __init__(self) -> None:
         self.steps = 0
         self.buckets = 0
@@ -24,7 +26,7 @@ class _Sum:
         seconds = {**report["stages"], "queued": report["queued"], "total": report["total"]}
         for name, value in seconds.items():
             self.seconds[name] = self.seconds.get(name, 0.0) + value
-        # Statistics are averages over elements.
+        # A method's statistics are averages over elements.
         for name, value in report["statistics"].items():
             weight = self._weights.get(name, 0.0)
             added = max(report["elements"], 1)
@@ -44,7 +46,7 @@ class _Sum:
 
 
 class Stats:
-    """Sums over the last step that has begun, and over all."""
+    """Sums over the buckets of the last step, and over those of all steps."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -72,7 +74,7 @@ class Stats:
         result = {
             "thinreduce/seconds": {name: float(value) for name, value in last["seconds"].items()},
             "thinreduce/bytes": {
-                name: float(last[f"{key}"])
+                name: float(last[key])
                 for name, key in (
                     ("payload", "payload_bytes"),
                     ("sent", "bytes_sent"),

@@ -1,4 +1,4 @@
-"""A run that goes on with more or fewer ranks."""
+"""Lets a saved run continue with more or fewer ranks."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from .errors import BadState
 
 
 def redistribute(states: Sequence[dict[str, Any]], world: int) -> list[dict[str, Any]]:
-    """The :meth:`State.state_dict` of all ranks of a world, turned into those of another size.
+    """Turns the :meth:`State.state_dict` of all old ranks into one per rank of a new world.
 
-    The residuals' sum over all ranks stays: old rank r's go to new rank r mod world, where those
-    that meet are added; new ranks without any start with zeros. What all ranks hold alike is
-    copied. A mean over fewer ranks makes the same sum weigh more, and over more ranks less.
+    ``world`` is the new number of ranks. The sum of the residuals over all ranks does not change:
+    those of old rank r go to new rank r mod world and are added to others that go there; new ranks
+    that get none start with zeros. State that is equal on all ranks is copied. The mean divides the
+    same sum of residuals by the new number of ranks.
     """
     if not states:
-        raise BadState("states to redistribute: there are none")
+        raise BadState("redistribute() needs the state_dict of every old rank; the list is empty")
     ordered = sorted(states, key=lambda state: state["rank"])
     for state in ordered:
         for key in ("format", "world", "rules", "settings", "step", "groups"):
             if state[key] != ordered[0][key]:
                 raise BadState(
-                    f"states to redistribute: '{key}' differs between ranks 0 and {state['rank']}"
+                    f"redistribute() needs states of one run and step: '{key}' is "
+                    f"{ordered[0][key]} on rank {ordered[0]['rank']} and {state[key]} on rank "
+                    f"{state['rank']}"
                 )
     engines = _core.redistribute([state["engine"] for state in ordered], world)
     return [
