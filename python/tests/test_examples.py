@@ -28,6 +28,15 @@ def test_the_lines_of_the_readme(tmp_path):
     assert 6 < ratio < 12, results[0][1]  # 3 of 32 bits per element
 
 
+def test_the_examples_of_the_api_page(tmp_path):
+    pytest.importorskip("torch")
+    page = (ranks.ROOT / "docs" / "api.md").read_text()
+    script = tmp_path / "script.py"
+    script.write_text("".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
+    for code, _, err in ranks.finish(ranks.start(script, 2), seconds=60):
+        assert code == 0, err
+
+
 def test_numpy_allreduce():
     run = subprocess.run(
         [sys.executable, str(EXAMPLES / "numpy_allreduce.py"), "--ranks", "3", "--rows", "100"],
