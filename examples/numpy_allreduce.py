@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The mean of numpy arrays over several processes, without torch.
+"""Computes the mean of numpy arrays over several processes, without torch.
 
     examples/numpy_allreduce.py --ranks 4 --method dqsg:levels=7
 
-starts four local ranks. On several machines, run it on each with RANK, WORLD_SIZE, MASTER_ADDR and
-MASTER_PORT set.
+This starts four ranks on this machine. For several machines, start each rank yourself with RANK,
+WORLD_SIZE, MASTER_ADDR and MASTER_PORT set.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import thinreduce
 
 
 def gradient(rank: int, step: int, shape: tuple[int, int]) -> np.ndarray:
-    """Every rank's own noise around something that all have in common."""
+    """Returns an array that all ranks have in common, plus noise of this rank."""
     common = np.random.default_rng(step).standard_normal(shape, dtype=np.float32)
     own = np.random.default_rng((step, rank)).standard_normal(shape, dtype=np.float32)
     return common + 0.3 * own
@@ -36,7 +36,8 @@ def run(rank: int, world: int, master: str, args: argparse.Namespace) -> None:
         truth = np.mean([gradient(one, args.steps - 1, shape) for one in range(world)], axis=0)
         error = float(np.square(mean - truth).sum() / np.square(truth).sum())
         total = comm.stats()["total"]
-        # Replicas must not drift: everybody puts a checksum into a slot of its own, and all agree.
+        # All ranks must hold the same bits: each puts its checksum into its own slot of an array,
+        # and the mean of these arrays must hold the same checksum in every slot.
         checksum = zlib.crc32(mean.tobytes()) & 0xFFFF
         slots = np.zeros(world, np.float32)
         slots[rank] = world * checksum
@@ -59,9 +60,9 @@ def free_port() -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", type=int, default=2, help="local ranks to start")
-    parser.add_argument("--method", default="dqsg:levels=7", help="a spec of `thinreduce methods`")
-    parser.add_argument("--rows", type=int, default=1000, help="thousands of floats")
+    parser.add_argument("--ranks", type=int, default=2, help="number of ranks to start")
+    parser.add_argument("--method", default="dqsg:levels=7", help="a method with options")
+    parser.add_argument("--rows", type=int, default=1000, help="rows of 1024 floats")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--link", default="", help='simulate a slow network: "100mbit,5ms"')
     args = parser.parse_args()

@@ -1,6 +1,7 @@
 """`make reproduce`: trains with every method, measures, and writes docs/results.md.
 
-What is done is kept in runs/reproduce: stopped, it goes on where it was. `--again` starts over.
+Results are kept in runs/reproduce, so the same command continues after a stop. `--again` deletes
+them first.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ def reproduce(program: Program, out: Path, *, only_finished: bool) -> None:
     settings = [one for one in plan.SETTINGS if program.finished(one) or not only_finished]
     absent = [name for name in headlines.NEEDED if name not in {one.name for one in settings}]
     if absent:
-        raise Failed(f"the page needs {', '.join(absent)} to be trained: run without --only-finished")
+        raise Failed(
+            f"these settings are not trained yet, and the page needs them: {', '.join(absent)}; "
+            "run without --only-finished"
+        )
     parts = Progress(2 * len(settings) + 4)
     parts.begin("data")
     fetch(program)
@@ -55,17 +59,21 @@ def reproduce(program: Program, out: Path, *, only_finished: bool) -> None:
     if readme.exists():
         page.update_readme(readme, rows)
     print(page.speak(rows, found.goals))
-    print(f"written: {written}, {parts.minutes:.0f} minutes after the start")
+    print(f"wrote {written} after {parts.minutes:.0f} minutes")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make reproduce", description=__doc__)
     parser.add_argument("--program", type=Path, default=Path("build/release/bin/thinreduce"))
-    parser.add_argument("--folder", type=Path, default=Path("runs/reproduce"), help="what was run so far")
-    parser.add_argument("--out", type=Path, default=Path("docs"), help="where results.md is written")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("runs/reproduce"), help="results so far"
+    )
+    parser.add_argument("--out", type=Path, default=Path("docs"), help="folder for results.md")
     parser.add_argument("--epochs", type=float, default=plan.EPOCHS)
-    parser.add_argument("--only-finished", action="store_true", help="leave out what is not trained yet")
-    parser.add_argument("--again", action="store_true", help="forget what was run so far")
+    parser.add_argument(
+        "--only-finished", action="store_true", help="leave out settings that are not trained yet"
+    )
+    parser.add_argument("--again", action="store_true", help="delete the results so far")
     options = parser.parse_args()
     if options.again:
         shutil.rmtree(options.folder, ignore_errors=True)
@@ -76,7 +84,7 @@ def main() -> int:
         print(f"reproduce: {failure}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("reproduce: stopped; the same command goes on from here", file=sys.stderr)
+        print("reproduce: stopped; the same command continues from here", file=sys.stderr)
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""Each paper's headline beside the same kind of quantity measured here."""
+"""Compares each paper's headline with the same quantity measured here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .runs import Json, Program
 from .settings import PARAMETERS
 
 SLOW, FAST = "100mbit", "1gbit"
-# Settings that the headlines and the aims are about.
+# Settings that the headlines and the aims need.
 NEEDED = (
     "fp32", "fp32-adam", "gradiveq", "gradiveq-8x", "dqsg", "ndqsg", "fft", "sketch-10x", "variance",
 )  # fmt: skip
@@ -32,6 +32,7 @@ class Target:
 
 
 def kilobits(program: Program, gradients: str, spec: str) -> float:
+    """Returns the size of a step's payload on recorded gradients."""
     found = program.bench(f"codec-{spec}", spec, "codec", "--gradients", gradients)
     return 8 * found["wire_bytes"] / 1000
 
@@ -51,23 +52,24 @@ def headlines(program: Program, by_name: dict[str, Row], gradients: str) -> list
         return by_name[than].links[link].step_seconds / by_name[name].links[link].step_seconds
 
     def paper(name: str, text: Callable[[Row], str]) -> str:
-        """What the paper's own setting gave, if it was run."""
+        """Returns the text for the paper's own setting, "" if it was not run."""
         return text(by_name[name]) if name in by_name else ""
 
     def kbit(row: Row) -> float:
         return 32 * PARAMETERS / row.ratio / 1000
 
     cycle = gradiveq_cycle(program)["cycle"]
-    three, seven = (kilobits(program, gradients, f"dqsg:levels={m},collective=gather,entropy=off") for m in (3, 7))
+    three, seven = (
+        kilobits(program, gradients, f"dqsg:levels={m},collective=gather,entropy=off")
+        for m in (3, 7)
+    )
     nested = kilobits(program, gradients, "ndqsg:entropy=off")
     always = kilobits(program, gradients, "ndqsg:entropy=off,failures=1")
     rivals = [name for name in ("qsgd", "terngrad", "topk") if name in by_name]
     variance, sketch = by_name["variance"], by_name["sketch-10x"]
 
     def elements(row: Row) -> str:
-        return (
-            f"{100 * row.accuracy:.1f} %, {row.paper_ratio or 0:.0f} times fewer elements and {row.ratio:.0f} times fewer bytes"
-        )
+        return f"{100 * row.accuracy:.1f} %, {row.paper_ratio or 0:.0f} times fewer elements and {row.ratio:.0f} times fewer bytes"
 
     return [
         Headline(
@@ -112,7 +114,7 @@ def headlines(program: Program, by_name: dict[str, Row], gradients: str) -> list
 
 
 def targets(by_name: dict[str, Row]) -> list[Target]:
-    """What we set out to reach. A line that is missed stays in the table."""
+    """Returns the project's aims. An aim that is missed stays in the table."""
 
     def close(name: str, points: float, ratio: float) -> Target:
         row = by_name[name]
@@ -124,7 +126,11 @@ def targets(by_name: dict[str, Row]) -> list[Target]:
         )
 
     fastest = sorted(
-        (row for row in by_name.values() if row.setting.spec != "fp32" and row.setting.kind != "paper"),
+        (
+            row
+            for row in by_name.values()
+            if row.setting.spec != "fp32" and row.setting.kind != "paper"
+        ),
         key=lambda row: -row.links[SLOW].speedup,
     )[:3]
     return [

@@ -1,4 +1,4 @@
-"""From runs to figures: what one row of the results table holds, and how each number is made."""
+"""Computes the figures of the results page from the runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .runs import Json, Program, read_lines
 from .settings import Setting
 
 GRADIENT_BYTES = 4 * plan.PARAMETERS
-LEVEL = 0.95  # of the accuracy at which the uncompressed run ends
+LEVEL = 0.95  # fraction of the uncompressed run's final accuracy
 
 
 @dataclass
@@ -19,32 +19,38 @@ class OverLink:
     """A setting over one link."""
 
     step_seconds: float
-    stages: dict[str, float]  # encode, wire, decode, wait: the engine's; compute and exposed: the trainer's
-    speedup: float = 0  # of a step, against the uncompressed run
-    level_seconds: float | None = None
+    # Seconds per step: encode, wire, decode and wait of the engine, compute and exposed of the
+    # trainer.
+    stages: dict[str, float]
+    speedup: float = 0  # of a step, over the uncompressed run
+    level_seconds: float | None = None  # until the accuracy reaches LEVEL
 
 
 @dataclass
 class Row:
+    """A setting with all its figures: one row of the results table."""
+
     setting: Setting
     accuracy: float
-    identical: bool
-    ratio: float
-    bytes_sent: float  # by the busiest rank, a step
+    identical: bool  # whether all ranks ended with the same bits
+    ratio: float  # bytes of the gradient / bytes of the payload
+    bytes_sent: float  # per step, by the busiest rank
     paper_ratio: float | None  # elements / elements sent
-    uncompressed_share: float  # of the steps
-    level_step: int | None
+    uncompressed_fraction: float  # of the steps
+    level_step: int | None  # the first step at which the accuracy reaches LEVEL
     curve: list[tuple[int, float]]  # step, accuracy
     links: dict[str, OverLink] = field(default_factory=dict)
-    points: float = 0  # percentage points against the uncompressed run
+    points: float = 0  # percentage points of accuracy above the uncompressed run
 
 
 def smooth(curve: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The mean of each evaluation and the one before: 2,000 images tell an accuracy to about a point."""
-    return [curve[0]] + [(step, (value + before) / 2) for (_, before), (step, value) in zip(curve, curve[1:])]
+    """Averages each evaluation with the one before: one of 2,000 images errs by about a point."""
+    pairs = zip(curve, curve[1:])
+    return [curve[0], *((step, (value + before) / 2) for (_, before), (step, value) in pairs)]
 
 
-def reached(curve: list[tuple[int, float]], level: float) -> int | None:
+def first_step_at(curve: list[tuple[int, float]], level: float) -> int | None:
+    """Returns the first step with at least this accuracy, None if there is none."""
     return next((step for step, accuracy in smooth(curve) if accuracy >= level), None)
 
 
@@ -65,14 +71,14 @@ def row_of(program: Program, setting: Setting) -> Row:
         ratio=summary["ratio"],
         bytes_sent=mean(step["bytes_sent"] for step in steps),
         paper_ratio=1 / mean(sent) if sent else None,
-        uncompressed_share=mean(is_uncompressed(step) for step in steps),
+        uncompressed_fraction=mean(is_uncompressed(step) for step in steps),
         level_step=None,
         curve=[(one["step"], one["accuracy"]) for one in evaluations],
     )
 
 
 def over_link(steps: list[Json], compressed: bool) -> OverLink:
-    """Means over the timed steps; if `compressed`, over those only that were, unless none was."""
+    """Averages the timed steps: with `compressed` only the compressed ones, if there are any."""
     if compressed:
         steps = [step for step in steps if not is_uncompressed(step)] or steps
     stages = {name: mean(step["stages"][name] for step in steps) for name in steps[0]["stages"]}
@@ -82,7 +88,7 @@ def over_link(steps: list[Json], compressed: bool) -> OverLink:
 
 
 def rows(program: Program, settings: list[Setting], timed_steps: int) -> list[Row]:
-    """Every setting's row; the uncompressed runs are those that the others are compared with."""
+    """Returns the row of every setting, compared with its uncompressed run."""
     found = {setting.name: row_of(program, setting) for setting in settings}
     for link in plan.LINKS:
         for row in found.values():
@@ -92,58 +98,60 @@ def rows(program: Program, settings: list[Setting], timed_steps: int) -> list[Ro
             uncompressed = found[row.setting.baseline].links[link].step_seconds
             here = row.links[link]
             if row.setting.spec != "fp32":
-                # Warm-up and sampling steps travel uncompressed: they cost what fp32 costs.
-                share = row.uncompressed_share
-                here.step_seconds = share * uncompressed + (1 - share) * here.step_seconds
+                # Warm-up and sampling steps are sent uncompressed and take the time of fp32.
+                fraction = row.uncompressed_fraction
+                here.step_seconds = fraction * uncompressed + (1 - fraction) * here.step_seconds
             here.speedup = uncompressed / here.step_seconds
     for row in found.values():
         baseline = found[row.setting.baseline]
         row.points = 100 * (row.accuracy - baseline.accuracy)
-        row.level_step = reached(row.curve, LEVEL * baseline.accuracy)
+        row.level_step = first_step_at(row.curve, LEVEL * baseline.accuracy)
         if row.level_step is not None:
             for here in row.links.values():
                 here.level_seconds = row.level_step * here.step_seconds
     return list(found.values())
 
 
-# Rate-distortion.
-
-
 def rate_distortion(program: Program, gradients: str) -> dict[str, list[Json]]:
+    """Returns bits per element and errors on recorded gradients, per method and spec."""
     curves: dict[str, list[Json]] = {}
     for family, specs in plan.RATE_DISTORTION.items():
         curves[family] = []
         for spec in specs:
             found = program.bench(f"codec-{spec}", spec, "codec", "--gradients", gradients)
             bits = 8 * found["wire_bytes"] / found["floats"]
-            curves[family].append({"spec": spec, "bits": bits, "nmse": found["nmse"], "sum_nmse": found["sum_nmse"]})
+            errors = {key: found[key] for key in ("nmse", "sum_nmse")}
+            curves[family].append({"spec": spec, "bits": bits, **errors})
     return curves
 
 
-# Scaling.
-
-
 def formula_bytes(method: str, ranks: int, floats: int, payload: float) -> tuple[float, str]:
-    """Bytes that a rank sends by the formula of docs/methods.md. Where the size depends on the data, the
-    measured payload stands in it, so that what is checked is the growth with the ranks."""
+    """Returns the bytes that a rank sends by the formula of docs/methods.md, and the formula.
+
+    If the size depends on the data, it uses the measured payload: then only the growth with the
+    number of ranks is checked.
+    """
     ring = 2 * (ranks - 1) / ranks
     if method == "fp32":
         return ring * 4 * floats, "2(N−1)/N · 4n"
     if method == "bf16":
         return ring * 2 * floats, "2(N−1)/N · 2n"
     if method == "dqsg":
-        # 7 symbols a rank: a sum over h ranks has 6h + 1 of them; a step a block of 512 by a ring of its own.
+        # Codes have 7 symbols per rank, so the sum over h ranks has 6h + 1. A separate ring reduces
+        # one scale per block of 512.
         def bits(h: int) -> int:
             return (6 * h).bit_length()
 
         hops = sum(bits(h) for h in range(1, ranks)) + (ranks - 1) * bits(ranks)
-        return floats / ranks * hops / 8 + ring * 4 * floats / 512, "n/N · (w(1) + … + w(N−1) + (N−1)·w(N)) / 8 + scales"
+        expected = floats / ranks * hops / 8 + ring * 4 * floats / 512
+        return expected, "n/N · (w(1) + … + w(N−1) + (N−1)·w(N)) / 8 + scales"
     if method in ("gradiveq", "sketch", "powersgd"):
         return ring * payload, "2(N−1)/N · payload"
     return (ranks - 1) * payload, "(N−1) · payload"
 
 
 def scaling(program: Program) -> dict[str, list[Json]]:
+    """Returns the time and the bytes of a reduction, per method and number of ranks."""
     curves: dict[str, list[Json]] = {}
     for method in plan.SCALING_METHODS:
         curves[method] = []

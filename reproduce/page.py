@@ -17,7 +17,9 @@ from .runs import Json
 
 
 def table(header: list[str], lines: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(line) + " |" for line in [header, ["---"] * len(header), *lines])
+    return "\n".join(
+        "| " + " | ".join(line) + " |" for line in [header, ["---"] * len(header), *lines]
+    )
 
 
 def cpu() -> str:
@@ -48,7 +50,11 @@ def results_table(rows: list[Row]) -> str:
         ]
         for link in plan.LINKS:
             here = row.links[link]
-            line += [f"{1e3 * here.step_seconds:.0f} ms", f"{here.speedup:.1f}x", seconds(here.level_seconds)]
+            line += [
+                f"{1e3 * here.step_seconds:.0f} ms",
+                f"{here.speedup:.1f}x",
+                seconds(here.level_seconds),
+            ]
         lines.append(line)
     return table(header, lines)
 
@@ -59,12 +65,22 @@ README_ROWS = ("fp32", "dqsg", "fft", "ndqsg", "gradiveq", "powersgd")
 
 def short_table(rows: list[Row]) -> str:
     """The README's table."""
-    header = ["method", "accuracy", "vs fp32", "smaller", *(f"step at {link}" for link in plan.LINKS)]
+    header = [
+        "method",
+        "accuracy",
+        "vs fp32",
+        "smaller",
+        *(f"step at {link}" for link in plan.LINKS),
+    ]
     by_name = {row.setting.name: row for row in rows}
     lines = []
     for row in (by_name[name] for name in README_ROWS if name in by_name):
         line = [f"`{row.setting.spec}`"]
-        line += [f"{100 * row.accuracy:.1f} %", "" if row.setting.spec == "fp32" else f"{row.points:+.1f}", f"{row.ratio:.1f}x"]
+        line += [
+            f"{100 * row.accuracy:.1f} %",
+            "" if row.setting.spec == "fp32" else f"{row.points:+.1f}",
+            f"{row.ratio:.1f}x",
+        ]
         for link in plan.LINKS:
             here = row.links[link]
             line.append(f"{1e3 * here.step_seconds:.0f} ms, {here.speedup:.1f}x")
@@ -84,16 +100,26 @@ def stages_table(rows: list[Row], link: str) -> str:
     names = ("compute", "exposed", "encode", "wire", "decode", "wait")
     return table(
         ["setting", *names],
-        [[row.setting.name, *(f"{1e3 * row.links[link].stages[name]:.1f}" for name in names)] for row in rows],
+        [
+            [row.setting.name, *(f"{1e3 * row.links[link].stages[name]:.1f}" for name in names)]
+            for row in rows
+        ],
     )
 
 
 def settings_table(rows: list[Row]) -> str:
-    meaning = {"both": "the paper and the default", "paper": "the paper", "default": "the default",
-               "ours": "this project, not the default"}
+    meaning = {
+        "both": "the paper and the default",
+        "paper": "the paper",
+        "default": "the default",
+        "ours": "this project, not the default",
+    }
     return table(
         ["setting", "spec", "optimizer", "from", ""],
-        [[one.name, f"`{one.spec}`", one.optimizer, meaning[one.kind], one.note] for one in (row.setting for row in rows)],
+        [
+            [one.name, f"`{one.spec}`", one.optimizer, meaning[one.kind], one.note]
+            for one in (row.setting for row in rows)
+        ],
     )
 
 
@@ -119,7 +145,12 @@ def rate_distortion_table(curves: dict[str, list[Json]]) -> str:
     return table(
         ["spec", "bits per element", "error of a step", "error of the sum"],
         [
-            [f"`{point['spec']}`", f"{point['bits']:.3f}", f"{point['nmse']:.3g}", f"{point['sum_nmse']:.3g}"]
+            [
+                f"`{point['spec']}`",
+                f"{point['bits']:.3f}",
+                f"{point['nmse']:.3g}",
+                f"{point['sum_nmse']:.3g}",
+            ]
             for points in curves.values()
             for point in points
         ],
@@ -156,7 +187,11 @@ def write(folder: Path, found: Found, extent: Extent) -> Path:
     plots.rate_distortion(found.distortion, charts / "rate-distortion.svg")
     plots.scaling(found.scaling, charts / "scaling.svg")
     steps = rows[0].curve[-1][0]
-    same = "all replicas ended with the same bits" if all(row.identical for row in rows) else "REPLICAS DIFFERED"
+    same = (
+        "all replicas ended with the same bits"
+        if all(row.identical for row in rows)
+        else "REPLICAS DIFFERED"
+    )
     names = {row.setting.name for row in rows}
     absent = [f"{one.name} (`{one.spec}`)" for one in plan.SETTINGS if one.name not in names]
     missing = f"\nNot trained yet and left out: {', '.join(absent)}.\n" if absent else ""
@@ -247,10 +282,15 @@ The right chart is the error of the sum of all steps: values that are sent late 
 
 
 def speak(rows: list[Row], goals: list[Target]) -> str:
-    """The short form for the terminal."""
-    lines = [f"{'setting':16} {'accuracy':>9} {'smaller':>9}" + "".join(f" {link:>9}" for link in plan.LINKS)]
+    """Returns a short table for the terminal."""
+    lines = [
+        f"{'setting':16} {'accuracy':>9} {'smaller':>9}"
+        + "".join(f" {link:>9}" for link in plan.LINKS)
+    ]
     for row in rows:
         faster = "".join(f" {row.links[link].speedup:>8.1f}x" for link in plan.LINKS)
-        lines.append(f"{row.setting.name:16} {100 * row.accuracy:>7.2f} % {row.ratio:>8.1f}x{faster}")
+        lines.append(
+            f"{row.setting.name:16} {100 * row.accuracy:>7.2f} % {row.ratio:>8.1f}x{faster}"
+        )
     lines += [f"{'met   ' if goal.met else 'MISSED'} {goal.what}: {goal.found}" for goal in goals]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The charts of the results page, as SVG: they can be read on a page, diffed, and scaled."""
+"""Draws the charts of the results page as SVG."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 import matplotlib
 
 matplotlib.use("svg")
-import matplotlib.pyplot as plt  # noqa: E402  (the backend must be chosen first)
+import matplotlib.pyplot as plt
 
-from . import settings as plan  # noqa: E402
-from .measures import Row, smooth  # noqa: E402
-from .runs import Json  # noqa: E402
+from . import settings as plan
+from .measures import Row, smooth
+from .runs import Json
 
 plt.rcParams.update(
     {
@@ -26,17 +26,24 @@ plt.rcParams.update(
     }
 )
 
-# One colour a method in all charts; fp32 is black.
+# One colour per method in all charts; fp32 is black.
 COLOURS = {
-    "fp32": "#000000", "bf16": "#7f7f7f", "gradiveq": "#0072b2", "gradiveq+dqsg": "#56b4e9", "fft": "#e69f00",
-    "variance": "#cc79a7", "dqsg": "#009e73", "ndqsg": "#7cc36e", "sketch": "#d55e00", "topk": "#8c564b",
-    "qsgd": "#9467bd", "terngrad": "#bcbd22", "powersgd": "#17becf",
+    "fp32": "#000000", "bf16": "#7f7f7f", "gradiveq": "#0072b2", "gradiveq+dqsg": "#56b4e9",
+    "fft": "#e69f00", "variance": "#cc79a7", "dqsg": "#009e73", "ndqsg": "#7cc36e",
+    "sketch": "#d55e00", "topk": "#8c564b", "qsgd": "#9467bd", "terngrad": "#bcbd22",
+    "powersgd": "#17becf",
 }  # fmt: skip
 MARKERS = "osD^v<>pP*Xhd"
 
 
 def marker(method: str) -> str:
     return MARKERS[list(COLOURS).index(method) % len(MARKERS)]
+
+
+def line_style(setting: plan.Setting) -> str:
+    if setting.optimizer == "adam":
+        return "--"
+    return ":" if setting.kind == "ours" else "-"
 
 
 def save(figure: plt.Figure, path: Path) -> None:
@@ -55,7 +62,7 @@ def accuracy_over_time(rows: list[Row], path: Path) -> None:
                 seconds,
                 [100 * accuracy for _, accuracy in smooth(row.curve)],
                 color=COLOURS[row.setting.method],
-                linestyle="--" if row.setting.optimizer == "adam" else ":" if row.setting.kind == "ours" else "-",
+                linestyle=line_style(row.setting),
                 linewidth=2 if row.setting.method == "fp32" else 1.2,
                 label=row.setting.name,
             )
@@ -77,28 +84,42 @@ def accuracy_and_ratio(rows: list[Row], path: Path) -> None:
             facecolors="none" if paper else COLOURS[row.setting.method],
             edgecolors=COLOURS[row.setting.method],
         )
-        # Below the point where the line at zero, or the default's own label, would strike it through.
+        # The label goes below the point if the line at zero, or the label of the default, would
+        # cross it above.
         below = -1.5 < row.points < 0 and row.setting.kind != "default"
         place = (4, -10 if below else 4)
-        chart.annotate(row.setting.name, (row.ratio, row.points), place, textcoords="offset points", fontsize=7)
+        chart.annotate(
+            row.setting.name, (row.ratio, row.points), place, textcoords="offset points", fontsize=7
+        )
     chart.axhline(0, color="black", linewidth=1)
-    chart.set(xscale="log", xlabel="gradient bytes / payload bytes", ylabel="points of accuracy against fp32")
+    chart.set(
+        xscale="log",
+        xlabel="gradient bytes / payload bytes",
+        ylabel="points of accuracy against fp32",
+    )
     chart.set_title("filled: ours; open: the paper's setting", fontsize=9)
     save(figure, path)
 
 
 def step_times(rows: list[Row], path: Path) -> None:
-    """What a step's time goes to: what the ranks compute, and what they wait for the exchange after it."""
+    """Splits the time of a step into computation and the wait for the exchange after backward."""
     figure, charts = plt.subplots(1, len(plan.LINKS), figsize=(10, 5), sharey=True)
     names = [row.setting.name for row in rows]
     for chart, link in zip(charts, plan.LINKS):
         compute = [1e3 * row.links[link].stages["compute"] for row in rows]
         exposed = [1e3 * row.links[link].stages["exposed"] for row in rows]
         chart.barh(names, compute, color="#0072b2", label="compute")
-        chart.barh(names, exposed, left=compute, color="#d55e00", label="exchange that backward did not hide")
+        chart.barh(
+            names,
+            exposed,
+            left=compute,
+            color="#d55e00",
+            label="exchange that backward did not hide",
+        )
         chart.set(title=f"link {link}", xlabel="milliseconds of a compressed step")
     charts[0].invert_yaxis()
-    charts[0].legend(fontsize=8, loc="center right", bbox_to_anchor=(1, 0.68))  # between the long bars
+    # Between the long bars.
+    charts[0].legend(fontsize=8, loc="center right", bbox_to_anchor=(1, 0.68))
     save(figure, path)
 
 
@@ -107,17 +128,17 @@ def rate_distortion(curves: dict[str, list[Json]], path: Path) -> None:
     panels = (("nmse", "one step"), ("sum_nmse", "sum of all recorded steps"))
     for chart, (key, title) in zip(charts, panels):
         for family, points in curves.items():
-            points = sorted(points, key=lambda point: point["bits"])
+            ordered = sorted(points, key=lambda point: point["bits"])
             chart.plot(
-                [point["bits"] for point in points],
-                [point[key] for point in points],
+                [point["bits"] for point in ordered],
+                [point[key] for point in ordered],
                 marker=marker(family),
                 markersize=4,
                 linestyle=":" if family in plan.KEEPS_RESIDUAL else "-",
                 color=COLOURS[family],
                 label=family,
             )
-        chart.set(xscale="log", yscale="log", xlabel="bits an element", title=title)
+        chart.set(xscale="log", yscale="log", xlabel="bits per element", title=title)
     charts[0].set_ylabel("squared error / energy of the mean")
     charts[0].legend(fontsize=7, ncols=2)
     save(figure, path)
@@ -127,10 +148,17 @@ def scaling(curves: dict[str, list[Json]], path: Path) -> None:
     figure, charts = plt.subplots(1, 2, figsize=(10, 4.5))
     for method, points in curves.items():
         ranks = [point["ranks"] for point in points]
-        look = {"marker": marker(method), "markersize": 4, "color": COLOURS[method], "label": method}
+        look = {
+            "marker": marker(method),
+            "markersize": 4,
+            "color": COLOURS[method],
+            "label": method,
+        }
         charts[0].plot(ranks, [point["seconds"] for point in points], **look)
         charts[1].plot(ranks, [point["bytes_sent"] / 1e6 for point in points], **look)
-        charts[1].plot(ranks, [point["formula_bytes"] / 1e6 for point in points], ":", color=COLOURS[method])
+        charts[1].plot(
+            ranks, [point["formula_bytes"] / 1e6 for point in points], ":", color=COLOURS[method]
+        )
     for chart in charts:
         chart.set(xscale="log", yscale="log", xlabel="ranks", xticks=plan.SCALING_RANKS)
         chart.set_xticklabels([str(ranks) for ranks in plan.SCALING_RANKS])

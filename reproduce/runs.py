@@ -1,7 +1,8 @@
-"""Runs the program, step by step: what is done stays done, so that a stopped reproduction goes on where it was.
+"""Runs the program and keeps each result on disk, so that a stopped reproduction can continue.
 
-What was asked for is kept beside what was found, with every option spelled out: where a default or the plan has
-changed since, it is done again. A change of the program that changes no option needs `--again`."""
+The request is kept beside each result, with every option written out. If a default or the plan has
+changed since, the part runs again. A change of the program that changes no option needs `--again`.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ Json = dict[str, Any]
 
 
 class Failed(Exception):
-    """A command of the reproduction failed; the message names it."""
+    """A command of the reproduction failed; the text holds the command and its output."""
 
 
 def read_lines(path: Path) -> list[Json]:
-    """A JSONL file; a last line that was cut is left out."""
+    """Reads a JSONL file, without its last line if that is truncated."""
     lines = []
     for line in path.read_text().splitlines():
         try:
@@ -35,7 +36,7 @@ def read_lines(path: Path) -> list[Json]:
 
 
 class Progress:
-    """One line a part: how far, what, and how long it took."""
+    """Prints one line per part: its number, the minutes so far and its name."""
 
     def __init__(self, parts: int) -> None:
         self.parts = parts
@@ -52,7 +53,7 @@ class Progress:
 
 
 class Program:
-    """The command line, and the folder that everything of a reproduction goes to."""
+    """Runs `thinreduce` commands and keeps their results in one folder."""
 
     def __init__(self, program: Path, folder: Path, epochs: float) -> None:
         self.program = program
@@ -62,25 +63,31 @@ class Program:
         self.methods = {one["name"]: one for one in json.loads(self.call("methods", "--json"))}
 
     def full_spec(self, spec: str) -> str:
-        """The spec with every option spelled out."""
+        """Returns the spec with every option written out."""
         parts = []
         for part in spec.split("+"):
             name, _, given = part.partition(":")
-            options = {option["name"]: option["default"] for option in self.methods[name]["options"]}
+            options = {
+                option["name"]: option["default"] for option in self.methods[name]["options"]
+            }
             options.update(pair.split("=") for pair in given.split(",") if pair)
             spelled = ",".join(f"{key}={value}" for key, value in sorted(options.items()))
             parts.append(f"{name}:{spelled}" if spelled else name)
         return "+".join(parts)
 
     def call(self, *arguments: str, stopped_ok: bool = False) -> str:
+        """Returns the output of a command; with `stopped_ok`, exit code 1 is not an error."""
         command = [str(self.program), *arguments]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
         if done.returncode != 0 and not (stopped_ok and done.returncode == 1):
-            raise Failed(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.strip()[-500:]}")
+            raise Failed(
+                f"'{' '.join(command)}' failed with exit code {done.returncode}: "
+                + done.stderr.strip()[-500:]
+            )
         return done.stdout
 
     def kept(self, name: str, asked: str, make: Callable[[], Any]) -> Any:
-        """What `make` gives as JSON, from the folder if it is there already for the same question."""
+        """Returns the result of `make`, or the one on disk if it is of the same request."""
         path = self.folder / f"{name}.json"
         if path.exists():
             before = json.loads(path.read_text())
@@ -92,14 +99,14 @@ class Program:
         part.rename(path)
         return found
 
-    # Training: to the middle, where a copy is kept, then to the end. From the copies, later and one after the other,
-    # comes the time of a step over each link.
+    # Each training stops in the middle, where the run folder is copied, and then goes on to the
+    # end. The time of a step over each link is measured later from the copies, one after another.
 
     def run_folder(self, setting: Setting) -> Path:
         return self.folder / "train" / setting.name
 
     def steps_done(self, run: Path) -> int:
-        """Steps of the run's newest checkpoint."""
+        """Returns the step of the run's newest checkpoint."""
         checkpoint = run / "checkpoint.json"
         return json.loads(checkpoint.read_text())["step"] if checkpoint.exists() else 0
 
@@ -107,27 +114,28 @@ class Program:
         return self.folder / "middle" / setting.name
 
     def asked(self, setting: Setting) -> str:
-        """What a training depends on."""
+        """Returns all arguments that the result of a training depends on."""
         arguments = " ".join(self.training_arguments(setting))
         return arguments.replace(setting.spec, self.full_spec(setting.spec), 1)
 
     def question(self, setting: Setting) -> Path:
-        """Where it is kept."""
+        """Returns the file that holds the arguments of the training."""
         return self.folder / "train" / f"{setting.name}.asked"
 
     def was_asked(self, setting: Setting) -> bool:
-        """Whether what was trained, or begun, is what is asked for now."""
+        """Returns whether the training on disk, finished or not, has the current arguments."""
         question = self.question(setting)
         return question.exists() and question.read_text() == self.asked(setting)
 
     def training_arguments(self, setting: Setting) -> list[str]:
         return [
-            "--method", setting.spec, "--data", plan.DATA, "--model", plan.MODEL, "--ranks", str(plan.RANKS),
-            "--epochs", str(self.epochs), "--seed", str(plan.SEED), "--optimizer", setting.optimizer,
-            "--evaluate-every", str(plan.EVALUATE_EVERY),
+            "--method", setting.spec, "--data", plan.DATA, "--model", plan.MODEL,
+            "--ranks", str(plan.RANKS), "--epochs", str(self.epochs), "--seed", str(plan.SEED),
+            "--optimizer", setting.optimizer, "--evaluate-every", str(plan.EVALUATE_EVERY),
         ]  # fmt: skip
 
     def train(self, setting: Setting, middle: int) -> None:
+        """Trains to the end, with a copy of the run folder at step `middle`."""
         if self.finished(setting):
             return
         if not self.was_asked(setting):
@@ -161,38 +169,44 @@ class Program:
                 stopped_ok=bool(stop),
             )  # fmt: skip
         if stop and self.steps_done(run) < stop_after:
-            raise Failed(f"{run}: stopped at step {self.steps_done(run)} instead of {stop_after}")
+            raise Failed(
+                f"training {setting.name} in {run} stopped at step {self.steps_done(run)} instead "
+                f"of step {stop_after}"
+            )
 
     def finished(self, setting: Setting) -> bool:
-        """Trained to the end, with what is asked for now."""
+        """Returns whether the setting is trained to the end with the current arguments."""
         summary = self.run_folder(setting) / "summary.json"
         if not summary.exists() or not self.was_asked(setting):
             return False
         return json.loads(summary.read_text())["status"] == "finished"
 
     def time_steps(self, setting: Setting, link: str, steps: int) -> list[Json]:
-        """Steps from the middle of the training over `link`, from a copy of the run."""
+        """Runs steps over `link` from the middle of the training; returns their records."""
 
         def measure() -> list[Json]:
             middle = self.steps_done(self.middle_folder(setting))
             copy = self.folder / "timing"
             shutil.rmtree(copy, ignore_errors=True)
             shutil.copytree(self.middle_folder(setting), copy)
-            # The first step after a start touches memory for the first time.
+            # The first step after a start is not timed: it touches memory for the first time.
             self.call(
-                "train", "--resume", str(copy), "--link", link, "--stop-after", str(middle + steps + 1),
-                stopped_ok=True,
+                "train", "--resume", str(copy), "--link", link,
+                "--stop-after", str(middle + steps + 1), stopped_ok=True,
             )  # fmt: skip
             lines = [line for line in read_lines(copy / "steps.jsonl") if line["step"] > middle + 1]
             shutil.rmtree(copy)
             if len(lines) != steps:
-                raise Failed(f"{setting.name} over {link}: {len(lines)} steps timed instead of {steps}")
+                raise Failed(
+                    f"{setting.name} over {link} has {len(lines)} timed steps instead of {steps}"
+                )
             return lines
 
-        return self.kept(f"steps-{setting.name}-{link}", f"{steps} steps, {self.asked(setting)}", measure)
+        asked = f"{steps} steps, {self.asked(setting)}"
+        return self.kept(f"steps-{setting.name}-{link}", asked, measure)
 
     def record_gradients(self, setting: Setting, steps: int) -> Path:
-        """Every rank's gradients of so many steps from the middle of the training."""
+        """Records every rank's gradients for `steps` steps from the middle of the training."""
         gradients = self.folder / "gradients"
         done = self.folder / "gradients.done"  # holds the number of steps
         if not done.exists() or done.read_text() != str(steps):
@@ -205,19 +219,20 @@ class Program:
             shutil.copytree(self.middle_folder(setting), copy)
             last = self.steps_done(copy) + steps
             self.call(
-                "train", "--resume", str(copy), "--stop-after", str(last), "--save-gradients", str(gradients),
-                "--save-every", "1", stopped_ok=True,
+                "train", "--resume", str(copy), "--stop-after", str(last),
+                "--save-gradients", str(gradients), "--save-every", "1", stopped_ok=True,
             )  # fmt: skip
             if self.steps_done(copy) != last:
-                raise Failed(f"recording stopped at step {self.steps_done(copy)} instead of {last}")
+                raise Failed(
+                    f"recording the gradients of {setting.name} stopped at step "
+                    f"{self.steps_done(copy)} instead of step {last}"
+                )
             shutil.rmtree(copy)
             done.write_text(str(steps))
         return gradients
 
-    # Benches.
-
     def bench(self, name: str, spec: str, *arguments: str) -> Json:
-        """`thinreduce bench ARGUMENTS --method SPEC --json`."""
+        """Returns the result of `thinreduce bench ARGUMENTS --method SPEC --json`."""
 
         def measure() -> Json:
             found = json.loads(self.call("bench", *arguments, "--method", spec, "--json"))
@@ -230,4 +245,5 @@ class Program:
 
 
 def fetch(program: Program) -> None:
+    """Downloads the data set."""
     program.call("train", "--data", plan.DATA, "--model", plan.MODEL, "--fetch-only")

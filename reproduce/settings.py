@@ -1,12 +1,15 @@
-"""What is compared: one network, one plan of training, every method at its paper's setting and at our default."""
+"""The plan of `make reproduce`: one network, one training, and each method with its options.
+
+Most methods run twice: with the setting of their paper and with the defaults.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Two convolutions and three linear layers, 1,068,298 parameters: the network of one of the papers (nested
-# dithered quantization), small enough that four ranks on two cores train it in minutes, and with layers of
-# both kinds, so that no method is tried only on what suits it.
+# The network of the paper on nested dithered quantization: two convolutions and three linear layers.
+# Four ranks on two cores train it in minutes, and it has both kinds of layers, so that no method is
+# tried only on the kind that suits it.
 MODEL = "cifarnet"
 PARAMETERS = 1_068_298
 DATA = "cifar10"
@@ -19,9 +22,13 @@ LINKS = ("100mbit", "1gbit")
 
 @dataclass(frozen=True)
 class Setting:
-    name: str  # also its folder
+    """One training: a method with options, and an optimizer."""
+
+    name: str  # also the name of its run folder
     spec: str
-    kind: str  # "paper", "default", "both" where the default is the paper's setting, or "ours": options set for this
+    # "paper": the setting of the paper. "default": the defaults. "both": they are the same.
+    # "ours": options chosen for this comparison.
+    kind: str
     optimizer: str = "sgd"
     note: str = ""
 
@@ -31,10 +38,11 @@ class Setting:
 
     @property
     def baseline(self) -> str:
-        """The run that its accuracy and its time are compared with."""
+        """The name of the uncompressed run that it is compared with."""
         return "fp32-adam" if self.optimizer == "adam" else "fp32"
 
 
+# fmt: off
 SETTINGS = (
     Setting("fp32", "fp32", "both"),
     Setting("fp32-adam", "fp32", "both", "adam", "what variance is compared with"),
@@ -68,8 +76,8 @@ SETTINGS = (
     ),
 )
 
-# Error against size: each method over its options, without feedback where it can be turned off, because an
-# error that is sent in the next step would count as one.
+# Error against size: each method over a range of options. Feedback is off where it can be, because an
+# error that is corrected in the next step would count as an error here.
 RATE_DISTORTION = {
     "bf16": ["bf16"],
     "topk": [f"topk:feedback=off,density={d}" for d in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)],
@@ -94,3 +102,4 @@ SCALING_LINK = "1gbit"
 SCALING_METHODS = (
     "fp32", "bf16", "gradiveq", "fft", "variance", "dqsg", "ndqsg", "sketch", "topk", "qsgd", "terngrad", "powersgd",
 )
+# fmt: on
