@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains LeNet on MNIST with every method, 4 ranks over a thin link, and compares them.
+# Trains LeNet on MNIST with every method, on 4 ranks over a slow simulated link, and compares them.
 #   scripts/demo.sh [STEPS [LINK]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,13 +15,13 @@ names=$("$thinreduce" methods --json | sed -n 's/^    "name": "\(.*\)",$/\1/p')
 summaries=()
 for name in $names; do
   echo "== $name"
-  # A method that fails must not hide the others.
+  # A method that fails must not hide the results of the others.
   if "$thinreduce" train --data mnist --model lenet --ranks 4 --steps "$steps" --link "$link" \
       --method "$name" --evaluate-every $(((steps + 4) / 5)) --evaluate-samples 1000 \
       --out "$out/$name" --overwrite; then
     summaries+=("$out/$name")
   else
-    echo "demo: $name failed; its run is left out" >&2
+    echo "demo: the training with $name failed, so the table and the report leave it out" >&2
   fi
 done
 

