@@ -99,7 +99,7 @@ void GradientWriter::add_step(std::uint64_t step) {
                       {"ranks", options_.ranks},
                       {"buckets", layouts_to_json(options_.layouts)},
                       {"records", records_}};
-  write_file(options_.folder / "gradients.json", manifest.dump(1));
+  write_text(options_.folder / "gradients.json", manifest.dump(1));
 }
 
 RecordedGradients::RecordedGradients(std::filesystem::path folder) : folder_(std::move(folder)) {

@@ -14,7 +14,7 @@ int report(const ReportOptions& options) {
   std::vector<CodecResult> codec;
   if (!options.codec.empty()) codec = read_codec_results(options.codec);
   const std::vector<SummaryRow> rows = summarise(runs);
-  write_file(options.output, make_page(runs, rows, codec));
+  write_text(options.output, make_page(runs, rows, codec));
   if (options.json) {
     fmt::print("{}\n", to_json(rows).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {

@@ -319,7 +319,7 @@ TEST(RecordedGradients, ComeBackAndDamageIsNamed) {
 
   const std::string good = apps::read_text(folder / "gradients.json");
   const auto refused = [&](const std::string& text) {
-    apps::write_file(folder / "gradients.json", text);
+    apps::write_text(folder / "gradients.json", text);
     return thrown_text(ErrorCode::bad_input, [&] { const apps::RecordedGradients r(folder); });
   };
   for (std::size_t size = 0; size < good.size(); size += 11) refused(good.substr(0, size));

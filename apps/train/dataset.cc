@@ -41,7 +41,7 @@ std::vector<Bytes> verified_files(const Package& package, const fs::path& folder
   std::vector<Bytes> contents;
   for (const PackageFile& expected : package.files) {
     const fs::path file = folder / expected.name;
-    contents.push_back(apps::read_file(file));
+    contents.push_back(read_file(file));
     const auto refuse = [&](const std::string& why) {
       throw Error(
           ErrorCode::unavailable,

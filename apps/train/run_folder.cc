@@ -53,7 +53,7 @@ void cut_lines(const fs::path& file, std::uint64_t step) {
     if (json.is_discarded() || !json.contains("step") || json["step"] > step) break;
     kept += line + "\n";
   }
-  apps::write_file(file, kept);
+  apps::write_text(file, kept);
 }
 
 }  // namespace
@@ -92,7 +92,7 @@ void RunFolder::open() {
 }
 
 void RunFolder::write_config(const Json& config) const {
-  apps::write_file(path_ / "config.json", config.dump(2) + "\n");
+  apps::write_text(path_ / "config.json", config.dump(2) + "\n");
 }
 
 void RunFolder::add_step(const Json& line) {
@@ -113,7 +113,7 @@ void RunFolder::flush() {
 }
 
 void RunFolder::write_summary(const Json& summary) const {
-  apps::write_file(path_ / "summary.json", summary.dump(2) + "\n");
+  apps::write_text(path_ / "summary.json", summary.dump(2) + "\n");
 }
 
 std::string Checkpoint::folder() const {
@@ -131,7 +131,7 @@ void write_checkpoint(const fs::path& run, const Checkpoint& checkpoint) {
                   {"best_accuracy", checkpoint.best_accuracy},
                   {"loss", checkpoint.loss},
                   {"model_checksum", fmt::format("{:016x}", checkpoint.model_checksum)}};
-  apps::write_file(run / "checkpoint.json", json.dump(2) + "\n");
+  apps::write_text(run / "checkpoint.json", json.dump(2) + "\n");
 }
 
 Checkpoint read_checkpoint(const fs::path& run) {

@@ -218,7 +218,7 @@ class Trainer {
     if (leads_) {
       const auto model = replica_->save();
       state_.model_checksum = checksum(model);
-      apps::write_file(folder / "model.bin", model);
+      write_file(folder / "model.bin", model);
     }
     apps::share(*transport_, options_.launch.timeout, state_.step);
     if (!leads_) return;
@@ -228,7 +228,7 @@ class Trainer {
 
   void load() {
     const fs::path folder = out_ / state_.folder();
-    const auto model = apps::read_file(folder / "model.bin");
+    const auto model = read_file(folder / "model.bin");
     if (checksum(model) != state_.model_checksum) {
       throw Error(
           ErrorCode::bad_state,

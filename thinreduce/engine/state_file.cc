@@ -1,14 +1,11 @@
 #include "thinreduce/engine/state_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <utility>
 
+#include "thinreduce/engine/whole_file.h"
 #include "thinreduce/error.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/wire/bytes.h"
@@ -159,11 +156,6 @@ class FieldReader final : public Archive {
   std::vector<std::byte> part_;
 };
 
-[[noreturn]] void fail_io(const std::filesystem::path& file, const char* verb) {
-  throw Error(ErrorCode::unavailable,
-              fmt::format("can't {} {}: {}", verb, file.string(), std::strerror(errno)));
-}
-
 }  // namespace
 
 std::vector<std::byte> encode_state(const SessionState& state) {
@@ -227,44 +219,11 @@ std::string state_file_name(const std::filesystem::path& file) {
 }
 
 void write_state(const std::filesystem::path& file, const SessionState& state) {
-  const std::vector<std::byte> bytes = encode_state(state);
-  // A crash or a full disk must not cost the previous state: write, flush to disk, then rename.
-  const std::filesystem::path partial = file.string() + ".partial";
-  const int fd = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) fail_io(partial, "create");
-  std::span<const std::byte> rest(bytes);
-  bool good = true;
-  while (good && !rest.empty()) {
-    const auto written = ::write(fd, rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    good = written > 0;
-    if (good) rest = rest.subspan(static_cast<std::size_t>(written));
-  }
-  good = good && ::fsync(fd) == 0;
-  const int saved_errno = errno;
-  ::close(fd);
-  errno = saved_errno;
-  if (!good || ::rename(partial.c_str(), file.c_str()) != 0) {
-    const int why = errno;
-    ::unlink(partial.c_str());
-    errno = why;
-    fail_io(file, "write");
-  }
+  write_file(file, encode_state(state));
 }
 
 SessionState read_state(const std::filesystem::path& file) {
-  if (std::filesystem::is_directory(file)) {
-    errno = EISDIR;  // it would open, and claim to be of any size
-    fail_io(file, "read");
-  }
-  std::ifstream in(file, std::ios::binary | std::ios::ate);
-  if (!in) fail_io(file, "read");
-  const auto size = static_cast<std::size_t>(in.tellg());
-  std::vector<std::byte> bytes(size);
-  in.seekg(0);
-  in.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size));
-  if (!in) fail_io(file, "read");
-  return decode_state(bytes, state_file_name(file));
+  return decode_state(read_file(file), state_file_name(file));
 }
 
 std::vector<float> StateField::floats() const {

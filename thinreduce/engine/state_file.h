@@ -41,7 +41,7 @@ struct SessionState {
 // What messages call a state that comes from this file.
 [[nodiscard]] std::string state_file_name(const std::filesystem::path& file);
 
-// Writes beside the file and renames. Throws Error{unavailable} naming the file and the reason.
+// Replaces the file atomically. Throws Error{unavailable} naming the file and the reason.
 void write_state(const std::filesystem::path& file, const SessionState& state);
 // Throws Error{unavailable} when the file can't be read, Error{bad_state} when it is damaged.
 [[nodiscard]] SessionState read_state(const std::filesystem::path& file);
