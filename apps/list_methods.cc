@@ -1,15 +1,19 @@
-// `thinreduce methods`: what there is, from the same table that parses the specs.
+// `thinreduce methods`: lists the methods and their options from the table that parses the specs.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
+#include "apps/terminal.h"
 #include "thinreduce/kernels/target.h"
 #include "thinreduce/method/registry.h"
 
 namespace thinreduce::apps {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 std::string allowed(const OptionInfo& option) {
   if (option.kind == OptionInfo::Kind::choice) {
@@ -20,52 +24,87 @@ std::string allowed(const OptionInfo& option) {
   return text;
 }
 
+Json to_json(const OptionInfo& option) {
+  Json json{{"name", option.name},
+            {"default", option.default_value},
+            {"allowed", allowed(option)},
+            {"help", option.help},
+            {"paper_only", option.paper_only}};
+  if (!option.old_name.empty()) json["formerly"] = option.old_name;
+  for (const auto& [old_word, word] : option.old_values) json["formerly_values"][old_word] = word;
+  return json;
+}
+
+Json to_json(const MethodInfo& info) {
+  Json json{{"name", info.name},
+            {"wire_id", info.wire_id},
+            {"algebra", to_string(info.algebra)},
+            {"summary", info.summary},
+            {"paper", info.paper},
+            {"second_moment", info.second_moment},
+            {"composes_with", info.composes_with},
+            {"has_momentum", info.has_momentum},
+            {"options", Json::array()}};
+  for (const OptionInfo& option : info.options) json["options"].push_back(to_json(option));
+  return json;
+}
+
+// The old spellings that are still accepted, or "".
+std::string formerly(const OptionInfo& option) {
+  std::vector<std::string> old;
+  if (!option.old_name.empty()) old.push_back(option.old_name);
+  for (const auto& [old_word, word] : option.old_values) {
+    old.push_back(fmt::format("{} for {}", old_word, word));
+  }
+  return old.empty() ? "" : fmt::format(" (formerly {})", fmt::join(old, ", "));
+}
+
+void print(const OptionInfo& option) {
+  fmt::print("    {}={}  [{}]{}\n{}", option.name, option.default_value, allowed(option),
+             formerly(option), wrapped(option.help, 8));
+}
+
+void print(const MethodInfo& info) {
+  fmt::print("{} ({})\n{}", info.name, to_string(info.algebra), wrapped(info.summary, 2));
+  fmt::print("{}", wrapped("Paper: " + info.paper, 2));
+  if (!info.composes_with.empty()) {
+    fmt::print("  Composes with {}, for example {}+{}.\n", fmt::join(info.composes_with, ", "),
+               info.name, info.composes_with.front());
+  }
+  if (info.has_momentum) {
+    fmt::print(
+        "  With momentum above 0 the method applies momentum itself: set the optimizer's to 0.\n");
+  }
+  if (info.options.empty()) fmt::print("  It has no options.\n");
+  for (const OptionInfo& option : info.options) {
+    if (!option.paper_only) print(option);
+  }
+  const auto is_paper = [](const OptionInfo& option) { return option.paper_only; };
+  if (std::any_of(info.options.begin(), info.options.end(), is_paper)) {
+    fmt::print("  paper: options that only reproduce a setting of the paper\n");
+  }
+  for (const OptionInfo& option : info.options) {
+    if (option.paper_only) print(option);
+  }
+  fmt::print("\n");
+}
+
 }  // namespace
 
 int list_methods(bool json) {
   if (json) {
-    auto list = nlohmann::ordered_json::array();
-    for (const MethodInfo& info : methods()) {
-      nlohmann::ordered_json method{{"name", info.name},
-                                    {"wire_id", info.wire_id},
-                                    {"algebra", to_string(info.algebra)},
-                                    {"summary", info.summary},
-                                    {"paper", info.paper},
-                                    {"second_moment", info.second_moment},
-                                    {"composes_with", info.composes_with},
-                                    {"has_momentum", info.has_momentum},
-                                    {"options", nlohmann::ordered_json::array()}};
-      for (const OptionInfo& option : info.options) {
-        method["options"].push_back({{"name", option.name},
-                                     {"default", option.default_value},
-                                     {"allowed", allowed(option)},
-                                     {"help", option.help}});
-      }
-      list.push_back(std::move(method));
-    }
+    auto list = Json::array();
+    for (const MethodInfo& info : methods()) list.push_back(to_json(info));
     fmt::print("{}\n", list.dump(2));
     return 0;
   }
-  for (const MethodInfo& info : methods()) {
-    fmt::print("{}  ({}) {}\n    from: {}\n", info.name, to_string(info.algebra), info.summary,
-               info.paper);
-    if (!info.composes_with.empty()) {
-      fmt::print("    composes with: {}, as in {}+{}\n", fmt::join(info.composes_with, ", "),
-                 info.name, info.composes_with.front());
-    }
-    if (info.has_momentum) {
-      fmt::print("    with momentum above 0 it brings its own: the optimizer's must then be 0\n");
-    }
-    for (const OptionInfo& option : info.options) {
-      fmt::print("    {}={}  [{}] {}\n", option.name, option.default_value, allowed(option),
-                 option.help);
-    }
-  }
+  for (const MethodInfo& info : methods()) print(info);
   fmt::print(
-      "\nA spec is a name and options: topk:density=0.01,feedback=on\n"
-      "Of two that compose, the second quantizes what the first sends: "
+      "Each option is listed as name=default  [allowed values].\n"
+      "A spec is a method's name with options, for example topk:density=0.01,feedback=on\n"
+      "In a spec of two methods the second quantizes what the first sends, for example "
       "gradiveq:basis=32+qsgd:bits=4\n"
-      "Kernels run on {}; THINREDUCE_SIMD chooses among {}.\n",
+      "The kernels run on {}; the environment variable THINREDUCE_SIMD chooses among {}.\n",
       kernels::active_target(), fmt::join(kernels::available_targets(), ", "));
   return 0;
 }

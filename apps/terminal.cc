@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <sstream>
+#include <utility>
 
 namespace thinreduce::apps {
 namespace {
@@ -39,6 +41,21 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
     }
   }
   return text;
+}
+
+std::string wrapped(std::string_view text, std::size_t indent) {
+  constexpr std::size_t kColumns = 100;
+  const std::string margin(indent, ' ');
+  std::string lines;
+  std::string line;
+  std::istringstream words{std::string(text)};
+  for (std::string word; words >> word;) {
+    if (!line.empty() && indent + width(line) + 1 + width(word) > kColumns) {
+      lines += margin + std::exchange(line, "") + "\n";
+    }
+    line += line.empty() ? word : " " + word;
+  }
+  return line.empty() ? lines : lines + margin + line + "\n";
 }
 
 Progress::Progress(std::string label, std::size_t total, bool quiet)

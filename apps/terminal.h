@@ -11,6 +11,9 @@ namespace thinreduce::apps {
 // First column to the left, the others to the right; the first row is the heading.
 [[nodiscard]] std::string table(const std::vector<std::vector<std::string>>& rows);
 
+// Breaks `text` into lines of at most 100 columns, each indented and ended by a newline.
+[[nodiscard]] std::string wrapped(std::string_view text, std::size_t indent);
+
 // A line that rewrites itself. Silent when standard error is not a terminal or `quiet` is set.
 class Progress {
  public:

@@ -277,7 +277,9 @@ TEST(Methods, AreListedForPeopleAndScripts) {
     EXPECT_NE(people.out.find(method["name"].get<std::string>()), std::string::npos);
     EXPECT_FALSE(method["algebra"].get<std::string>().empty());
     EXPECT_FALSE(method["paper"].get<std::string>().empty());
+    for (const auto& option : method["options"]) EXPECT_TRUE(option.contains("paper_only"));
   }
+  EXPECT_NE(people.out.find("(formerly bucket)"), std::string::npos) << people.out;
 }
 
 TEST(BenchCodec, HasTheKeysOfItsContract) {

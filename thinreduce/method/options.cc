@@ -66,6 +66,12 @@ OptionInfo OptionInfo::formerly_value(const std::string& old_word, const std::st
   return option;
 }
 
+OptionInfo OptionInfo::for_paper() const {
+  OptionInfo option = *this;
+  option.paper_only = true;
+  return option;
+}
+
 double Options::number(std::string_view name) const {
   return parse_checked<double>(text(name));
 }

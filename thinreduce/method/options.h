@@ -25,6 +25,8 @@ struct OptionInfo {
   // other words for its values (old word, new word).
   std::string old_name{};
   std::vector<std::pair<std::string, std::string>> old_values{};
+  bool paper_only =
+      false;  // needed only to reproduce a paper's setting; listed apart from the others
 
   static OptionInfo number(std::string name, double value, double min, double max,
                            std::string help);
@@ -40,6 +42,8 @@ struct OptionInfo {
   [[nodiscard]] OptionInfo formerly(const std::string& old) const;
   [[nodiscard]] OptionInfo formerly_value(const std::string& old_word,
                                           const std::string& word) const;
+  // The same, listed under the paper's settings.
+  [[nodiscard]] OptionInfo for_paper() const;
 };
 
 // Values of all of a method's options, checked against their OptionInfo.
