@@ -11,6 +11,7 @@ void broadcast(Exchange& exchange, int root, std::span<std::byte> message,
                const BroadcastOptions& options) {
   const int world = exchange.size();
   const int rank = exchange.rank();
+  if (options.is_payload) exchange.payload_bytes += message.size();
   if (world == 1 || message.empty()) return;
   const bool first = rank == root;
   const bool last = (rank + 1) % world == root;

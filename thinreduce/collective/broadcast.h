@@ -13,6 +13,8 @@ namespace thinreduce {
 struct BroadcastOptions {
   // As RingOptions::segment_bytes.
   std::size_t segment_bytes = std::size_t{512} * 1024;
+  // False for an answer to payloads that are counted already.
+  bool is_payload = true;
 };
 
 // `message` has the same length on all ranks.

@@ -94,6 +94,7 @@ TEST_P(Collective, RingSumIsTheSumAndSendsTheStatedBytes) {
     Exchange exchange(*transport, 30s, kId);
     auto values = whole_numbers(size(), transport->rank());
     ring_sum(exchange, values, 1, ring_);
+    EXPECT_EQ(exchange.payload_bytes, size() * sizeof(float));
     for (std::size_t i = 0; i < values.size(); ++i) {
       float expected = 0;
       for (int rank = 0; rank < world(); ++rank) expected += whole_numbers(size(), rank)[i];
@@ -143,6 +144,7 @@ TEST_P(Collective, DirectSumEqualsTheRing) {
     auto by_ring = whole_numbers(size(), transport->rank());
     const auto direct = transport->total_traffic().bytes_sent;
     EXPECT_EQ(direct, static_cast<std::uint64_t>(world() - 1) * size() * sizeof(float));
+    EXPECT_EQ(exchange.payload_bytes, size() * sizeof(float));
     ring_sum(exchange, by_ring, 1, ring_);
     EXPECT_EQ(values, by_ring);
     results.add(values);
@@ -195,6 +197,7 @@ TEST_P(Collective, RingMaxIsTheMaximum) {
       Exchange exchange(*transport, 30s, kId);
       auto values = whole_numbers(size(), transport->rank());
       ring_max(exchange, values, {.segment_bytes = 100, .direct_bytes = direct});
+      EXPECT_EQ(exchange.payload_bytes, size() * sizeof(float));
       std::vector<float> expected = whole_numbers(size(), 0);
       for (int rank = 1; rank < world(); ++rank) {
         const auto other = whole_numbers(size(), rank);
@@ -266,6 +269,9 @@ TEST_P(Collective, RingKeepsItsPromisesToThePayload) {
       for (std::size_t i = 0; i < size(); ++i) expected[i] += values[i];
     }
     EXPECT_EQ(payload.result, expected);
+    // Partial sums have 4 + N/2 bytes per unit on average, complete ones 4 + N.
+    const auto ranks = static_cast<std::size_t>(world());
+    EXPECT_EQ(exchange.payload_bytes, world() == 1 ? 5 * size() : size() * (16 + 3 * ranks) / 4);
   });
 }
 
@@ -349,6 +355,7 @@ TEST_P(Collective, BroadcastFromEveryRoot) {
       EXPECT_EQ(message, std::vector<std::byte>(size(), std::byte{77}));
       const bool last = (transport->rank() + 1) % world() == root;
       EXPECT_EQ(transport->total_traffic().bytes_sent, last ? 0 : size());
+      EXPECT_EQ(exchange.payload_bytes, size());
     });
   }
 }
@@ -370,6 +377,7 @@ TEST_P(Collective, ThroughRootAndBack) {
       for (std::size_t i = 0; i < reply.size(); ++i) {
         ASSERT_EQ(reply[i], static_cast<std::byte>(i / size()));
       }
+      EXPECT_EQ(exchange.payload_bytes, kFrameHeaderBytes + size());
       if (world() == 1) return;
       const bool last = (transport->rank() + 1) % world() == root;
       const std::uint64_t up = transport->rank() == root ? 0 : kFrameHeaderBytes + size();

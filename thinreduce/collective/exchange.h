@@ -52,7 +52,10 @@ class Exchange {
   }
 
   StageTimes stages;
-  // Bytes of this rank's own payload: what one copy of the bucket costs on the wire.
+  // Bytes of one copy of this rank's compressed bucket, added up by the collectives; methods leave
+  // it alone. A gather and through_root() count this rank's frames, a ring its payload averaged
+  // over the hops, a broadcast its message on every rank. On one rank each counts as if there were
+  // peers.
   std::uint64_t payload_bytes = 0;
   // What the method wants to tell about this step, by name.
   std::map<std::string, double> statistics;

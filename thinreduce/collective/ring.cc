@@ -219,6 +219,17 @@ RingOptions for_floats(RingOptions options, const FloatRing& payload) {
   return options;
 }
 
+// Bytes of the whole payload in its wire form, averaged over the 2(N-1) hops: partial sums of 1 to
+// N-1 ranks in the first half, complete sums in the second.
+std::size_t average_bytes(RingPayload& payload, int world) {
+  const UnitRange all{0, payload.units()};
+  if (world == 1) return payload.wire(all, 1).size();
+  const auto hops = static_cast<std::size_t>(world - 1);
+  std::size_t bytes = hops * payload.wire(all, world).size();
+  for (int summed = 1; summed < world; ++summed) bytes += payload.wire(all, summed).size();
+  return bytes / (2 * hops);
+}
+
 // Everybody's floats at every rank, then folded in rank order.
 void fold_directly(Exchange& exchange, std::span<float> values, FloatRing::Fold fold) {
   const auto world = static_cast<std::size_t>(exchange.size());
@@ -247,6 +258,7 @@ void fold_directly(Exchange& exchange, std::span<float> values, FloatRing::Fold 
 
 void ring_all_reduce(Exchange& exchange, RingPayload& payload, const RingOptions& options) {
   if (payload.units() == 0) return;
+  exchange.payload_bytes += average_bytes(payload, exchange.size());
   if (exchange.size() == 1) {
     const UnitRange all{0, payload.units()};
     exchange.timed(Stage::encode, [&] { payload.encode(all); });
@@ -260,6 +272,7 @@ void ring_sum(Exchange& exchange, std::span<float> values, float scale,
               const RingOptions& options) {
   if (values.empty()) return;
   if (exchange.size() == 1 || values.size_bytes() <= options.direct_bytes) {
+    exchange.payload_bytes += values.size_bytes();
     if (exchange.size() > 1) fold_directly(exchange, values, kernels::add);
     if (scale != 1) exchange.timed(Stage::decode, [&] { kernels::scale(values, scale); });
     return;
@@ -281,9 +294,10 @@ Nonfinite ring_sum_checked(Exchange& exchange, std::span<float> values, float sc
 }
 
 void ring_max(Exchange& exchange, std::span<float> values, const RingOptions& options) {
-  if (values.empty() || exchange.size() == 1) return;
-  if (values.size_bytes() <= options.direct_bytes) {
-    fold_directly(exchange, values, kernels::maximum);
+  if (values.empty()) return;
+  if (exchange.size() == 1 || values.size_bytes() <= options.direct_bytes) {
+    exchange.payload_bytes += values.size_bytes();
+    if (exchange.size() > 1) fold_directly(exchange, values, kernels::maximum);
     return;
   }
   FloatRing payload(values, exchange.size(), kernels::maximum, 1);

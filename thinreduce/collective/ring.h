@@ -34,7 +34,8 @@ class RingPayload {
   [[nodiscard]] virtual std::size_t units() const = 0;
   // A unit's bytes on the wire, about; decides how many make a segment.
   [[nodiscard]] virtual std::size_t unit_bytes() const = 0;
-  // Where the partial sum of a range over `summed` ranks lives in its wire form.
+  // Where the partial sum of a range over `summed` ranks lives in its wire form. The ring also asks
+  // for the whole payload, to count its bytes.
   [[nodiscard]] virtual std::span<std::byte> wire(UnitRange range, int summed) = 0;
   // Prepares this rank's own part of a range: wire(range, 1) is ready to leave afterwards.
   virtual void encode(UnitRange range) = 0;

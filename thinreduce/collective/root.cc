@@ -11,6 +11,8 @@
 namespace thinreduce {
 namespace {
 
+constexpr BroadcastOptions kUncounted{.is_payload = false};
+
 std::vector<std::byte> collect_and_answer(Exchange& exchange, std::span<const std::byte> own,
                                           std::size_t limit, const Answer& answer) {
   std::vector<std::unique_ptr<FramedReceive>> receives(static_cast<std::size_t>(exchange.size()));
@@ -49,9 +51,9 @@ std::vector<std::byte> through_root(Exchange& exchange, int root, std::span<cons
     FramedSend(exchange, root, header, own).wait(exchange);
   }
   // The answer goes down the chain as its header, then its bytes, so that its length is known.
-  broadcast(exchange, root, header);
+  broadcast(exchange, root, header, kUncounted);
   if (exchange.rank() == root) {
-    broadcast(exchange, root, reply);
+    broadcast(exchange, root, reply, kUncounted);
     return reply;
   }
   const FrameHeader announced = decode_header(header, root);
@@ -62,7 +64,7 @@ std::vector<std::byte> through_root(Exchange& exchange, int root, std::span<cons
                             announced.payload_bytes, limit));
   }
   reply.resize(announced.payload_bytes);
-  broadcast(exchange, root, reply);
+  broadcast(exchange, root, reply, kUncounted);
   exchange.timed(Stage::decode, [&] { check_payload(announced, reply); });
   return reply;
 }

@@ -241,7 +241,6 @@ void Reducer::reduce_slot(Slot& slot, const Job& job, Exchange& exchange) {
     std::fill(in.begin(), in.end(), 0.0F);
   });
   slot.method->reduce(Bucket{slot.layout, job.values, job.second_moment}, exchange);
-  exchange.payload_bytes += raw.size_bytes();
   ring_sum(exchange, raw, 1.0F / static_cast<float>(exchange.size()));
   add_momentum(slot, raw);
   for_raw_tensors(slot.layout, job.values, raw, [](std::span<float> out, std::span<float> run) {
@@ -251,7 +250,6 @@ void Reducer::reduce_slot(Slot& slot, const Job& job, Exchange& exchange) {
 
 void Reducer::reduce_uncompressed(Slot& slot, const Job& job, Exchange& exchange) {
   const float share = 1.0F / static_cast<float>(exchange.size());
-  exchange.payload_bytes += job.values.size_bytes();
   if (checks_late(slot, job)) {
     compare_findings(exchange, ring_sum_checked(exchange, job.values, share));
   } else {

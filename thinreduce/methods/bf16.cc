@@ -49,7 +49,6 @@ class Bf16 final : public Method {
  public:
   void reduce(const Bucket& bucket, Exchange& exchange) override {
     words_.resize(bucket.values.size());
-    exchange.payload_bytes += words_.size() * sizeof(std::uint16_t);
     Bf16Ring payload(bucket.values, words_, exchange.size());
     ring_all_reduce(exchange, payload);
   }

@@ -49,7 +49,6 @@ class DqsgSum final : public Method {
                       .keys = keys_,
                       .rank = exchange.rank()},
                      buffers_);
-    exchange.payload_bytes += largest_.size() * sizeof(float) + sum.bytes_a_hop();
     ring_all_reduce(exchange, sum);
     // Only now is anything delivered; until here the residual holds it.
     exchange.timed(Stage::encode, [&] { keep_the_rest(sum); });
@@ -69,7 +68,10 @@ class DqsgSum final : public Method {
 
   // The largest magnitude of each block over all ranks.
   void agree_on_steps(std::span<const float> source, Exchange& exchange) {
-    if (measures_while_encoding(exchange)) return;
+    if (measures_while_encoding(exchange)) {
+      ring_max(exchange, largest_);  // one rank: nothing but counts their bytes
+      return;
+    }
     exchange.timed(Stage::encode,
                    [&] { options_.grid.measure(source, 0, options_.clip, largest_); });
     agree_on_largest(exchange, largest_, own_largest_);

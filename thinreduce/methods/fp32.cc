@@ -8,7 +8,6 @@ namespace {
 class Fp32 final : public Method {
  public:
   void reduce(const Bucket& bucket, Exchange& exchange) override {
-    exchange.payload_bytes += bucket.values.size_bytes();
     ring_sum(exchange, bucket.values, 1.0F / static_cast<float>(exchange.size()));
   }
 };

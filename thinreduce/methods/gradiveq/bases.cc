@@ -310,7 +310,6 @@ void GradiveqBases::share(std::size_t l, Proposal& proposal, Exchange& exchange)
   }
   proposal.columns.resize(slice * proposal.rank);
   broadcast(exchange, owner(l), std::as_writable_bytes(std::span(proposal.columns)));
-  exchange.payload_bytes += head.size() + proposal.columns.size() * sizeof(float);
   if (checksum(std::as_bytes(std::span(proposal.columns))) != load_value<std::uint64_t>(head, 16)) {
     refuse("was altered on its way");
   }

@@ -69,7 +69,6 @@ class GradiVeQ final : public Method {
       kernels::add(kept_, values);
       std::copy(kept_.begin(), kept_.end(), values.begin());
     });
-    exchange.payload_bytes += values.size_bytes();
     ring_sum(exchange, values, 1.0f);
     exchange.timed(Stage::decode, [&] {
       if (const auto bad = kernels::first_nonfinite(values); bad != values.size()) {
@@ -129,7 +128,6 @@ class GradiVeQ final : public Method {
                       .votes = settings_.trigger > 0 ? std::span<const float>(votes_)
                                                      : std::span<const float>()});
     });
-    exchange.payload_bytes += payload_.bytes();
     try {
       if (settings_.quantizer) {
         quantized_exchange(exchange);
@@ -158,7 +156,6 @@ class GradiVeQ final : public Method {
   void quantized_exchange(Exchange& exchange) {
     exchange.timed(Stage::encode, [&] { payload_.encode({0, payload_.units()}); });
     projections_.exchange(whole_, step_, exchange, payload_.moments());
-    exchange.payload_bytes += payload_.moments().size_bytes();
     ring_sum(exchange, payload_.rest(), 1.0f);
     exchange.timed(Stage::decode, [&] { payload_.deliver(); });
   }

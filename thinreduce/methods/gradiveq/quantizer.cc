@@ -45,7 +45,6 @@ class SummedCodes final : public ProjectionQuantizer {
                         .keys = keys_,
                         .rank = exchange.rank()},
                        buffers_);
-    exchange.payload_bytes += largest_.size() * sizeof(float) + codes.bytes_a_hop();
     ring_all_reduce(exchange, codes);
     exchange.timed(Stage::decode, [&] {
       kernels::scale(parts.sum, static_cast<float>(exchange.size()));

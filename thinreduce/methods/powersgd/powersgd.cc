@@ -63,7 +63,6 @@ class PowerSgd final : public Method {
     ensure(bucket.values.size() == residual_.size(), "powersgd: the bucket keeps its size");
     const float share = 1.0f / static_cast<float>(exchange.size());
     exchange.timed(Stage::encode, [&] { project(bucket.values); });
-    exchange.payload_bytes += (first_sum_.size() + next_q_.size()) * sizeof(float);
     ring_sum(exchange, first_sum_, share);
     exchange.timed(Stage::encode, [&] {
       require_finite_sum(exchange, first_sum_, "value of the first sum");

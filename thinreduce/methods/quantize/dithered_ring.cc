@@ -151,13 +151,4 @@ void DitheredRing::subtract_own(std::span<float> values) {
   }
 }
 
-std::size_t DitheredRing::bytes_a_hop() const {
-  const std::size_t elements = setup_.grid.elements;
-  if (world() == 1) return packings_.front().bytes(elements);
-  const auto hops = static_cast<std::size_t>(world() - 1);
-  std::size_t bytes = hops * packings_.back().bytes(elements);
-  for (std::size_t hop = 0; hop < hops; ++hop) bytes += packings_[hop].bytes(elements);
-  return bytes / (2 * hops);
-}
-
 }  // namespace thinreduce

@@ -52,8 +52,6 @@ class DitheredRing final : public RingPayload {
 
   // Subtracts what this rank has sent from `values`: the rest is its error.
   void subtract_own(std::span<float> values);
-  // A copy of the bucket on the wire, on average over the hops.
-  [[nodiscard]] std::size_t bytes_a_hop() const;
 
  private:
   using Unit = std::array<std::uint32_t, kernels::kPackUnit>;

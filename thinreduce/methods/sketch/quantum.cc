@@ -84,7 +84,6 @@ SharedQuantum SharedQuantum::agree(Exchange& exchange, std::span<const float> va
     }
   });
   std::vector<float> own;
-  exchange.payload_bytes += sizeof(float);
   agree_on_largest(exchange, std::span(&largest, 1), own);
   const SharedQuantum agreed(largest, exchange.size());
   // At the very end of the range of floats, rounding up leaves it.
@@ -128,7 +127,6 @@ void SharedQuantum::check(std::span<const std::int16_t> sums, int summed, int pe
 }
 
 void ring_sum_multiples(Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum) {
-  exchange.payload_bytes += sum.own.size_bytes();
   MultiplesRing payload(exchange, quantum, sum);
   ring_all_reduce(exchange, payload);
 }

@@ -120,13 +120,11 @@ std::span<const std::uint32_t> SketchRounds::find_candidates(Exchange& exchange,
 
 void SketchRounds::sum_cells_by_ring(Exchange& exchange, std::span<float> cells) {
   if (options_.cells == SketchCells::f32) {
-    exchange.payload_bytes += cells.size_bytes();
     ring_sum(exchange, cells, 1);
     return;
   }
   const float scale = agree_on_scale(exchange, cells);
   halfs_.resize(cells.size());
-  exchange.payload_bytes += cells.size() * sizeof(std::uint16_t);
   HalfRing payload(cells, halfs_, scale);
   ring_all_reduce(exchange, payload);
 }
@@ -204,7 +202,6 @@ ExactSums SketchRounds::find_largest(Exchange& exchange, std::span<const std::ui
       room_.resize(multiples_.size());
       ring_sum_multiples(exchange, *quantum_, {multiples_, room_, exact_});
     } else {
-      exchange.payload_bytes += exact_.size() * sizeof(float);
       ring_sum(exchange, exact_, 1);
     }
     exchange.timed(Stage::decode, [&] { select_largest(exchange, candidates); });

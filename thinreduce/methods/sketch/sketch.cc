@@ -100,7 +100,6 @@ class Sketch final : public Method {
   void nominate(Exchange& exchange) {
     const auto turn = static_cast<int>(exchange.id().step % static_cast<unsigned>(exchange.size()));
     message_.resize(nomination_bytes(elements_, setup_.nominees));
-    exchange.payload_bytes += message_.size();
     if (turn == exchange.rank()) {
       exchange.timed(Stage::encode, [&] {
         write_nomination(selector_.select(residual_, setup_.nominees).indices, message_);
