@@ -1,4 +1,4 @@
-// The parts of the Python module `thinreduce._core`, one function each.
+// The parts of the Python module `thinreduce._core`, one function per part.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,5 +1,5 @@
-// The Python module: the engine as Python sees it. It knows neither torch nor numpy's C API: arrays
-// and tensors come as an address and a length.
+// The Python module of the engine. It uses neither torch's nor numpy's C API: Python passes arrays
+// and tensors as address and length.
 #include "python/module/bindings.h"
 
 PYBIND11_MODULE(_core, module) {

@@ -1,4 +1,4 @@
-// CountSketch for numpy arrays, which come as address and length.
+// Binds CountSketch. Python passes numpy arrays as address and length.
 #include "thinreduce/methods/sketch/count_sketch.h"
 
 #include <pybind11/stl.h>

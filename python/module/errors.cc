@@ -1,5 +1,4 @@
-// thinreduce::Error becomes the exception of thinreduce.errors that has its code, with the same
-// text.
+// Translates thinreduce::Error to the Python exception with the same code and text.
 #include "thinreduce/error.h"
 
 #include "python/module/bindings.h"
@@ -9,7 +8,7 @@ namespace thinreduce::python {
 namespace py = pybind11;
 
 void bind_errors(py::module_& /*module*/) {
-  // pybind11 wants the pointer by value. NOLINTNEXTLINE(performance-unnecessary-value-param)
+  // pybind11 passes the pointer by value. NOLINTNEXTLINE(performance-unnecessary-value-param)
   py::register_exception_translator([](std::exception_ptr thrown) {
     if (!thrown) return;
     try {

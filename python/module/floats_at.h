@@ -1,4 +1,4 @@
-// The memory of an array or tensor, which Python names by address and length.
+// The memory of an array or tensor that Python passes as address and length.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What methods there are, and what a spec means.
+// Binds the list of methods and the parser of specs.
 #include <pybind11/stl.h>
 
 #include <string>

@@ -1,4 +1,4 @@
-// How ranks meet: through a store that Python keeps, at an address, or inside this process.
+// Connects ranks: through a store that Python provides, at an address, or inside this process.
 #include "python/module/transports.h"
 
 #include <gloo/rendezvous/store.h>
@@ -21,8 +21,8 @@ namespace py = pybind11;
 
 namespace {
 
-// A store of Gloo over three Python functions: set(key, bytes), get(key) -> bytes and
-// wait(keys, seconds). They are called without the GIL being held by the caller.
+// A Gloo store that calls a Python object with set(key, bytes), get(key) -> bytes and
+// wait(keys, seconds). Gloo calls it without the GIL.
 class PythonStore : public gloo::rendezvous::Store {
  public:
   explicit PythonStore(py::object store, Seconds timeout)
@@ -55,8 +55,8 @@ class PythonStore : public gloo::rendezvous::Store {
     call([&] { store_.attr("wait")(keys, timeout.count()); });
   }
 
-  // A Python exception must not travel through Gloo, which knows nothing of the GIL. The first one
-  // is kept for connect() to throw: it may be a KeyboardInterrupt.
+  // A Python exception must not pass through Gloo, which does not hold the GIL. The first one is
+  // kept for connect_through() to throw, because it may be a KeyboardInterrupt.
   template <typename Work>
   void call(Work&& work) {
     const py::gil_scoped_acquire gil;
@@ -74,7 +74,7 @@ class PythonStore : public gloo::rendezvous::Store {
   Seconds timeout_;
 
  public:
-  std::unique_ptr<py::error_already_set> failure;  // touch with the GIL only
+  std::unique_ptr<py::error_already_set> failure;  // access needs the GIL
 };
 
 Connection with_link(std::unique_ptr<Transport> transport, const std::string& link,
@@ -106,7 +106,7 @@ GlooOptions gloo_options(const Where& where) {
 }
 
 Connection connect_at(const Where& where) {
-  if (!where.link.empty()) (void)Link::parse(where.link);  // before anybody waits
+  if (!where.link.empty()) (void)Link::parse(where.link);  // fails before any rank waits
   return with_link(connect_gloo(gloo_options(where)), where.link, Seconds(where.timeout));
 }
 
@@ -133,7 +133,7 @@ std::vector<std::shared_ptr<Connection>> connect_inside(int world) {
 }  // namespace
 
 void bind_transports(py::module_& module) {
-  // Their constructors register them.
+  // The constructors of these objects register the classes.
   // NOLINTNEXTLINE(bugprone-unused-raii)
   py::class_<Connection, std::shared_ptr<Connection>>(module, "Connection");
   // NOLINTNEXTLINE(bugprone-unused-raii)

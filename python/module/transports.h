@@ -1,4 +1,4 @@
-// A transport on its way from the function that connects to the session that uses it.
+// Holds a transport between the Python call that connects and the one that makes the session.
 #pragma once
 
 #include <memory>
@@ -13,9 +13,10 @@ class Connection {
  public:
   explicit Connection(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
 
-  // Once: a transport serves one session.
+  // Returns the transport; throws the second time, because a transport serves one session.
   std::unique_ptr<Transport> take() {
-    if (!transport_) throw Error(ErrorCode::bad_input, "this connection serves a session already");
+    if (!transport_)
+      throw Error(ErrorCode::bad_input, "this connection is in use by a session; connect again");
     return std::move(transport_);
   }
 
