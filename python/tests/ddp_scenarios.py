@@ -1,4 +1,4 @@
-"""Every rank runs every scenario; what failed is printed as JSON. Started by test_ddp.py."""
+"""Scenarios that all ranks run; each rank prints the results as JSON. test_ddp.py starts it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def scenario(function):
 
 
 class Net(nn.Module):
-    """Used in another order than registered, so that DDP rebuilds its buckets."""
+    """Uses its layers in another order than it registers them, so that DDP rebuilds its buckets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def batch(step: int, rank: int | None = None) -> tuple[torch.Tensor, torch.Tenso
 
 
 def make(spec: Any, *, ddp: dict | None = None, net: nn.Module | None = None, **options):
-    """A model, its optimizer and its State; `spec` None leaves DDP as it is."""
+    """Returns a model, its optimizer and its State; without a spec, plain DDP and None."""
     torch.manual_seed(7)
     model = DDP(net or Net(), bucket_cap_mb=0.02, **(ddp or {}))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -131,7 +131,7 @@ def recording(contents: list):
 
 @scenario
 def buckets_are_rebuilt_and_nothing_is_lost():
-    # What is delivered and what is still owed adds up to the true means, over the rebuild.
+    # The means that were delivered and the residuals add up to the true means, over the rebuild.
     for warmup in (0, 1):
         torch.manual_seed(7)
         model = DDP(Net(), bucket_cap_mb=0.02)
@@ -161,8 +161,8 @@ def buckets_are_rebuilt_and_nothing_is_lost():
         if warmup == 1:
             assert all(whole), "after the rebuild no gradient should be copied"
         else:
-            assert not all(whole), "this was to try groups that DDP tore apart"
-        # Send the rest: nothing new, and everything that is owed, since density grows.
+            assert not all(whole), "this must test groups that lie in several DDP buckets"
+        # Gradients of zero, until the residuals are sent.
         for _ in range(150):
             model.zero_grad()
             x, y = batch(0)
@@ -191,7 +191,7 @@ def resuming_gives_the_same_bits():
         expected = same_on_all_ranks(model)
         state.close()
 
-        # A fresh DDP starts with other buckets than the rebuilt ones.
+        # A new DDP starts with buckets that differ from the rebuilt ones.
         model, optimizer, state = make(spec)
         model.module.load_state_dict(saved_model)
         state.load_state_dict(saved)
@@ -207,7 +207,7 @@ def resuming_gives_the_same_bits():
         assert same_on_all_ranks(model) == expected, f"{spec}: pickle"
         state.close()
 
-        # In the middle of a run, back to an earlier state.
+        # A State in the middle of a run loads an earlier state.
         model.module.load_state_dict(saved_model)
         model, optimizer, state = make(spec, net=model.module)
         train(model, optimizer, 2)
@@ -250,7 +250,7 @@ def residuals_move_to_another_world():
     dist.all_gather_object(states, state.state_dict())
     for world in (1, 5):
         assert [one["rank"] for one in thinreduce.redistribute(states, world)] == list(range(world))
-    # There and back again: three ranks' worth of residuals are with two again.
+    # To one rank and back.
     there = thinreduce.redistribute(states, 1)
     back = thinreduce.redistribute(there, dist.get_world_size())
     other, other_optimizer, other_state = make("topk:density=0.05")
@@ -283,7 +283,7 @@ def accumulation_exchanges_once():
 
 
 class Branches(nn.Module):
-    """One of two layers is used at a time."""
+    """Uses one of two layers at a time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -303,7 +303,7 @@ def unused_parameters_are_fine():
         "topk", net=Branches(), ddp={"find_unused_parameters": True}, check_replicas_every=1
     )
     for step in range(8):
-        # Different on the ranks, too.
+        # The ranks differ, too.
         model.module.use_left = step % 2 == 0 or (step % 3 == 0 and dist.get_rank() == 0)
         train(model, optimizer, 1, step)
     same_on_all_ranks(model)
@@ -485,7 +485,7 @@ def stats_tell_what_was_sent():
 def a_throttled_link_is_slower():
     model, optimizer, state = make("fp32", link="2mbit")
     train(model, optimizer, 2)
-    # 45,000 floats are 180 kB; half of them leave each rank of two, twice.
+    # 45,000 floats are 180 kB; each of two ranks sends half of them twice.
     assert state.stats()["seconds"]["wire"] > 0.3, state.stats()
 
 
@@ -517,7 +517,7 @@ def main() -> None:
         except BaseException:  # the test prints all of it
             print(json.dumps({"scenario": name, "error": traceback.format_exc()}), flush=True)
             if dist.get_world_size() > 1:
-                break  # the ranks may be out of step
+                break  # the ranks may no longer be at the same point
     dist.barrier()
     dist.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""Ranks that die or stop in the middle of a run. Started by test_failures.py."""
+"""A rank that dies or stops in the middle of a run. test_failures.py starts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks as real processes, with a time limit."""
+"""Runs ranks as processes, with a time limit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def start(script: Path, world: int, *args: str) -> list[subprocess.Popen[str]]:
 
 
 def finish(ranks: list[subprocess.Popen[str]], seconds: float) -> list[tuple[int, str, str]]:
-    """Exit code, output and errors of every rank; those that hang are killed."""
+    """Returns exit code, output and errors of every rank; kills those that hang."""
     deadline = time.monotonic() + seconds
     results = []
     for rank in ranks:

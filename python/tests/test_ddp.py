@@ -1,4 +1,4 @@
-"""DDP with the hook, in two real processes that run all scenarios one after another."""
+"""Runs DDP with the hook in two processes, which run all scenarios one after another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that is killed, and Ctrl-C while a rank hangs."""
+"""Kills a rank, and presses Ctrl-C while a rank hangs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def wait_for_line(rank, text: str) -> None:
     while line := rank.stdout.readline():
         if text in line:
             return
-    raise AssertionError(f"'{text}' never came: {rank.stderr.read()}")
+    raise AssertionError(f"the rank did not print '{text}': {rank.stderr.read()}")
 
 
 def test_a_rank_that_is_killed_is_named_by_the_others():
@@ -42,7 +42,7 @@ def test_control_c_ends_a_rank_whose_peer_hangs():
         pressed = time.monotonic()
         started[0].send_signal(signal.SIGINT)
         [(code, out, err)] = ranks.finish(started[:1], 30)
-        # backward() raises; Python's own KeyboardInterrupt follows when it gets to it.
+        # backward() raises first; KeyboardInterrupt follows when Python runs its signal handler.
         assert code in (1, -signal.SIGINT), out + err
         assert "rank 0 gave up: interrupted from the keyboard" in err, err
         assert time.monotonic() - pressed < 25

@@ -1,4 +1,4 @@
-"""The parts that need no torch."""
+"""Tests of the parts that need no torch."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_errors_have_the_text_of_the_engine():
             values[3, 4] = np.nan
         with pytest.raises(thinreduce.BadInput, match="rank 1"):
             comm.all_reduce_mean(values)
-        return comm.all_reduce_mean(array(0), name="other")  # and it goes on
+        return comm.all_reduce_mean(array(0), name="other")  # the connection is still usable
 
     on_all(comms, work)
     comms[0].close()

@@ -1,4 +1,4 @@
-"""Second moments against a loop over the samples, and what a State refuses."""
+"""Compares second moments with a loop over the samples; tests the arguments of a State."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import thinreduce  # noqa: E402
 
 
 class Tokens(nn.Module):
-    """A linear layer that every sample uses at several places."""
+    """A linear layer that every sample uses at several positions."""
 
     def __init__(self):
         super().__init__()
