@@ -42,11 +42,11 @@ nlohmann::ordered_json measure(const std::string& text, const BenchCodecOptions&
   synthetic_gradient({}, gradient);
   std::vector<float> second_moment(spec.info->second_moment ? options.floats : 0);
   synthetic_second_moment(second_moment);
-  const BucketLayout layout{.id = 0, .elements = options.floats, .tensors = {}};
   auto ranks = connect_threads(1);
   Session session(
       std::move(ranks[0]),
       {.spec = text, .min_elements = 0, .check_replicas_every = 0, .momentum_inside_ok = true});
+  const auto bucket = session.add_bucket({.id = 0, .elements = options.floats, .tensors = {}});
 
   const auto uncompressed = static_cast<int>(spec.info->cycle(spec.options).start);
   const int warmup = options.warmup >= 0 ? options.warmup : uncompressed + 1;
@@ -65,7 +65,7 @@ nlohmann::ordered_json measure(const std::string& text, const BenchCodecOptions&
       synthetic_gradient({0, static_cast<std::uint64_t>(step)}, gradient);
     }
     const double copied = memcpy_speed(gradient, values);
-    const Report report = session.submit(layout, values, second_moment).get();
+    const Report report = session.submit(bucket, values, second_moment).get();
     if (step == uncompressed) nmse = normalised_error(values, gradient);
     if (step >= warmup) {
       copies.push_back(copied);

@@ -31,6 +31,7 @@ struct Sum {
 // One rank: its session and the bucket it is about to reduce.
 struct Rank {
   std::unique_ptr<Session> session;
+  std::vector<BucketHandle> buckets;
   std::vector<float> values;
 };
 
@@ -45,6 +46,9 @@ class GradientBench {
       ranks_[rank].session = std::make_unique<Session>(
           std::move(transports[rank]),
           SessionOptions{.spec = spec, .check_replicas_every = 0, .momentum_inside_ok = true});
+      for (const auto& layout : recorded.layouts()) {
+        ranks_[rank].buckets.push_back(ranks_[rank].session->add_bucket(layout));
+      }
     });
     for (const auto& layout : recorded.layouts()) {
       tensors_.emplace_back(layout.tensors.size());
@@ -112,7 +116,8 @@ class GradientBench {
     time_memcpy(ranks_[0].values);
     std::vector<Report> done(ranks_.size());
     on_all_ranks([&](std::size_t rank) {
-      done[rank] = ranks_[rank].session->submit(layout, ranks_[rank].values).get();
+      Rank& own = ranks_[rank];
+      done[rank] = own.session->submit(own.buckets[b], own.values).get();
     });
     std::uint64_t payloads = 0;
     for (const Report& one : done) payloads += one.payload_bytes;

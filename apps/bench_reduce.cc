@@ -104,7 +104,7 @@ class RankBench {
       Progress progress(spec.full_text(), static_cast<std::size_t>(steps) + cycle_steps, quiet_);
       for (int step = 0; step < steps; ++step) {
         synthetic_gradient({transport_->rank(), static_cast<std::uint64_t>(step)}, values_);
-        const double took = timed([&] { last = reduce(session); });
+        const double took = timed([&] { last = session.reduce(0, values_, second_moment_); });
         if (step >= warmup) seconds.push_back(took);
         const auto hashes = share(*transport_, options_.launch.timeout,
                                   checksum(std::as_bytes(std::span(values_))));
@@ -126,11 +126,6 @@ class RankBench {
                      {"cycle", whole}});
   }
 
-  Report reduce(Session& session) {
-    const BucketLayout layout{.id = 0, .elements = values_.size(), .tensors = {}};
-    return session.submit(layout, values_, second_moment_).get();
-  }
-
   // Means over as many steps as it takes until the method's pattern repeats.
   Json measure_cycle(Session& session, std::uint64_t steps, Progress& progress) {
     double seconds = 0;
@@ -138,7 +133,7 @@ class RankBench {
     for (std::uint64_t step = 0; step < steps; ++step) {
       synthetic_gradient({transport_->rank(), 1'000'000 + step}, values_);
       Report report;
-      seconds += timed([&] { report = reduce(session); });
+      seconds += timed([&] { report = session.reduce(0, values_, second_moment_); });
       sent += report.bytes_sent;
       progress.advance();
     }

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "thinreduce/method/bucket.h"
+#include "thinreduce/method/layout.h"
 
 namespace thinreduce::apps {
 

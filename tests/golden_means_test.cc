@@ -87,12 +87,9 @@ std::vector<BucketLayout> buckets_of(const std::string& sizes) {
       layout.elements = std::stoull(text);
     } else {
       for (const auto& shape : split(text, ',')) {
-        Tensor tensor;
-        tensor.name = fmt::format("tensor{}", layout.tensors.size());
-        for (const auto& extent : split(shape, 'x')) tensor.shape.push_back(std::stoll(extent));
-        tensor.offset = layout.elements;
-        layout.elements += tensor.elements();
-        layout.tensors.push_back(std::move(tensor));
+        std::vector<std::int64_t> extents;
+        for (const auto& extent : split(shape, 'x')) extents.push_back(std::stoll(extent));
+        layout.add(fmt::format("tensor{}", layout.tensors.size()), extents);
       }
     }
     buckets.push_back(std::move(layout));
@@ -151,6 +148,8 @@ void measure(GoldenRun& run) {
     Session session(
         std::move(transport),
         {.spec = run.spec, .min_elements = 64, .seed = run.seed, .momentum_inside_ok = true});
+    std::vector<BucketHandle> handles;
+    for (const auto& layout : buckets) handles.push_back(session.add_bucket(layout));
     std::vector<std::uint64_t> means;
     for (std::uint64_t step = 0; step < run.steps; ++step) {
       std::vector<std::vector<float>> values;
@@ -163,7 +162,7 @@ void measure(GoldenRun& run) {
                                                    : std::vector<float>());
       }
       for (std::size_t i = 0; i < buckets.size(); ++i) {
-        pending.push_back(session.submit(buckets[i], values[i], moments[i]));
+        pending.push_back(session.submit(handles[i], values[i], moments[i]));
       }
       for (auto& done : pending) done.get();
       for (const auto& mean : values) means.push_back(checksum(std::as_bytes(std::span(mean))));

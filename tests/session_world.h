@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "thinreduce/method/bucket.h"
+#include "thinreduce/method/layout.h"
 
 namespace thinreduce {
 
@@ -37,15 +37,10 @@ inline std::vector<double> true_mean(std::size_t size, int world, std::uint64_t 
 // conv weight, bias, matrix, a matrix too small to compress
 inline BucketLayout mixed_layout(std::uint32_t id) {
   BucketLayout layout{.id = id, .elements = 0, .tensors = {}};
-  const auto add = [&](std::string name, std::vector<std::int64_t> shape) {
-    Tensor tensor{.name = std::move(name), .shape = std::move(shape), .offset = layout.elements};
-    layout.elements += tensor.elements();
-    layout.tensors.push_back(std::move(tensor));
-  };
-  add("conv.weight", {16, 8, 3, 3});
-  add("conv.bias", {16});
-  add("fc.weight", {40, 101});
-  add("small.weight", {3, 5});
+  layout.add("conv.weight", {16, 8, 3, 3});
+  layout.add("conv.bias", {16});
+  layout.add("fc.weight", {40, 101});
+  layout.add("small.weight", {3, 5});
   return layout;
 }
 

@@ -88,12 +88,7 @@ inline BucketLayout shapeless(std::size_t elements) {
 inline BucketLayout layout_of(const std::vector<std::vector<std::int64_t>>& shapes) {
   BucketLayout layout;
   for (const auto& shape : shapes) {
-    Tensor tensor;
-    tensor.name = "tensor" + std::to_string(layout.tensors.size());
-    tensor.shape = shape;
-    tensor.offset = layout.elements;
-    layout.elements += tensor.elements();
-    layout.tensors.push_back(std::move(tensor));
+    layout.add("tensor" + std::to_string(layout.tensors.size()), shape);
   }
   return layout;
 }

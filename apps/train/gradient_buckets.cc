@@ -38,10 +38,7 @@ GradientBuckets::GradientBuckets(torch::nn::Module& model, std::size_t bucket_fl
       layouts_.push_back({.id = id, .elements = 0, .tensors = {}});
       members.emplace_back();
     }
-    BucketLayout& layout = layouts_.back();
-    layout.tensors.push_back(
-        {.name = name, .shape = parameter.sizes().vec(), .offset = layout.elements});
-    layout.elements += size;
+    layouts_.back().add(name, parameter.sizes().vec());
     members.back().push_back(parameter);
   }
 

@@ -73,6 +73,10 @@ class Replica::Torch {
     images_ = input(options.batch);
     labels_ = torch::empty({static_cast<std::int64_t>(options.batch)}, torch::kLong);
     session_ = std::make_unique<Session>(transport_, session_options(options));
+    // As it is: a method with momentum inside would add it here, too.
+    handles_.push_back(
+        session_->add_bucket({.id = kNewsBucket, .elements = 2, .tensors = {}, .spec = "fp32"}));
+    for (const auto& layout : buckets_->layouts()) handles_.push_back(session_->add_bucket(layout));
   }
 
   StepResult step(const StepSettings& settings) {
@@ -180,13 +184,11 @@ class Replica::Torch {
     // The news needs no time of its own: it travels while backward goes on.
     float news[2]{loss.item<float>(), settings.stop ? 1.0F : 0.0F};
     std::vector<std::future<Report>> pending;
-    // As it is: a method with momentum inside would add it here, too.
-    pending.push_back(
-        session_->submit({.id = kNewsBucket, .elements = 2, .tensors = {}, .spec = "fp32"}, news));
+    pending.push_back(session_->submit(handles_[kNewsBucket], news));
     buckets_->begin([&](const BucketLayout& layout, std::span<float> values) {
       if (settings.record != nullptr) settings.record->write(settings.step + 1, layout, values);
       pending.push_back(session_->submit(
-          layout, values, moments_ ? moments_->of(layout) : std::span<const float>()));
+          handles_[layout.id], values, moments_ ? moments_->of(layout) : std::span<const float>()));
     });
     std::exception_ptr failed;
     try {
@@ -264,7 +266,8 @@ class Replica::Torch {
   std::unique_ptr<SecondMoments> moments_;  // when the method wants them
   torch::Tensor images_;
   torch::Tensor labels_;
-  std::unique_ptr<Session> session_;  // last: it finishes what uses the rest
+  std::vector<BucketHandle> handles_;  // by bucket id
+  std::unique_ptr<Session> session_;   // last: it finishes what uses the rest
 };
 
 Replica::Replica(const TrainOptions& options, const Dataset& data,

@@ -111,7 +111,7 @@ std::pair<py::bytes, std::uint64_t> encode(const BucketLayout& layout, std::uint
     std::thread other([&] {
       try {
         Session session(std::move(ranks[1]), options_for(layout.spec, seed));
-        session.submit(layout, zeros).get();
+        session.submit(session.add_bucket(layout), zeros).get();
       } catch (const Error&) {
         // The same error ends rank 0.
       }
@@ -120,7 +120,7 @@ std::pair<py::bytes, std::uint64_t> encode(const BucketLayout& layout, std::uint
     try {
       Session session(std::make_unique<Recorder>(std::move(ranks[0]), log),
                       options_for(layout.spec, seed));
-      payload = session.submit(layout, own).get().payload_bytes;
+      payload = session.submit(session.add_bucket(layout), own).get().payload_bytes;
     } catch (...) {
       thrown = std::current_exception();
       ranks[0].reset();
@@ -135,7 +135,7 @@ void decode(const BucketLayout& layout, const std::string& log, std::uintptr_t a
             std::uint64_t seed) {
   const auto values = floats_at(address, layout.elements);
   Session session(std::make_unique<Player>(log), options_for(layout.spec, seed));
-  session.submit(layout, values).get();
+  session.submit(session.add_bucket(layout), values).get();
   for (float& value : values) value *= 2;  // the mean with the other rank's zeros
 }
 

@@ -67,13 +67,9 @@ using NamedShape = std::tuple<std::string, std::vector<std::int64_t>>;
 
 BucketLayout make_layout(std::uint32_t id, std::size_t elements,
                          const std::vector<NamedShape>& tensors, const std::string& spec) {
-  BucketLayout layout{.id = id, .elements = elements, .tensors = {}, .spec = spec};
-  std::size_t offset = 0;
-  for (const auto& [name, shape] : tensors) {
-    Tensor tensor{.name = name, .shape = shape, .offset = offset};
-    offset += tensor.elements();
-    layout.tensors.push_back(std::move(tensor));
-  }
+  BucketLayout layout{.id = id, .elements = 0, .tensors = {}, .spec = spec};
+  for (const auto& [name, shape] : tensors) layout.add(name, shape);
+  layout.elements = elements;
   return layout;
 }
 
@@ -105,12 +101,13 @@ class PythonSession {
   std::shared_ptr<Session> session_;
 };
 
-std::unique_ptr<Pending> submit(PythonSession& session, const BucketLayout& layout,
+std::unique_ptr<Pending> submit(PythonSession& session, const BucketHandle& bucket,
                                 std::uintptr_t address, std::uintptr_t second_moment) {
+  const std::size_t elements = bucket.layout().elements;
   std::span<const float> moment;
-  if (second_moment != 0) moment = floats_at(second_moment, layout.elements);
+  if (second_moment != 0) moment = floats_at(second_moment, elements);
   return std::make_unique<Pending>(
-      session.open().submit(layout, floats_at(address, layout.elements), moment));
+      session.open().submit(bucket, floats_at(address, elements), moment));
 }
 
 std::vector<py::bytes> redistribute_bytes(const std::vector<std::string>& states, int world) {
@@ -140,6 +137,9 @@ void bind_session(py::module_& module) {
       .def_readonly("elements", &BucketLayout::elements)
       .def_readonly("spec", &BucketLayout::spec);
 
+  // NOLINTNEXTLINE(bugprone-unused-raii): its constructor registers it
+  py::class_<BucketHandle>(module, "Bucket");
+
   py::class_<SessionOptions>(module, "SessionOptions")
       .def(py::init([](std::string spec, double timeout, std::size_t min_elements,
                        std::uint64_t warmup_steps, std::uint64_t check_replicas_every,
@@ -165,7 +165,13 @@ void bind_session(py::module_& module) {
           }))
       .def_property_readonly("rank", [](PythonSession& self) { return self.open().rank(); })
       .def_property_readonly("world", [](PythonSession& self) { return self.open().size(); })
-      .def("submit", &submit, py::arg("layout"), py::arg("address"), py::arg("second_moment") = 0)
+      .def(
+          "add_bucket",
+          [](PythonSession& self, const BucketLayout& layout) {
+            return self.open().add_bucket(layout);
+          },
+          py::arg("layout"))
+      .def("submit", &submit, py::arg("bucket"), py::arg("address"), py::arg("second_moment") = 0)
       .def("save",
            [](PythonSession& self) {
              std::vector<std::byte> bytes;

@@ -24,7 +24,7 @@ class Comm:
 
     def __init__(self, connection: _core.Connection, options: _core.SessionOptions) -> None:
         self._session = _core.Session(connection, options)
-        self._layouts: dict[tuple[str, str, tuple[int, ...]], _core.Layout] = {}
+        self._buckets: dict[tuple[str, str, tuple[int, ...]], _core.Bucket] = {}
         self._stats = Stats()
         self._calls = 0
         self.rank: int = self._session.rank
@@ -62,7 +62,7 @@ class Comm:
                 )
             if out is not array:
                 out[...] = values
-        layout = self._layout(name, _core.spec_text(spec), out)
+        bucket = self._bucket(name, _core.spec_text(spec), out)
         moment = None
         if second_moment is not None:
             moment = np.ascontiguousarray(second_moment, dtype=np.float32)
@@ -72,7 +72,7 @@ class Comm:
                     "elements; second_moment must have one value per element"
                 )
         pending = self._session.submit(
-            layout, out.ctypes.data, 0 if moment is None else moment.ctypes.data
+            bucket, out.ctypes.data, 0 if moment is None else moment.ctypes.data
         )
         # Python's signal handlers run between two waits. An interrupted exchange can't be resumed,
         # and its arrays must stay alive until it has ended.
@@ -88,17 +88,17 @@ class Comm:
         self._stats.add(self._calls, report)
         return out
 
-    def _layout(self, name: str, spec: str, array: NDArray[np.float32]) -> _core.Layout:
+    def _bucket(self, name: str, spec: str, array: NDArray[np.float32]) -> _core.Bucket:
         key = (name, spec, array.shape)
-        layout = self._layouts.get(key)
-        if layout is None:
+        bucket = self._buckets.get(key)
+        if bucket is None:
             # The engine sends 1-D tensors uncompressed, but compresses a bucket without tensors.
             tensors = [(name, list(array.shape))] if array.ndim > 1 else []
             layout = _core.Layout(
-                id=len(self._layouts), elements=array.size, tensors=tensors, spec=spec
+                id=len(self._buckets), elements=array.size, tensors=tensors, spec=spec
             )
-            self._layouts[key] = layout
-        return layout
+            bucket = self._buckets[key] = self._session.add_bucket(layout)
+        return bucket
 
     def stats(self) -> dict[str, Any]:
         """Returns times in seconds, bytes, the compression ratio and the method's statistics: those

@@ -201,7 +201,7 @@ class State:
         self._step = 0  # number of steps that have begun
         self._error: BaseException | None = None
         self._plans: dict[tuple[int, ...], list[Visit]] = {}
-        self._warm_up: dict[tuple[int, ...], _core.Layout] = {}
+        self._warm_up: dict[tuple[int, ...], _core.Bucket] = {}
         self._warm_up_buckets = 0
         self._gathering: dict[int, _Gathering] = {}
 
@@ -285,8 +285,8 @@ class State:
         # Without momentum a warm-up step leaves no state, so DDP's buckets are reduced as they are.
         if self._step <= self._settings["warmup_steps"] and not self._rules.momentum:
             one.groups_left = 1
-            layout = self._warm_up_layout(parameters, buffer.numel())
-            self._submit(layout, one.host, one)
+            warm_up = self._warm_up_bucket(parameters, buffer.numel())
+            self._submit(warm_up, one.host, one)
             if bucket.is_last() and self._second_moment is not None:
                 self._second_moment.forget()
             return one.future
@@ -306,16 +306,17 @@ class State:
     def _key(self, parameters: list[torch.Tensor]) -> tuple[int, ...]:
         return tuple(map(id, parameters))
 
-    def _warm_up_layout(self, parameters: list[torch.Tensor], elements: int) -> _core.Layout:
+    def _warm_up_bucket(self, parameters: list[torch.Tensor], elements: int) -> _core.Bucket:
+        assert self._session is not None
         self._names.note(parameters)
         key = self._key(parameters)
-        layout = self._warm_up.get(key)
-        if layout is None:
+        bucket = self._warm_up.get(key)
+        if bucket is None:
             number = WARM_UP_ID + self._warm_up_buckets
             self._warm_up_buckets += 1
             layout = _core.Layout(id=number, elements=elements, tensors=[], spec="fp32")
-            self._warm_up[key] = layout
-        return layout
+            bucket = self._warm_up[key] = self._session.add_bucket(layout)
+        return bucket
 
     def _plan(self, parameters: list[torch.Tensor], elements: int) -> list[Visit]:
         key = self._key(parameters)
@@ -352,21 +353,22 @@ class State:
         self._gathering.clear()
 
     def _submit_group(self, group: Group, values: torch.Tensor, target: Any) -> None:
+        assert self._session is not None
         moment = None
         if self._second_moment is not None:
             moment = self._second_moment.gather(group.members, group.moments(), self._names)
-        self._submit(group.layout, values, target, moment)
+        self._submit(group.bucket(self._session), values, target, moment)
 
     def _submit(
         self,
-        layout: _core.Layout,
+        bucket: _core.Bucket,
         values: torch.Tensor,
         target: Any,
         moment: torch.Tensor | None = None,
     ) -> None:
         assert self._session is not None and self._worker is not None
         pending = self._session.submit(
-            layout, values.data_ptr(), 0 if moment is None else moment.data_ptr()
+            bucket, values.data_ptr(), 0 if moment is None else moment.data_ptr()
         )
         stats, step, state = self._stats, self._step, weakref.ref(self)
 

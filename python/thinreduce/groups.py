@@ -65,14 +65,21 @@ class Group:
             self.members.append(Member(name, tuple(shape), offset, elements))
             offset += elements
         self.elements = offset
-        self.layout = _core.Layout(
-            id=number,
-            elements=offset,
-            tensors=[(member.name, list(member.shape)) for member in self.members],
-            spec=spec,
-        )
+        self._bucket: _core.Bucket | None = None
         self._staging: torch.Tensor | None = None
         self._moments: torch.Tensor | None = None
+
+    def bucket(self, session: _core.Session) -> _core.Bucket:
+        """Returns the group's handle; registers the group with the session in the first call."""
+        if self._bucket is None:
+            layout = _core.Layout(
+                id=self.number,
+                elements=self.elements,
+                tensors=[(member.name, list(member.shape)) for member in self.members],
+                spec=self.spec,
+            )
+            self._bucket = session.add_bucket(layout)
+        return self._bucket
 
     def staging(self) -> torch.Tensor:
         """Returns the buffer for the group's gradient when that is not in one piece."""

@@ -44,11 +44,12 @@ std::vector<SessionState> run(int world, const std::string& spec,
     Session session(std::move(transport), {.check_replicas_every = 1, .momentum_inside_ok = true});
     const auto rank = static_cast<std::size_t>(session.rank());
     const BucketLayout layout = layout_of(spec);
+    const auto bucket = session.add_bucket(layout);
     if (!from.empty()) session.load_bytes(encode_state(from[rank]));
     std::vector<float> values;
     for (int step = 0; step < 4; ++step) {
       values = gradient(layout.elements, session.rank(), step);
-      session.submit(layout, values).get();
+      session.submit(bucket, values).get();
     }
     const auto bytes = session.save_bytes();
     const std::lock_guard lock(mutex);
@@ -206,7 +207,8 @@ TEST(Redistribute, AStateOfAnotherSpecOrWorldIsRefused) {
     session.load_bytes(encode_state(states[static_cast<std::size_t>(session.rank())]));
     const BucketLayout layout = layout_of("topk:density=0.5");
     auto values = gradient(layout.elements, session.rank(), 0);
-    thrown_text(ErrorCode::bad_state, [&] { session.submit(layout, values).get(); });
+    thrown_text(ErrorCode::bad_state,
+                [&] { session.submit(session.add_bucket(layout), values).get(); });
   });
   run_ranks(1, [&](std::unique_ptr<Transport> transport) {
     Session session(std::move(transport), {.check_replicas_every = 1});

@@ -22,26 +22,21 @@ namespace {
 // it.
 constexpr std::size_t kCheckFirstBytes = std::size_t{1024} * 1024;
 
-// Size, the bucket's own spec, and names, places and shapes of its tensors: what must be the same
-// on all ranks beside the settings. docs/wire-format.md has the text.
-std::uint64_t hash_layout(const BucketLayout& layout) {
-  std::string text = fmt::format("{}{}", layout.elements, layout.spec);
-  for (const Tensor& tensor : layout.tensors) {
-    text += fmt::format("|{}@{}:{}", tensor.name, tensor.offset, fmt::join(tensor.shape, "x"));
-  }
-  return checksum(text);
+std::uint16_t fp32_id() {
+  static const std::uint16_t id = fp32_info().wire_id;
+  return id;
 }
 
-// Copies between the raw tensors' places in the bucket and one run of floats.
+// Calls copy(place in the bucket, place in the run) for every run of uncompressed elements; the
+// run holds them side by side.
 template <typename Copy>
-void for_raw_tensors(const BucketLayout& layout, std::span<float> values, std::span<float> run,
-                     Copy copy) {
+void for_raw_elements(const BucketLayout& compressed, std::span<float> values, std::span<float> run,
+                      Copy copy) {
   std::size_t at = 0;
-  for (const Tensor& tensor : layout.tensors) {
-    if (!tensor.raw) continue;
-    copy(values.subspan(tensor.offset, tensor.elements()), run.subspan(at, tensor.elements()));
-    at += tensor.elements();
-  }
+  for_uncompressed(compressed, [&](std::size_t first, std::size_t count) {
+    copy(values.subspan(first, count), run.subspan(at, count));
+    at += count;
+  });
 }
 
 // After a sum that was checked on the way: every rank shows where it saw a NaN or Inf in its own
@@ -75,70 +70,24 @@ void compare_findings(Exchange& exchange, const Nonfinite& found) {
 
 }  // namespace
 
-void check_layout(const BucketLayout& layout, std::span<const float> values,
-                  std::span<const float> second_moment) {
-  const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorCode::bad_input, fmt::format("bucket {}: {}", layout.id, why));
-  };
-  if (values.size() != layout.elements) {
-    refuse(fmt::format("{} values were given for {} elements", values.size(), layout.elements));
-  }
-  if (!second_moment.empty() && second_moment.size() != values.size()) {
-    refuse(fmt::format("the second moment has {} values for {} elements", second_moment.size(),
-                       values.size()));
-  }
-  std::size_t next = 0;
-  for (const Tensor& tensor : layout.tensors) {
-    std::size_t left = layout.elements - next;
-    for (const auto extent : tensor.shape) {
-      if (extent < 0) {
-        refuse(fmt::format("tensor '{}' has an extent of {}", tensor.name, extent));
-      }
-      // Divides instead of multiplying: a product of hostile extents may overflow.
-      left = extent == 0 ? 0 : left / static_cast<std::size_t>(extent);
-    }
-    const bool has_zero = std::count(tensor.shape.begin(), tensor.shape.end(), 0) > 0;
-    if (tensor.offset != next || (left == 0 && !has_zero)) {
-      refuse(fmt::format(
-          "tensor '{}' of shape ({}) at offset {} does not fit: {} of {} elements "
-          "come before it",
-          tensor.name, fmt::join(tensor.shape, ", "), tensor.offset, next, layout.elements));
-    }
-    next += tensor.elements();
-  }
-  if (!layout.tensors.empty() && next != layout.elements) {
-    refuse(fmt::format("its tensors have {} elements, the bucket {}", next, layout.elements));
-  }
-}
-
-Reducer::Slot Reducer::make_slot(const BucketLayout& layout) const {
+Reducer::Slot Reducer::make_slot(std::shared_ptr<const RegisteredBucket> bucket) const {
   Slot slot;
-  slot.layout = layout;
-  slot.layout_hash = hash_layout(layout);
-  slot.spec = layout.spec.empty() ? spec_ : Spec::parse(layout.spec);
-  std::size_t raw_elements = 0;
-  for (Tensor& tensor : slot.layout.tensors) {
-    tensor.raw = tensor.shape.size() < 2 || tensor.elements() < options_.min_elements;
-    if (tensor.raw) raw_elements += tensor.elements();
+  slot.bucket = std::move(bucket);
+  const RegisteredBucket& own = *slot.bucket;
+  if (own.compressible) {
+    slot.raw_values.resize(own.raw);
+    slot.method = own.spec.make({.layout = own.compressed,
+                                 .rank = transport_.rank(),
+                                 .world = transport_.size(),
+                                 .seed = options_.seed});
   }
-  if (layout.tensors.empty() && layout.elements < options_.min_elements) {
-    raw_elements = layout.elements;
-  }
-  const bool fp32 = slot.spec.info->wire_id == fp32_info().wire_id;
-  if (raw_elements < layout.elements && !fp32) {
-    slot.raw_values.resize(raw_elements);
-    slot.method = slot.spec.make({.layout = slot.layout,
-                                  .rank = transport_.rank(),
-                                  .world = transport_.size(),
-                                  .seed = options_.seed});
-  }
-  if (const auto saved = loaded_.find(layout.id); saved != loaded_.end()) {
-    if (saved->second.elements != layout.elements) {
+  if (const auto saved = loaded_.find(own.id()); saved != loaded_.end()) {
+    if (saved->second.elements != own.elements()) {
       throw Error(ErrorCode::bad_state,
                   fmt::format("the saved state of bucket {} is for {} elements, {} were submitted",
-                              layout.id, saved->second.elements, layout.elements));
+                              own.id(), saved->second.elements, own.elements()));
     }
-    load_fields([&](Archive& archive) { show_state(slot, archive); }, saved->second, layout.id,
+    load_fields([&](Archive& archive) { show_state(slot, archive); }, saved->second, own.id(),
                 place());
     slot.step = saved->second.step;
   }
@@ -146,28 +95,27 @@ Reducer::Slot Reducer::make_slot(const BucketLayout& layout) const {
 }
 
 std::uint16_t Reducer::method_id(const Slot& slot) const {
-  return compresses(slot) ? slot.spec.info->wire_id : fp32_info().wire_id;
+  return compresses(slot) ? slot.bucket->spec.info->wire_id : fp32_id();
 }
 
 void Reducer::announce(Job& job) {
-  auto found = slots_.find(job.layout.id);
-  if (found == slots_.end()) {
-    found = slots_.emplace(job.layout.id, make_slot(job.layout)).first;
-  }
+  const RegisteredBucket& bucket = *job.bucket;
+  auto found = slots_.find(bucket.id());
+  if (found == slots_.end()) found = slots_.emplace(bucket.id(), make_slot(job.bucket)).first;
   const Slot& slot = found->second;
   Statement statement;
   statement.id.method = method_id(slot);
-  statement.id.bucket = job.layout.id;
+  statement.id.bucket = bucket.id();
   statement.id.step = slot.step;
-  statement.id.elements = job.layout.elements;
-  statement.id.layout_hash = hash_layout(job.layout);
+  statement.id.elements = bucket.elements();
+  statement.id.layout_hash = bucket.hash;
   statement.fingerprint = slot.method ? slot.method->fingerprint() : 0;
   statement.last_result = slot.last_result;
   statement.first_bad =
       checks_late(slot, job) ? job.values.size() : kernels::first_nonfinite(job.values);
   if (statement.first_bad < job.values.size()) {
     statement.numbers = Numbers::gradient_not_finite;
-  } else if (slot.spec.info->second_moment && compresses(slot)) {
+  } else if (slot.bucket->spec.info->second_moment && compresses(slot)) {
     statement.first_bad = kernels::first_no_square(job.second_moment);
     if (statement.first_bad < job.second_moment.size()) {
       statement.numbers = Numbers::second_moment_no_square;
@@ -183,32 +131,33 @@ bool Reducer::checks_late(const Slot& slot, const Job& job) const {
 
 Report Reducer::reduce(Job& job) {
   const auto started = Clock::now();
-  Slot& slot = slots_.at(job.layout.id);
+  const RegisteredBucket& bucket = *job.bucket;
+  Slot& slot = slots_.at(bucket.id());
   Exchange exchange(transport_, options_.timeout,
                     {.method = method_id(slot),
-                     .bucket = job.layout.id,
+                     .bucket = bucket.id(),
                      .step = slot.step,
-                     .elements = job.layout.elements,
-                     .layout_hash = slot.layout_hash});
+                     .elements = bucket.elements(),
+                     .layout_hash = bucket.hash});
   try {
     job.agreement->conclude(options_.timeout);
     // The ranks agree; now the bucket must be what it was before.
-    if (hash_layout(job.layout) != slot.layout_hash) {
+    if (bucket.hash != slot.bucket->hash) {
       throw Error(ErrorCode::bad_input,
-                  fmt::format("bucket {} was submitted with other tensors or another size before "
-                              "({} elements then, {} now); give a new layout a new number",
-                              job.layout.id, slot.layout.elements, job.layout.elements));
+                  fmt::format("bucket {} was reduced with other tensors or another size before "
+                              "({} elements then, {} now); give a new layout a new id",
+                              bucket.id(), slot.bucket->elements(), bucket.elements()));
     }
   } catch (const Error& error) {
     if (error.code() == ErrorCode::mismatch || error.code() == ErrorCode::bad_input) {
       // A bucket that was never reduced may come back with the layout that the others have.
-      if (!slot.confirmed) slots_.erase(job.layout.id);
+      if (!slot.confirmed) slots_.erase(bucket.id());
       throw Disagreement{error};
     }
     throw;
   }
   slot.confirmed = true;
-  loaded_.erase(job.layout.id);
+  loaded_.erase(bucket.id());
   exchange.stages.wait = Seconds(Clock::now() - started).count();
 
   reduce_slot(slot, job, exchange);
@@ -221,7 +170,7 @@ Report Reducer::reduce(Job& job) {
   Report report;
   report.step = slot.step;
   report.buckets = 1;
-  report.elements = job.layout.elements;
+  report.elements = bucket.elements();
   report.payload_bytes = exchange.payload_bytes;
   report.stages = exchange.stages;
   report.queued = Seconds(started - job.submitted).count();
@@ -235,15 +184,16 @@ void Reducer::reduce_slot(Slot& slot, const Job& job, Exchange& exchange) {
     reduce_uncompressed(slot, job, exchange);
     return;
   }
+  const BucketLayout& compressed = slot.bucket->compressed;
   const std::span<float> raw(slot.raw_values);
-  for_raw_tensors(slot.layout, job.values, raw, [](std::span<float> in, std::span<float> run) {
+  for_raw_elements(compressed, job.values, raw, [](std::span<float> in, std::span<float> run) {
     std::copy(in.begin(), in.end(), run.begin());
     std::fill(in.begin(), in.end(), 0.0F);
   });
-  slot.method->reduce(Bucket{slot.layout, job.values, job.second_moment}, exchange);
+  slot.method->reduce(Bucket{compressed, job.values, job.second_moment}, exchange);
   ring_sum(exchange, raw, 1.0F / static_cast<float>(exchange.size()));
   add_momentum(slot, raw);
-  for_raw_tensors(slot.layout, job.values, raw, [](std::span<float> out, std::span<float> run) {
+  for_raw_elements(compressed, job.values, raw, [](std::span<float> out, std::span<float> run) {
     std::copy(run.begin(), run.end(), out.begin());
   });
 }
@@ -261,14 +211,15 @@ void Reducer::reduce_uncompressed(Slot& slot, const Job& job, Exchange& exchange
 // velocity = momentum * velocity + mean, which is also the update: a caller whose optimizer has no
 // momentum gets the same from all elements of the bucket.
 void Reducer::add_momentum(Slot& slot, std::span<float> means) {
-  const auto momentum = static_cast<float>(slot.spec.momentum());
+  const auto momentum = static_cast<float>(slot.bucket->spec.momentum());
   if (momentum == 0) return;
-  if (slot.velocity.size() == slot.layout.elements && means.size() < slot.velocity.size()) {
+  if (slot.velocity.size() == slot.bucket->elements() && means.size() < slot.velocity.size()) {
     // Warm-up is over: from here on the method keeps the rest.
     std::vector<float> raw(means.size());
-    for_raw_tensors(slot.layout, slot.velocity, raw, [](std::span<float> in, std::span<float> run) {
-      std::copy(in.begin(), in.end(), run.begin());
-    });
+    for_raw_elements(slot.bucket->compressed, slot.velocity, raw,
+                     [](std::span<float> in, std::span<float> run) {
+                       std::copy(in.begin(), in.end(), run.begin());
+                     });
     slot.velocity = std::move(raw);
   }
   slot.velocity.resize(means.size());
@@ -279,23 +230,24 @@ void Reducer::add_momentum(Slot& slot, std::span<float> means) {
 }
 
 void Reducer::show_state(Slot& slot, Archive& archive) {
-  if (!slot.layout.spec.empty()) {
+  const Spec& spec = slot.bucket->spec;
+  if (!slot.bucket->layout.spec.empty()) {
     // The session's own spec is compared as text when a state is loaded.
-    const std::uint64_t own = checksum(slot.spec.full_text());
+    const std::uint64_t own = checksum(spec.full_text());
     std::uint64_t saved = own;
     archive.number("spec", saved);
     if (saved != own) {
       throw Error(ErrorCode::bad_state,
-                  fmt::format("it was written with another spec, not '{}'", slot.spec.full_text()));
+                  fmt::format("it was written with another spec, not '{}'", spec.full_text()));
     }
   }
   if (slot.method) slot.method->state(archive);
-  if (slot.spec.momentum() == 0) return;
+  if (slot.bucket->spec.momentum() == 0) return;
   archive.replicated("velocity", slot.velocity);
   const auto size = slot.velocity.size();
-  if (size != 0 && size != slot.raw_values.size() && size != slot.layout.elements) {
+  if (size != 0 && size != slot.raw_values.size() && size != slot.bucket->elements()) {
     throw Error(ErrorCode::bad_state, fmt::format("'velocity' has {} values, not {} or {}", size,
-                                                  slot.raw_values.size(), slot.layout.elements));
+                                                  slot.raw_values.size(), slot.bucket->elements()));
   }
 }
 
@@ -306,7 +258,7 @@ SessionState Reducer::save() {
     Slot& slot = kept;  // a lambda of clang can't hold on to a binding
     BucketState& bucket = state.buckets[id];
     bucket.step = slot.step;
-    bucket.elements = slot.layout.elements;
+    bucket.elements = slot.bucket->elements();
     bucket.fields = save_fields([&](Archive& archive) { show_state(slot, archive); }, place());
   }
   return state;
@@ -317,7 +269,7 @@ void Reducer::load(const SessionState& state) {
   std::map<std::uint32_t, Slot> fresh;
   try {
     for (const auto& [id, slot] : slots_) {
-      if (slot.confirmed) fresh.emplace(id, make_slot(slot.layout));
+      if (slot.confirmed) fresh.emplace(id, make_slot(slot.bucket));
     }
   } catch (...) {
     loaded_ = std::move(loaded);

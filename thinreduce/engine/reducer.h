@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "thinreduce/engine/agreement.h"
+#include "thinreduce/engine/registered_bucket.h"
 #include "thinreduce/engine/session.h"
 #include "thinreduce/engine/state_file.h"
 #include "thinreduce/error.h"
@@ -17,9 +18,9 @@
 
 namespace thinreduce {
 
-// One bucket on its way through the session.
+// One submitted bucket in the session's queue.
 struct Job {
-  BucketLayout layout;
+  std::shared_ptr<const RegisteredBucket> bucket;
   std::span<float> values;
   std::span<const float> second_moment;
   Clock::time_point submitted;
@@ -33,14 +34,10 @@ struct Disagreement {
   Error error;
 };
 
-// Throws Error{bad_input} unless tensors, sizes and spans of a bucket fit one another.
-void check_layout(const BucketLayout& layout, std::span<const float> values,
-                  std::span<const float> second_moment);
-
 class Reducer {
  public:
-  Reducer(Transport& transport, const Spec& spec, const SessionOptions& options)
-      : transport_(transport), spec_(spec), options_(options) {}
+  Reducer(Transport& transport, const SessionOptions& options)
+      : transport_(transport), options_(options) {}
 
   // Sends this rank's statement about the job.
   void announce(Job& job);
@@ -52,11 +49,10 @@ class Reducer {
   void load(const SessionState& state);
 
  private:
+  // The state of one bucket between steps.
   struct Slot {
-    BucketLayout layout;            // raw flags set
-    Spec spec;                      // the bucket's own, or the session's
-    bool confirmed = false;         // all ranks have agreed on the layout once
-    std::uint64_t layout_hash = 0;  // of the layout as submitted
+    std::shared_ptr<const RegisteredBucket> bucket;
+    bool confirmed = false;  // all ranks have agreed on the layout once
     std::uint64_t step = 0;
     std::uint64_t last_result = 0;   // hash of the last mean when it is to be compared
     std::unique_ptr<Method> method;  // null when nothing is ever compressed
@@ -66,7 +62,7 @@ class Reducer {
     std::vector<float> velocity;
   };
 
-  [[nodiscard]] Slot make_slot(const BucketLayout& layout) const;
+  [[nodiscard]] Slot make_slot(std::shared_ptr<const RegisteredBucket> bucket) const;
   [[nodiscard]] bool compresses(const Slot& slot) const {
     return slot.method && slot.step >= options_.warmup_steps;
   }
@@ -81,11 +77,10 @@ class Reducer {
   static void show_state(Slot& slot, Archive& archive);
 
   Transport& transport_;
-  const Spec& spec_;
   const SessionOptions& options_;
-  std::map<std::uint32_t, Slot> slots_;
-  std::map<std::uint32_t, BucketState>
-      loaded_;  // state of buckets that have not been submitted yet
+  std::map<std::uint32_t, Slot> slots_;  // by bucket id
+  // State of buckets that were loaded and not submitted yet, by bucket id.
+  std::map<std::uint32_t, BucketState> loaded_;
 };
 
 }  // namespace thinreduce

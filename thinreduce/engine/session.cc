@@ -89,7 +89,7 @@ class Session::Worker {
         options_(options),
         spec_(checked_spec(options.spec, options)),
         settings_(settings_text(spec_, options)),
-        reducer_(*transport_, spec_, options_) {
+        reducer_(*transport_, options_) {
     compare_settings(*transport_, options_.timeout, settings_);
     reported_ = transport_->total_traffic();
     thread_ = std::thread([this] { run(); });
@@ -104,8 +104,13 @@ class Session::Worker {
     thread_.join();
   }
 
+  [[nodiscard]] std::shared_ptr<const RegisteredBucket> add_bucket(BucketLayout layout) const {
+    Spec spec = layout.spec.empty() ? spec_ : checked_spec(layout.spec, options_);
+    return std::make_shared<RegisteredBucket>(std::move(layout), std::move(spec),
+                                              options_.min_elements);
+  }
+
   std::future<Report> submit(Job job) {
-    if (!job.layout.spec.empty()) checked_spec(job.layout.spec, options_);
     auto future = job.done.get_future();
     {
       const std::lock_guard lock(mutex_);
@@ -205,8 +210,8 @@ class Session::Worker {
     // By index: others are pushed while the lock is open. NOLINTNEXTLINE(modernize-loop-convert)
     for (std::size_t i = 0; i < queue_.size(); ++i) {
       Job& job = queue_[i];  // a deque keeps its elements in place while others are pushed
-      if (std::find(ahead.begin(), ahead.end(), job.layout.id) != ahead.end()) return;
-      ahead.push_back(job.layout.id);
+      if (std::find(ahead.begin(), ahead.end(), job.bucket->id()) != ahead.end()) return;
+      ahead.push_back(job.bucket->id());
       if (job.agreement || failure_) continue;
       lock.unlock();
       try {
@@ -282,19 +287,46 @@ int Session::size() const {
   return worker_->transport().size();
 }
 
-std::future<Report> Session::submit(const BucketLayout& layout, std::span<float> values,
+const BucketLayout& BucketHandle::layout() const {
+  return bucket_->layout;
+}
+
+BucketHandle Session::add_bucket(BucketLayout layout) const {
+  return {worker_->add_bucket(std::move(layout)), worker_.get()};
+}
+
+std::future<Report> Session::submit(const BucketHandle& bucket, std::span<float> values,
                                     std::span<const float> second_moment) {
-  check_layout(layout, values, second_moment);
+  const BucketLayout& layout = bucket.layout();
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorCode::bad_input, fmt::format("bucket {}: {}", layout.id, why));
+  };
+  if (bucket.session_ != worker_.get()) {
+    refuse("its handle is from another session; add the bucket to this one");
+  }
+  if (values.size() != layout.elements) {
+    refuse(fmt::format("{} values were given for {} elements", values.size(), layout.elements));
+  }
+  if (!second_moment.empty() && second_moment.size() != values.size()) {
+    refuse(fmt::format("the second moment has {} values for {} elements", second_moment.size(),
+                       values.size()));
+  }
   Job job;
-  job.layout = layout;
+  job.bucket = bucket.bucket_;
   job.values = values;
   job.second_moment = second_moment;
   job.submitted = Clock::now();
   return worker_->submit(std::move(job));
 }
 
-Report Session::reduce(std::uint32_t id, std::span<float> values) {
-  return submit(BucketLayout{.id = id, .elements = values.size(), .tensors = {}}, values).get();
+Report Session::reduce(std::uint32_t id, std::span<float> values,
+                       std::span<const float> second_moment) {
+  auto found = shapeless_.find(id);
+  if (found == shapeless_.end() || found->second.layout().elements != values.size()) {
+    const auto bucket = add_bucket({.id = id, .elements = values.size(), .tensors = {}});
+    found = shapeless_.insert_or_assign(id, bucket).first;
+  }
+  return submit(found->second, values, second_moment).get();
 }
 
 Report Session::finish_step() {

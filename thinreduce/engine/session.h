@@ -3,18 +3,19 @@
 //
 //   auto ranks = connect_threads(2);                       // or connect_gloo, connect_mpi
 //   Session session(std::move(ranks[0]), {.spec = "topk:density=0.01"});
-//   auto done = session.submit(layout, gradient);          // returns at once
-//   done.get();                                            // gradient now holds the mean
+//   const BucketHandle bucket = session.add_bucket(layout);  // once
+//   auto done = session.submit(bucket, gradient);            // in every step; returns at once
+//   done.get();                                              // gradient now holds the mean
 //
 // All ranks must submit the same buckets in the same order. Before a bucket is reduced, the ranks
-// compare what they are about to do; when they differ, or a gradient is not finite, every rank gets
-// the same Error, the gradient and all residuals are as before, and the session goes on. One
-// exception: in a bucket of more than 1 MiB that travels uncompressed, NaN and Inf are only found
-// while it is summed; the session goes on as well, but the bucket's values are void.
+// compare what they are about to do. When they differ, or a gradient is not finite, every rank gets
+// the same Error, the gradient and all residuals are as before, and the session goes on. There is
+// one exception: in a bucket of more than 1 MiB that travels uncompressed, NaN and Inf are only
+// found during the sum; the session goes on then too, but the bucket's values are undefined.
 //
-// All else that goes wrong while a bucket is worked on ends the session, and every later call
-// repeats the Error: kinds lost_peer, timeout and bad_frame, a mismatch found in the middle of an
-// exchange, and whatever a method throws. docs/errors.md has the table.
+// Every other failure during a reduce ends the session, and every later call repeats its Error:
+// codes lost_peer, timeout and bad_frame, a mismatch found in the middle of an exchange, and
+// whatever a method throws. docs/errors.md has the table.
 #pragma once
 
 #include <cstddef>
@@ -25,10 +26,11 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "thinreduce/collective/exchange.h"
-#include "thinreduce/method/bucket.h"
+#include "thinreduce/method/layout.h"
 #include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
@@ -69,6 +71,27 @@ struct Report {
   Report& operator+=(const Report& other);
 };
 
+struct RegisteredBucket;
+
+// A bucket that a session knows. Copies refer to the same bucket.
+class BucketHandle {
+ public:
+  // No move: a handle is never empty.
+  BucketHandle(const BucketHandle&) = default;
+  BucketHandle& operator=(const BucketHandle&) = default;
+  ~BucketHandle() = default;
+
+  [[nodiscard]] const BucketLayout& layout() const;
+
+ private:
+  friend class Session;
+  BucketHandle(std::shared_ptr<const RegisteredBucket> bucket, const void* session)
+      : bucket_(std::move(bucket)), session_(session) {}
+
+  std::shared_ptr<const RegisteredBucket> bucket_;
+  const void* session_;  // the session that made it
+};
+
 class Session {
  public:
   // Waits for the other ranks' sessions. The transport may serve another session afterwards, but
@@ -83,14 +106,23 @@ class Session {
   [[nodiscard]] int rank() const;
   [[nodiscard]] int size() const;
 
-  // Starts to replace `values` by the mean over all ranks. The values, and the second moment if
-  // given, must stay in place until the future is ready. A bucket id always means the same layout.
-  // Throws Error{bad_spec} when the layout's own spec is not one.
-  [[nodiscard]] std::future<Report> submit(const BucketLayout& layout, std::span<float> values,
+  // Registers a bucket: checks, hashes and splits its layout and parses its spec, which submit()
+  // then need not do. Does not communicate. A layout may be registered again. From the first
+  // reduce on, its id stands for that layout: submitting another one under the same id is an
+  // Error{bad_input} on all ranks.
+  // Throws Error{bad_input} for tensors that do not fill the bucket, Error{bad_spec} for a spec of
+  // its own that does not exist.
+  [[nodiscard]] BucketHandle add_bucket(BucketLayout layout) const;
+
+  // Starts to replace `values` by the mean over all ranks. The memory of the values, and of the
+  // second moment if given, must stay valid and untouched until the future is ready. Throws
+  // Error{bad_input} when their sizes are not the bucket's.
+  [[nodiscard]] std::future<Report> submit(const BucketHandle& bucket, std::span<float> values,
                                            std::span<const float> second_moment = {});
 
-  // submit() and wait, for a bucket without shapes.
-  Report reduce(std::uint32_t id, std::span<float> values);
+  // Reduces a bucket without shapes and waits; registers it in the first call.
+  Report reduce(std::uint32_t id, std::span<float> values,
+                std::span<const float> second_moment = {});
 
   // Waits for all that was submitted; the sum of the reports since the last call.
   Report finish_step();
@@ -112,6 +144,7 @@ class Session {
  private:
   class Worker;
   std::unique_ptr<Worker> worker_;
+  std::map<std::uint32_t, BucketHandle> shapeless_;  // the buckets of reduce(), by id
 };
 
 }  // namespace thinreduce

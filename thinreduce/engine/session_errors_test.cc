@@ -39,17 +39,17 @@ TEST(SessionErrors, NanIsNamedOnAllRanksAndNothingIsTouched) {
 TEST(SessionErrors, ABadSecondMomentIsNamedOnAllRanksByMethodsThatReadIt) {
   run_ranks(3, [](std::unique_ptr<Transport> transport) {
     Session session(std::move(transport), {.spec = "variance"});
-    const BucketLayout layout{.id = 2, .elements = 4000, .tensors = {}};
+    const auto bucket = session.add_bucket({.id = 2, .elements = 4000, .tensors = {}});
     auto good = gradient(4000, session.rank(), 0);
     std::vector<float> moment(4000, 0.01F);
-    EXPECT_EQ(session.submit(layout, good, moment).get().statistics.at("per_sample"), 1);
+    EXPECT_EQ(session.submit(bucket, good, moment).get().statistics.at("per_sample"), 1);
     for (const float bad :
          {-1.0F, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
       auto values = gradient(4000, session.rank(), 1);
       if (session.rank() == 1) moment[1234] = bad;
       const auto before = values;
       const auto text =
-          thrown_text(ErrorCode::bad_input, [&] { session.submit(layout, values, moment).get(); });
+          thrown_text(ErrorCode::bad_input, [&] { session.submit(bucket, values, moment).get(); });
       EXPECT_NE(text.find("second moment of rank 1"), std::string::npos) << text;
       EXPECT_NE(text.find("index 1234"), std::string::npos) << text;
       EXPECT_EQ(values, before);
@@ -58,14 +58,14 @@ TEST(SessionErrors, ABadSecondMomentIsNamedOnAllRanksByMethodsThatReadIt) {
     moment[1234] = 0.01F;
     auto next = gradient(4000, session.rank(), 1);
     const std::span<const float> none;
-    EXPECT_EQ(session.submit(layout, next, session.rank() == 1 ? none : moment).get().step, 2U);
+    EXPECT_EQ(session.submit(bucket, next, session.rank() == 1 ? none : moment).get().step, 2U);
   });
   run_ranks(2, [](std::unique_ptr<Transport> transport) {
     Session session(std::move(transport), {.spec = "topk"});
     auto values = gradient(4000, session.rank(), 0);
     const std::vector<float> unread(4000, -1.0F);
-    EXPECT_NO_THROW(
-        session.submit({.id = 2, .elements = 4000, .tensors = {}}, values, unread).get());
+    const auto bucket = session.add_bucket({.id = 2, .elements = 4000, .tensors = {}});
+    EXPECT_NO_THROW(session.submit(bucket, values, unread).get());
   });
 }
 
@@ -100,7 +100,9 @@ TEST(SessionErrors, DifferentSizesAreNamedOnAllRanksAndCanBeMended) {
     std::vector<float> right(1000, static_cast<float>(session.rank()));
     session.reduce(0, right);
     EXPECT_EQ(right[999], 1.0F);
-    // From now on bucket 0 has 1000 elements.
+    // From now on bucket 0 has 1000 elements, whether one rank says otherwise or all.
+    std::vector<float> odd(session.rank() == 2 ? 1001 : 1000, 1.0F);
+    thrown_text(ErrorCode::mismatch, [&] { session.reduce(0, odd); });
     std::vector<float> longer(1001, 1.0F);
     const auto changed = thrown_text(ErrorCode::bad_input, [&] { session.reduce(0, longer); });
     EXPECT_NE(changed.find("1000 elements then, 1001 now"), std::string::npos) << changed;
@@ -184,7 +186,8 @@ TEST(SessionErrors, ABucketThatDoesNotFitItsTensorsIsRefused) {
     std::vector<float> values(10);
     const auto text_of = [&](std::vector<Tensor> tensors, std::size_t elements) {
       const BucketLayout layout{.id = 3, .elements = elements, .tensors = std::move(tensors)};
-      return thrown_text(ErrorCode::bad_input, [&] { (void)session.submit(layout, values); });
+      return thrown_text(ErrorCode::bad_input,
+                         [&] { (void)session.submit(session.add_bucket(layout), values); });
     };
     EXPECT_NE(text_of({}, 11).find("10 values were given for 11"), std::string::npos);
     EXPECT_NE(text_of({{.name = "w", .shape = {3, 4}}}, 10).find("'w'"), std::string::npos);
@@ -197,6 +200,20 @@ TEST(SessionErrors, ABucketThatDoesNotFitItsTensorsIsRefused) {
     // Nothing at all is fine.
     std::vector<float> nothing;
     EXPECT_EQ(session.reduce(4, nothing).elements, 0U);
+  });
+}
+
+TEST(SessionErrors, AHandleServesTheSessionThatMadeIt) {
+  run_ranks(1, [](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.spec = "fp32"});
+    auto ranks = connect_threads(1);
+    Session other(std::move(ranks[0]), {.spec = "topk"});
+    std::vector<float> values(10);
+    const auto bucket = other.add_bucket({.id = 5, .elements = 10, .tensors = {}});
+    const auto text =
+        thrown_text(ErrorCode::bad_input, [&] { (void)session.submit(bucket, values); });
+    EXPECT_NE(text.find("bucket 5: its handle is from another session"), std::string::npos) << text;
+    EXPECT_EQ(other.submit(bucket, values).get().step, 1U);
   });
 }
 

@@ -24,19 +24,21 @@ TEST_P(SessionStates, ResumedStateContinuesToTheSameBits) {
   run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
     const auto rank = static_cast<std::size_t>(transport->rank());
     Session session(std::move(transport), {.spec = spec(), .momentum_inside_ok = true});
+    const auto bucket = session.add_bucket(layout);
     for (std::uint64_t step = 0; step < 6; ++step) {
       if (step == 3) session.save(state_path(folder, session.rank()));
       straight[rank] = gradient(layout.elements, session.rank(), step);
-      session.submit(layout, straight[rank]).get();
+      session.submit(bucket, straight[rank]).get();
     }
   });
   run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
     const auto rank = static_cast<std::size_t>(transport->rank());
     Session session(std::move(transport), {.spec = spec(), .momentum_inside_ok = true});
     session.load(state_path(folder, session.rank()));
+    const auto bucket = session.add_bucket(layout);
     for (std::uint64_t step = 3; step < 6; ++step) {
       resumed[rank] = gradient(layout.elements, session.rank(), step);
-      EXPECT_EQ(session.submit(layout, resumed[rank]).get().step, step + 1);
+      EXPECT_EQ(session.submit(bucket, resumed[rank]).get().step, step + 1);
     }
   });
   EXPECT_EQ(straight, resumed);

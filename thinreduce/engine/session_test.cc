@@ -28,10 +28,11 @@ TEST_P(Sessions, AllRanksHoldTheSameBitsAndRawTensorsAreExact) {
   run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
     Session session(std::move(transport),
                     {.spec = spec(), .check_replicas_every = 1, .momentum_inside_ok = true});
+    const auto bucket = session.add_bucket(layout);
     std::vector<float> values;
     for (std::uint64_t step = 0; step < 5; ++step) {
       values = gradient(layout.elements, session.rank(), step);
-      const Report report = session.submit(layout, values).get();
+      const Report report = session.submit(bucket, values).get();
       EXPECT_EQ(report.step, step + 1);
       EXPECT_EQ(report.elements, layout.elements);
       if (world() > 1) {
@@ -67,7 +68,8 @@ TEST(Session, BucketsAreReducedInOrderWhileTheCallerGoesOn) {
     for (std::uint64_t i = 0; i < 5; ++i) buckets.push_back(gradient(100'000, session.rank(), i));
     std::vector<std::future<Report>> done;
     for (std::uint32_t i = 0; i < 5; ++i) {
-      done.push_back(session.submit({.id = i, .elements = 100'000, .tensors = {}}, buckets[i]));
+      const auto bucket = session.add_bucket({.id = i, .elements = 100'000, .tensors = {}});
+      done.push_back(session.submit(bucket, buckets[i]));
     }
     // The five buckets need 0.6 s on this link; submitting did not wait for them.
     EXPECT_EQ(done.back().wait_for(0s), std::future_status::timeout);
@@ -92,9 +94,8 @@ TEST(Session, TheSameBucketTwiceInTheQueue) {
     for (std::uint64_t step = 0; step < 4; ++step) {
       steps.push_back(gradient(3001, session.rank(), step));
     }
-    for (auto& values : steps) {
-      done.push_back(session.submit({.id = 9, .elements = 3001, .tensors = {}}, values));
-    }
+    const auto bucket = session.add_bucket({.id = 9, .elements = 3001, .tensors = {}});
+    for (auto& values : steps) done.push_back(session.submit(bucket, values));
     for (std::uint64_t step = 0; step < 4; ++step) EXPECT_EQ(done[step].get().step, step + 1);
   });
 }
@@ -125,18 +126,19 @@ TEST(Session, UncompressedUpdatesHaveTheMethodsMomentum) {
       .spec = "sketch:momentum=0.5", .warmup_steps = 3, .momentum_inside_ok = true};
   run_ranks(2, [&](std::unique_ptr<Transport> transport) {
     auto session = std::make_unique<Session>(std::move(transport), options);
+    const auto bucket = session->add_bucket(layout);
     std::vector<double> big(layout.elements);
     std::vector<double> small(100);
     for (std::uint64_t step = 0; step < 6; ++step) {
       if (step == 2 || step == 5) {
         session->save(state_path(folder, session->rank()));
         auto lost = gradient(layout.elements, session->rank(), 77);
-        session->submit(layout, lost).get();
+        session->submit(bucket, lost).get();
         session->load(state_path(folder, session->rank()));
       }
       auto values = gradient(layout.elements, session->rank(), step);
       auto few = gradient(100, session->rank(), step);
-      session->submit(layout, values).get();
+      session->submit(bucket, values).get();
       session->reduce(1, few);
       const auto mean = true_mean(layout.elements, 2, step);
       const auto small_mean = true_mean(100, 2, step);
@@ -185,21 +187,22 @@ TEST(Session, BucketsMayHaveSpecsOfTheirOwn) {
     Session session(std::move(transport), {.spec = "fp32"});
     BucketLayout layout{.id = 0, .elements = 5000, .tensors = {}, .spec = "topk:density=0.01"};
     auto values = gradient(layout.elements, session.rank(), 0);
-    EXPECT_LT(session.submit(layout, values).get().payload_bytes, 1000U);
+    const auto reduce = [&] { return session.submit(session.add_bucket(layout), values).get(); };
+    EXPECT_LT(reduce().payload_bytes, 1000U);
     layout.id = 1;
     layout.spec = "";
-    EXPECT_EQ(session.submit(layout, values).get().payload_bytes, 20000U);
+    EXPECT_EQ(reduce().payload_bytes, 20000U);
 
     layout.id = 2;
     layout.spec = "tpok";
-    thrown_text(ErrorCode::bad_spec, [&] { session.submit(layout, values).get(); });
+    thrown_text(ErrorCode::bad_spec, reduce);
     layout.spec = "sketch:momentum=0.9";
-    thrown_text(ErrorCode::bad_spec, [&] { session.submit(layout, values).get(); });
+    thrown_text(ErrorCode::bad_spec, reduce);
     // All ranks must choose alike; then the session goes on.
     layout.spec = session.rank() == 0 ? "dqsg" : "topk";
-    thrown_text(ErrorCode::mismatch, [&] { session.submit(layout, values).get(); });
+    thrown_text(ErrorCode::mismatch, reduce);
     layout.spec = "dqsg";
-    EXPECT_GT(session.submit(layout, values).get().payload_bytes, 0U);
+    EXPECT_GT(reduce().payload_bytes, 0U);
   });
 }
 

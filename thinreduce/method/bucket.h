@@ -1,51 +1,39 @@
-// A bucket: a run of float32 gradient that is reduced together, with the tensors in it.
+// A bucket as a method sees it.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <span>
-#include <string>
-#include <vector>
+
+#include "thinreduce/method/layout.h"
 
 namespace thinreduce {
 
-struct Tensor {
-  std::string name;
-  std::vector<std::int64_t> shape;  // as PyTorch writes it: (out, in, h, w), (out, in), (n)
-  std::size_t offset = 0;           // first element in the bucket
-  // Travels uncompressed: the engine has set its values to zero for the time of the reduce and
-  // overwrites whatever the method leaves there.
-  bool raw = false;
-
-  [[nodiscard]] std::size_t elements() const {
-    std::size_t count = 1;
-    for (auto extent : shape) count *= static_cast<std::size_t>(extent);
-    return count;
-  }
-};
-
-// What stays the same from step to step.
-struct BucketLayout {
-  std::uint32_t id = 0;
-  std::size_t elements = 0;
-  std::vector<Tensor> tensors;  // in order, without gaps; empty: one tensor of unknown shape
-  std::string spec{};           // how this bucket is reduced; empty: as the session says
-};
-
-// Calls visit(first, count) for every stretch of elements that a method has to compress.
-template <typename Visit>
-void for_compressed(const BucketLayout& layout, Visit&& visit) {
-  if (layout.tensors.empty()) visit(std::size_t{0}, layout.elements);
-  for (const Tensor& tensor : layout.tensors) {
-    if (!tensor.raw) visit(tensor.offset, tensor.elements());
-  }
-}
-
 struct Bucket {
+  // Only the tensors that the method must compress. The engine sends the elements outside them
+  // uncompressed: their values are 0 during reduce(), and whatever a method leaves there is
+  // overwritten. Without tensors, the bucket is one run of unknown shape.
   const BucketLayout& layout;
-  std::span<float> values;  // this rank's gradient in, the mean out
+  std::span<float> values;  // in: this rank's gradient; out: the mean over the ranks
   // Optional: per element, the sum over the local batch of (per-sample gradient / batch size)^2.
   std::span<const float> second_moment;
 };
+
+// Calls visit(first, count) for every run of elements that a method must compress, in order.
+template <typename Visit>
+void for_compressed(const BucketLayout& layout, Visit&& visit) {
+  if (layout.tensors.empty()) visit(std::size_t{0}, layout.elements);
+  for (const Tensor& tensor : layout.tensors) visit(tensor.offset, tensor.elements());
+}
+
+// Calls visit(first, count) for every run of elements between those, in order.
+template <typename Visit>
+void for_uncompressed(const BucketLayout& layout, Visit&& visit) {
+  std::size_t next = 0;
+  for_compressed(layout, [&](std::size_t first, std::size_t count) {
+    if (first > next) visit(next, first - next);
+    next = first + count;
+  });
+  if (next < layout.elements) visit(next, layout.elements - next);
+}
 
 }  // namespace thinreduce

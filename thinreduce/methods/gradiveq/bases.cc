@@ -48,7 +48,7 @@ std::vector<GradiveqLayer> cut_layers(const GradiveqSettings& settings,
   std::vector<std::string> orders{settings.layout};
   if (settings.layout == "auto") orders = {"channel", "row", "paper"};
   for (const Tensor& tensor : layout.tensors) {
-    if (tensor.raw || tensor.elements() == 0) continue;
+    if (tensor.elements() == 0) continue;
     GradiveqLayer& layer = layers.emplace_back();
     layer.name = tensor.name;
     if (tensor.shape.size() < 2) {

@@ -382,7 +382,7 @@ TEST(Gradiveq, GradientsThatOverflowAreAnErrorOnAllRanks) {
 
 TEST(Gradiveq, RawTensorsAreLeftAlone) {
   auto layout = layout_of({{16, 16}, {64, 64}});
-  layout.tensors[0].raw = true;
+  layout.tensors.erase(layout.tensors.begin());
   auto settings = quick(1, 50);
   settings.trigger = 0;
   GradiveqWorld ranks(2, settings, layout);

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "thinreduce/method/bucket.h"
+#include "thinreduce/method/layout.h"
 
 namespace thinreduce {
 

@@ -256,7 +256,7 @@ TEST(PowerSgd, EveryBucketSize) {
 
 TEST(PowerSgd, ViewsOfABucket) {
   auto layout = mixed_layout();
-  layout.tensors[2].raw = true;
+  layout.tensors.erase(layout.tensors.begin() + 2);
   const auto views = view_as_matrices(layout, 2);
   ASSERT_EQ(views.matrices.size(), 2u);
   EXPECT_EQ(views.matrices[0].rows, 16u);

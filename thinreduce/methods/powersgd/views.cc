@@ -25,7 +25,7 @@ MatrixViews view_as_matrices(const BucketLayout& layout, std::size_t rank) {
     add_view(views, {rows * columns, 1, layout.elements - rows * columns}, rank);
   }
   for (const Tensor& tensor : layout.tensors) {
-    if (tensor.raw || tensor.elements() == 0) continue;
+    if (tensor.elements() == 0) continue;
     const std::size_t rows =
         tensor.shape.size() < 2 ? 1 : static_cast<std::size_t>(tensor.shape[0]);
     add_view(views, {tensor.offset, rows, tensor.elements() / rows}, rank);

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "thinreduce/method/bucket.h"
+#include "thinreduce/method/layout.h"
 
 namespace thinreduce {
 

@@ -131,9 +131,9 @@ void SketchRounds::sum_cells_by_ring(Exchange& exchange, std::span<float> cells)
 
 void SketchRounds::select_candidates(const Search& search) {
   search.sketch.estimate(0, search.scratch);
-  for (const Tensor& tensor : search.layout.tensors) {
-    if (tensor.raw) std::fill_n(&search.scratch[tensor.offset], tensor.elements(), 0.0f);
-  }
+  for_uncompressed(search.layout, [&](std::size_t first, std::size_t count) {
+    std::fill_n(&search.scratch[first], count, 0.0f);
+  });
   for (const std::uint32_t element : search.nominees) search.scratch[element] = 0;
   const auto selected = candidate_selector_.select(search.scratch, options_.most_candidates);
   candidates_.assign(selected.indices.begin(), selected.indices.end());

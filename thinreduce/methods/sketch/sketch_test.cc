@@ -318,11 +318,8 @@ TEST(Sketch, EmptyBucket) {
 
 // A raw tensor is somebody else's: it takes no share of the candidates.
 TEST(Sketch, RawTensorsAreLeftOut) {
-  BucketLayout layout{.id = 0, .elements = 0, .tensors = {}};
-  for (const bool raw : {false, true, false}) {
-    layout.tensors.push_back({"t", {30, 40}, layout.elements, raw});
-    layout.elements += 1200;
-  }
+  BucketLayout layout = layout_of({{30, 40}, {30, 40}, {30, 40}});
+  layout.tensors.erase(layout.tensors.begin() + 1);
   auto gradients = normal_gradients(2, layout.elements, 6);
   for (auto& one : gradients) std::fill_n(&one[1200], 1200, 0.0f);
   for (const char* spec : {"sketch:k=20,columns=16", "sketch:k=20,columns=16,collective=root",

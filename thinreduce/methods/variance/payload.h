@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "thinreduce/method/bucket.h"
+#include "thinreduce/method/layout.h"
 
 namespace thinreduce {
 

@@ -65,7 +65,6 @@ std::vector<VarianceTensor> compressed_tensors(const BucketLayout& layout, Place
     tensors.push_back(tensor);
   };
   for (const Tensor& tensor : layout.tensors) {
-    if (tensor.raw) continue;
     add(fmt::format("tensor '{}'", tensor.name), {tensor.offset, tensor.elements()});
   }
   if (layout.tensors.empty() && layout.elements > 0) add("the bucket", {0, layout.elements});
@@ -104,9 +103,7 @@ class Variance final : public Method {
         since_(elements_) {
     compressed_ = 0;
     for (const VarianceTensor& tensor : tensors_) compressed_ += tensor.elements;
-    for (const Tensor& tensor : layout.tensors) {
-      if (!tensor.raw) alphas_.push_back(options.alpha_of(tensor));
-    }
+    for (const Tensor& tensor : layout.tensors) alphas_.push_back(options.alpha_of(tensor));
     if (layout.tensors.empty()) alphas_.push_back(options.rule.alpha);
   }
 

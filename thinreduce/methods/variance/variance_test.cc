@@ -132,7 +132,6 @@ TEST(Variance, EqualsThePlainAlgorithm) {
 TEST(Variance, TensorsAreCodedApart) {
   BucketLayout layout{.id = 0, .elements = 130, .tensors = {}};
   layout.tensors = {{.name = "large", .shape = {6, 10}, .offset = 0},
-                    {.name = "raw", .shape = {10}, .offset = 60, .raw = true},
                     {.name = "small", .shape = {6, 10}, .offset = 70}};
   TestWorld ranks(2, "variance", layout);
   auto gradients = normal_gradients(2, 130, 3);
@@ -234,7 +233,6 @@ TEST(Variance, NarrowTensorsSendWhatIsLessSure) {
   constexpr std::size_t kSize = 50000;
   BucketLayout layout{.id = 0, .elements = 3 * kSize, .tensors = {}};
   layout.tensors = {{.name = "wide", .shape = {80, 100, 1, 6}, .offset = 0},
-                    {.name = "bias", .shape = {2000}, .offset = 48000, .raw = true},
                     {.name = "narrow", .shape = {50, 40, 5, 5}, .offset = kSize},
                     {.name = "linear", .shape = {50, 1000}, .offset = 2 * kSize}};
   const auto gradients = normal_gradients(1, layout.elements, 12);

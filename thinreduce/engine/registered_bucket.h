@@ -1,0 +1,29 @@
+// A bucket as a session keeps it from add_bucket() on: its layout is checked, hashed and split, and
+// its spec parsed, once and not in every step.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "thinreduce/method/layout.h"
+#include "thinreduce/method/spec.h"
+
+namespace thinreduce {
+
+struct RegisteredBucket {
+  // Tensors with fewer elements than `min_elements`, and 1-D tensors, are not compressed. Throws
+  // Error{bad_input} unless the tensors fill the bucket.
+  RegisteredBucket(BucketLayout given, Spec parsed, std::size_t min_elements);
+
+  [[nodiscard]] std::uint32_t id() const { return layout.id; }
+  [[nodiscard]] std::size_t elements() const { return layout.elements; }
+
+  BucketLayout layout;
+  Spec spec;
+  std::uint64_t hash = 0;    // of the layout; the ranks compare it
+  BucketLayout compressed;   // the layout with only those tensors that the method compresses
+  std::size_t raw = 0;       // number of elements outside these tensors
+  bool compressible = true;  // whether there is anything that the spec's method compresses
+};
+
+}  // namespace thinreduce

@@ -1,0 +1,32 @@
+// The layout of a bucket: a run of float32 gradient that is reduced together, and the tensors in
+// it. The shapes matter: methods compress a convolution by its channels, a matrix by its rows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace thinreduce {
+
+struct Tensor {
+  std::string name;
+  std::vector<std::int64_t> shape;  // as PyTorch writes it: (out, in, h, w), (out, in), (n)
+  std::size_t offset = 0;           // index of its first element in the bucket
+
+  // Returns the product of the extents, 1 for a scalar.
+  [[nodiscard]] std::size_t elements() const;
+};
+
+// The part of a bucket that is the same in every step.
+struct BucketLayout {
+  std::uint32_t id = 0;  // the same on all ranks, and unique in a session
+  std::size_t elements = 0;
+  std::vector<Tensor> tensors;  // in order, without gaps; empty: one run of unknown shape
+  std::string spec{};           // the bucket's own spec; empty: the session's
+
+  // Appends a tensor at the end of the bucket.
+  void add(std::string name, std::vector<std::int64_t> shape);
+};
+
+}  // namespace thinreduce
