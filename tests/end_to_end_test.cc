@@ -238,7 +238,7 @@ TEST(WrongUsage, ExitsWithTwoAndSaysWhatToDo) {
       {{"bench", "reduce", "--method", "topk:density"}, "option=value", {}},
       {{"bench", "reduce", "--method", "topk:feedback=on,feedback=on"}, "twice", {}},
       {{"bench", "reduce", "--method", "fp32:x=1"}, "no options", {}},
-      {{"bench", "reduce", "--method", "dqsg:levels=4"}, "levels is odd", {}},
+      {{"bench", "reduce", "--method", "dqsg:levels=4"}, "levels must be odd", {}},
       {{"bench", "codec", "--gradients", "recorded", "--warmup", "3"}, "excludes", {}},
       {{"bench", "reduce", "--link", "fast"}, "100mbit,5ms", {}},
       {{"bench", "reduce", "--ranks", "0"}, "--ranks", {}},

@@ -64,7 +64,10 @@ MethodInfo bf16_info() {
   info.name = "bf16";
   info.wire_id = 2;
   info.algebra = Algebra::sum;
-  info.summary = "bfloat16 on the wire, rounded to nearest at every hop: half the bytes";
+  info.summary =
+      "Sends bfloat16, half the bytes of float32; partial sums are rounded to nearest at every hop "
+      "of "
+      "the ring.";
   info.paper = "Kalamkar et al. 2019, A Study of BFLOAT16 for Deep Learning Training";
   info.make = [](const Options&, const MethodSetup&) { return std::make_unique<Bf16>(); };
   return info;

@@ -9,6 +9,7 @@
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/methods/quantize/dithered_ring.h"
+#include "thinreduce/methods/quantize/options.h"
 #include "thinreduce/methods/quantize/quantized_gather.h"
 #include "thinreduce/wire/random.h"
 
@@ -111,31 +112,35 @@ MethodInfo dqsg_info() {
   info.name = "dqsg";
   info.wire_id = 5;
   info.algebra = Algebra::integer_sum;
-  info.summary = "rounded with a shared random dither that is subtracted after decoding; codes add";
+  info.summary =
+      "Rounds to a few levels with a random dither that every rank can replay and that is "
+      "subtracted "
+      "after decoding; the codes of all ranks add up as integers in a ring.";
   info.paper = "Abdi and Fekri 2019, Nested Dithered Quantization for Communication Reduction";
   info.options = {
-      OptionInfo::integer("levels", 7, 3, 255, "number of symbols, odd: M on each side of zero"),
-      OptionInfo::integer("block", 512, 1, 1 << 24, "Elements that share one scale.")
-          .formerly("bucket"),
+      OptionInfo::integer("levels", 7, 3, 255,
+                          "Number of quantization levels; must be odd: zero, and as many above as "
+                          "below it."),
+      block_option(512),
       OptionInfo::choice(
           "collective", "ring", {"ring", "gather", "root"},
-          "ring: the ranks agree on scales and the codes are summed in a ring; gather: every rank "
-          "sends its payload to all others; root: to rank 0, which sends the mean back.")
+          "ring: the ranks agree on scales and the codes are summed in a ring. gather: every rank "
+          "sends its payload to all others. root: every rank sends its payload to rank 0, which "
+          "sends the mean back.")
           .formerly("travel")
           .formerly_value("sum", "ring")
           .formerly_value("server", "root"),
-      OptionInfo::on_off("entropy", true,
-                         "gather, server: entropy coding where it pays; off: fixed length"),
-      OptionInfo::on_off("feedback", false, "keep the error and add it to the next gradient"),
-      OptionInfo::number("clip", 0, 0, 100,
-                         "clip at so many root mean squares of a block, and keep what was clipped "
-                         "for the next step; 0: never"),
+      entropy_option("With collective=gather or root: "),
+      feedback_option(),
+      clip_option(0, "the part beyond is added to the next step's gradient"),
   };
   info.check = [](const Options& options) {
     const long long levels = options.integer("levels");
     if (levels % 2 == 0) {
       throw Error(ErrorCode::bad_spec,
-                  fmt::format("dqsg: levels is odd, as many above as below zero, not {}", levels));
+                  fmt::format("dqsg: levels must be odd, with as many above as below zero (got "
+                              "levels={}); use {} or {}",
+                              levels, levels - 1, levels + 1));
     }
   };
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {

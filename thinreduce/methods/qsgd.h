@@ -1,4 +1,4 @@
-// qsgd and terngrad: stochastic rounding to a few levels, the baselines that dqsg is compared with.
+// qsgd: stochastic rounding to a few levels of each block's 2-norm; a baseline for dqsg.
 #pragma once
 
 #include "thinreduce/method/method.h"
@@ -6,6 +6,5 @@
 namespace thinreduce {
 
 [[nodiscard]] MethodInfo qsgd_info();
-[[nodiscard]] MethodInfo terngrad_info();
 
 }  // namespace thinreduce

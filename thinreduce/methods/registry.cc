@@ -9,6 +9,7 @@
 #include "thinreduce/methods/powersgd/powersgd.h"
 #include "thinreduce/methods/qsgd.h"
 #include "thinreduce/methods/sketch/sketch.h"
+#include "thinreduce/methods/terngrad.h"
 #include "thinreduce/methods/topk.h"
 #include "thinreduce/methods/variance/variance.h"
 

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
+#include "thinreduce/method/limits.h"
 #include "thinreduce/methods/top_selector.h"
 #include "thinreduce/methods/topk_payload.h"
 
@@ -91,17 +91,20 @@ MethodInfo topk_info() {
   info.name = "topk";
   info.wire_id = 3;
   info.algebra = Algebra::gather;
-  info.summary = "the values of largest magnitude and their places, 6 bytes each";
+  info.summary =
+      "Each rank sends its elements of largest magnitude with their indices, 6 bytes per element.";
   info.paper = "Aji and Heafield 2017, Sparse Communication for Distributed Gradient Descent";
   info.options = {
-      OptionInfo::number("density", 0.01, 1e-6, 1, "share of the values that is sent"),
-      OptionInfo::on_off("feedback", true,
-                         "keep what is not sent and add it to the next gradient; off: forget it"),
+      OptionInfo::number("density", 0.01, 1e-6, 1,
+                         "Fraction of the bucket's elements that each rank sends per step; at "
+                         "least one element is sent."),
+      OptionInfo::on_off(
+          "feedback", true,
+          "on: elements that were not sent are added to the next step's gradient (error "
+          "feedback). off: they are discarded."),
   };
   info.make = [](const Options& options, const MethodSetup& setup) {
-    if (setup.layout.elements > std::numeric_limits<std::uint32_t>::max()) {
-      throw Error(ErrorCode::bad_input, "topk takes buckets of fewer than 2^32 elements");
-    }
+    require_32bit_indices("topk", setup.layout);
     return std::make_unique<TopK>(setup.layout.elements, options.number("density"),
                                   options.on("feedback"));
   };

@@ -4,7 +4,6 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
+#include "thinreduce/method/limits.h"
 #include "thinreduce/methods/fft/blocks.h"
 #include "thinreduce/methods/fft/options.h"
 #include "thinreduce/methods/fft/payload.h"
@@ -337,16 +337,16 @@ MethodInfo fft_info() {
   info.name = "fft";
   info.wire_id = 9;
   info.algebra = Algebra::gather;
-  info.summary = "the strongest frequencies of blocks of the gradient, as floats of a few bits";
+  info.summary =
+      "Transforms blocks of the gradient and sends the strongest frequencies as floats of a few "
+      "bits.";
   info.paper =
       "Wang et al. 2020, FFT-based Gradient Sparsification for the Distributed Training of Deep "
       "Neural Networks, arXiv 1811.08596";
   info.options = fft_option_infos();
   info.check = [](const Options& options) { (void)read_fft_options(options); };
   info.make = [](const Options& options, const MethodSetup& setup) {
-    if (setup.layout.elements > std::numeric_limits<std::uint32_t>::max()) {
-      throw Error(ErrorCode::bad_input, "fft takes buckets of fewer than 2^32 elements");
-    }
+    require_32bit_indices("fft", setup.layout);
     return std::make_unique<Fft>(setup, read_fft_options(options));
   };
   return info;

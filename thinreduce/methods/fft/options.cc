@@ -1,5 +1,7 @@
 #include "thinreduce/methods/fft/options.h"
 
+#include <fmt/format.h>
+
 #include "thinreduce/error.h"
 #include "thinreduce/methods/fft/range_float.h"
 
@@ -8,27 +10,36 @@ namespace thinreduce {
 std::vector<OptionInfo> fft_option_infos() {
   return {
       OptionInfo::number("theta", 0.85, 0, 0.9999,
-                         "share of the spectrum that is dropped; auto: 0.85, and less while what "
-                         "is kept has too little energy")
+                         "Fraction of the spectrum that is dropped. auto: starts at 0.85 and drops "
+                         "less while the kept frequencies hold a smaller fraction of the squared "
+                         "gradient than energy asks for.")
           .or_word("auto"),
       OptionInfo::choice("schedule", "constant", {"constant", "linear", "cosine", "step"},
-                         "how theta goes to theta_end"),
-      OptionInfo::number("theta_end", 0, 0, 0.9999, "theta after so many steps"),
-      OptionInfo::integer("steps", 10000, 1, 1'000'000'000, "steps of the schedule"),
+                         "How theta moves to theta_end within the first steps of a bucket; step: "
+                         "on four plateaus. theta=auto needs constant."),
+      OptionInfo::number("theta_end", 0, 0, 0.9999,
+                         "theta at the end of the schedule; ignored with schedule=constant."),
+      OptionInfo::integer(
+          "steps", 10000, 1, 1'000'000'000,
+          "Length of the schedule in training steps; ignored with schedule=constant."),
       OptionInfo::number("energy", 0.3, 0, 1,
-                         "theta=auto: the least share of energy that must be kept"),
+                         "With theta=auto: minimum fraction of the squared gradient that the kept "
+                         "frequencies must hold, on average over the ranks; otherwise ignored."),
       OptionInfo::integer("bits", 10, kernels::kLeastRangeBits, kernels::kMostRangeBits,
-                          "bits of a coefficient"),
+                          "Bits per sent coefficient, its sign included."),
       OptionInfo::integer("mantissa", 5, 0, 15,
-                          "mantissa bits of a coefficient; auto: the best in each step")
+                          "Mantissa bits per sent coefficient; must be smaller than bits. auto: "
+                          "the number with the smallest error, chosen in every step.")
           .or_else("auto"),
       OptionInfo::choice(
           "block", "auto",
           {"auto", "64", "128", "256", "512", "1024", "2048", "4096", "8192", "16384"},
-          "floats that are transformed together"),
-      OptionInfo::choice("transform", "fft", {"fft", "dct"}, "Fourier or cosine transform"),
+          "Elements that are transformed together. auto: 64."),
+      OptionInfo::choice("transform", "fft", {"fft", "dct"},
+                         "Transform of the blocks: fft (Fourier) or dct (cosine)."),
       OptionInfo::on_off("feedback", true,
-                         "keep what is not sent and add it to the next gradient; off: forget it"),
+                         "on: the part of the gradient that was not sent is added to the next "
+                         "step's gradient (error feedback). off: it is discarded."),
   };
 }
 
@@ -38,7 +49,10 @@ FftOptions read_fft_options(const Options& given) {
   if (given.text("mantissa") != "auto") {
     options.mantissa = static_cast<int>(given.integer("mantissa"));
     if (*options.mantissa >= options.bits) {
-      throw Error(ErrorCode::bad_spec, "fft: mantissa must be smaller than bits");
+      throw Error(ErrorCode::bad_spec,
+                  fmt::format("fft: mantissa must be smaller than bits (got mantissa={}, bits={}); "
+                              "lower mantissa, or use mantissa=auto",
+                              *options.mantissa, options.bits));
     }
   }
   options.block_length =
@@ -52,8 +66,9 @@ FftOptions read_fft_options(const Options& given) {
   if (given.text("theta") == "auto") {
     if (given.text("schedule") != "constant") {
       throw Error(ErrorCode::bad_spec,
-                  "fft: theta=auto finds theta in every step, so there is no "
-                  "schedule; give a number for theta, or no schedule");
+                  fmt::format("fft: theta=auto needs schedule=constant (got schedule={}); give "
+                              "theta a number, or leave schedule out",
+                              given.text("schedule")));
     }
     options.control.emplace(options.schedule.start, given.number("energy"));
   } else {

@@ -10,6 +10,7 @@
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/methods/quantize/block_codec.h"
 #include "thinreduce/methods/quantize/dithered_ring.h"
+#include "thinreduce/methods/quantize/options.h"
 #include "thinreduce/wire/random.h"
 
 namespace thinreduce {

@@ -14,7 +14,7 @@
 #include "thinreduce/methods/ndqsg/code.h"
 #include "thinreduce/methods/ndqsg/side_information.h"
 #include "thinreduce/methods/quantize/block_quantizer.h"
-#include "thinreduce/methods/quantize/quantized_gather.h"
+#include "thinreduce/methods/quantize/options.h"
 #include "thinreduce/methods/quantize/quantized_payload.h"
 #include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/random.h"
@@ -262,34 +262,39 @@ MethodInfo ndqsg_info() {
   info.wire_id = 6;
   info.algebra = Algebra::staged;
   info.summary =
-      "dithered codes of a first group of ranks; the others send theirs modulo levels/nested";
+      "dqsg in which only some ranks send full codes; the others send theirs modulo levels/nested, "
+      "and the mean of the first group resolves the ambiguity.";
   info.paper = "Abdi and Fekri 2019, Nested Dithered Quantization for Communication Reduction";
   info.options = {
-      OptionInfo::integer("levels", 3, 2, 127, "fine levels on each side of zero (M1)"),
+      OptionInfo::integer("levels", 3, 2, 127,
+                          "Number of fine quantization levels on each side of zero (the paper's "
+                          "M1); must be a multiple of nested and at least twice as large."),
       OptionInfo::integer("nested", 1, 1, 63,
-                          "coarse levels on each side of zero (M2); divides M1"),
-      OptionInfo::number("alpha", 1, 0.5, 1, "weight of a nested rank's own value; auto: measured")
+                          "Number of coarse levels on each side of zero (the paper's M2); nested "
+                          "codes take levels/nested values."),
+      OptionInfo::number("alpha", 1, 0.5, 1,
+                         "Weight of a nested rank's own value against the mean of the plain ranks. "
+                         "auto: chosen in every step from measured distances between the two.")
           .or_word("auto"),
       OptionInfo::number("plain_fraction", 0.5, 0, 1,
                          "Fraction of the ranks that send plain codes, from which the others' "
                          "nested codes are decoded; at least one rank does.")
           .formerly("share"),
-      OptionInfo::integer("block", 512, 1, 1 << 24, "Elements that share one scale.")
-          .formerly("bucket"),
-      OptionInfo::number(
-          "failures", 0.01, 0, 1,
-          "share of decode failures beyond which a bucket steps back to plain codes"),
-      OptionInfo::on_off("entropy", true, "entropy coding where it pays; off: fixed length"),
-      OptionInfo::on_off("feedback", false, "keep the error and add it to the next gradient"),
+      block_option(512),
+      OptionInfo::number("failures", 0.01, 0, 1,
+                         "Tolerated fraction of nested values that are decoded wrongly; above it, "
+                         "a bucket sends plain codes for some steps."),
+      entropy_option(),
+      feedback_option(),
   };
   info.check = [](const Options& options) {
     const long long levels = options.integer("levels");
     const long long nested = options.integer("nested");
     if (levels % nested != 0 || levels == nested) {
-      throw Error(
-          ErrorCode::bad_spec,
-          fmt::format("ndqsg: levels is a multiple of nested, twice or more; {} is none of {}",
-                      levels, nested));
+      throw Error(ErrorCode::bad_spec,
+                  fmt::format("ndqsg: levels must be a multiple of nested and at least twice as "
+                              "large (got levels={}, nested={})",
+                              levels, nested));
     }
   };
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {

@@ -170,14 +170,18 @@ MethodInfo powersgd_info() {
   info.name = "powersgd";
   info.wire_id = 11;
   info.algebra = Algebra::sum;
-  info.summary = "each matrix as a product of two thin ones, by one step of power iteration";
+  info.summary =
+      "Approximates each matrix by a product of two thin matrices, found by one power iteration "
+      "per "
+      "training step; only the thin matrices are sent.";
   info.paper =
       "Vogels et al. 2019, PowerSGD: Practical Low-Rank Gradient Compression for Distributed "
       "Optimization";
-  info.options = {
-      OptionInfo::integer("basis", 4, 1, 1024,
-                          "Columns of the two thin matrices per tensor; the paper's rank r.")
-          .formerly("rank")};
+  info.options = {OptionInfo::integer(
+                      "basis", 4, 1, 1024,
+                      "Number of columns of the two thin matrices per tensor (the paper's rank r); "
+                      "larger values send more and approximate better.")
+                      .formerly("rank")};
   info.make = [](const Options& options, const MethodSetup& setup) {
     return std::make_unique<PowerSgd>(setup.layout,
                                       static_cast<std::size_t>(options.integer("basis")),

@@ -152,20 +152,4 @@ std::unique_ptr<Method> make_quantized_gather(const QuantizedGatherOptions& opti
   return std::make_unique<QuantizedGather>(options);
 }
 
-void check_quantizer(const std::string& name, const MethodSetup& setup, std::uint32_t most) {
-  if (setup.layout.elements > 0xffffffff) {
-    throw Error(ErrorCode::bad_input, fmt::format("{}: bucket {} has {} elements, at most 2^32 - 1 "
-                                                  "are possible",
-                                                  name, setup.layout.id, setup.layout.elements));
-  }
-  // Where sums of codes and dither stay within 32 bits, and sums of codes within 16.
-  const auto world = static_cast<std::uint64_t>(setup.world);
-  if (world * most + world / 2 >= 32768) {
-    throw Error(ErrorCode::bad_spec,
-                fmt::format("{}: {} levels on each side of zero are too many for {} ranks; at "
-                            "most {} are possible",
-                            name, most, setup.world, (32767 - world / 2) / world));
-  }
-}
-
 }  // namespace thinreduce

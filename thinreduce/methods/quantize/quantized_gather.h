@@ -32,7 +32,4 @@ struct QuantizedGatherOptions {
 
 [[nodiscard]] std::unique_ptr<Method> make_quantized_gather(const QuantizedGatherOptions& options);
 
-// Throws Error for a bucket whose elements or a spec whose levels the quantizers cannot serve.
-void check_quantizer(const std::string& name, const MethodSetup& setup, std::uint32_t most);
-
 }  // namespace thinreduce

@@ -1,17 +1,15 @@
 #include "thinreduce/methods/sketch/sketch.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <limits>
 #include <utility>
 
 #include "thinreduce/collective/broadcast.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
+#include "thinreduce/method/limits.h"
 #include "thinreduce/methods/sketch/count_sketch.h"
 #include "thinreduce/methods/sketch/momentum.h"
 #include "thinreduce/methods/sketch/nomination.h"
@@ -204,38 +202,53 @@ MethodInfo sketch_info() {
   info.wire_id = 10;
   info.algebra = Algebra::sum;
   info.summary =
-      "summed Count Sketches find the largest values of the sum, a second round sends them";
+      "Sums one Count Sketch per rank to find the largest elements of the summed gradient; a "
+      "second "
+      "round sums the values of just those.";
   info.paper = "Ivkin et al. 2019, Communication-efficient Distributed SGD with Sketching";
   info.has_momentum = true;
   info.options = {
-      OptionInfo::integer("k", 0, 1, 4294967295, "values applied a step; auto: by density")
+      OptionInfo::integer("k", 0, 1, 4294967295,
+                          "Maximum number of elements per step and bucket whose mean is sent; the "
+                          "others wait in the residual. auto: as density and min_values say.")
           .or_else("auto"),
-      OptionInfo::number("density", 0.06, 1e-6, 1, "share of the values applied a step, at most"),
-      OptionInfo::integer("min_values", 4096, 1, 4294967295,
-                          "Minimum number of values applied per step and bucket, whatever density "
-                          "says; ignored when k is given.")
+      OptionInfo::number("density", 0.06, 1e-6, 1,
+                         "Maximum fraction of the bucket's elements whose mean is sent per step; "
+                         "ignored when k is given."),
+      OptionInfo::integer(
+          "min_values", 4096, 1, 4294967295,
+          "Number of elements per step and bucket whose mean is sent even if density "
+          "gives fewer; ignored when k is given.")
           .formerly("least"),
-      OptionInfo::choice("rows", "5", {"1", "3", "5"}, "rows of the sketch"),
+      OptionInfo::choice("rows", "5", {"1", "3", "5"},
+                         "Rows of the sketch: independent hash tables, whose median estimates an "
+                         "element."),
       OptionInfo::integer("columns", 0, 16, 268435456,
-                          "columns of the sketch; auto: as many bytes as candidates")
+                          "Columns of the sketch (cells per row), rounded up to a multiple of 16. "
+                          "auto: the sketch takes as many bytes as the candidates' values.")
           .or_else("auto"),
       OptionInfo::number("candidates", 0.1, 0.01, 1000,
-                         "elements that the sketch proposes, as multiple of k"),
+                         "Number of elements that the summed sketch proposes for the second "
+                         "round, as a multiple of k."),
       OptionInfo::number("nominees", 0.9, 0, 1000,
-                         "elements that one rank proposes, another in each step, as multiple of k"),
+                         "Number of elements that one rank, another in each step, proposes for the "
+                         "second round, as a multiple of k. 0: the paper's algorithm."),
       OptionInfo::number("momentum", 0, 0, 0.9999,
-                         "inside the method, as in the paper; 0: leave it to the optimizer"),
-      OptionInfo::choice("cells", "f16", {"f32", "f16"}, "the sketch on the wire"),
+                         "Momentum applied inside the method, as in the paper; the optimizer's "
+                         "momentum must then be 0. 0: momentum is left to the optimizer."),
+      OptionInfo::choice("cells", "f16", {"f32", "f16"},
+                         "Number format of the sketch on the wire: f32, or f16 with a scale that "
+                         "the ranks share."),
       OptionInfo::choice("values", "i16", {"f32", "i16"},
-                         "the second round on the wire; i16: as multiples of a shared quantum"),
+                         "Number format of the second round on the wire: f32, or i16, which are "
+                         "multiples of a quantum that the ranks share."),
       OptionInfo::choice("collective", "ring", {"ring", "root"},
-                         "How the sketches are summed: in a ring, or at rank 0.")
+                         "How sketches and values are summed: in a ring, or at rank 0 as in the "
+                         "paper.")
           .formerly("travel"),
   };
   info.make = [](const Options& options, const MethodSetup& setup) {
-    if (setup.layout.elements > std::numeric_limits<std::uint32_t>::max()) {
-      throw Error(ErrorCode::bad_input, "sketch takes buckets of fewer than 2^32 elements");
-    }
+    require_32bit_indices("sketch", setup.layout);
     return std::make_unique<Sketch>(setup.layout, set_up(options, setup));
   };
   return info;

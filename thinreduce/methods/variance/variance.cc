@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <string>
 
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/error.h"
 #include "thinreduce/method/archive.h"
+#include "thinreduce/method/limits.h"
 #include "thinreduce/methods/variance/delay.h"
 #include "thinreduce/methods/variance/payload.h"
 
@@ -58,9 +58,9 @@ std::vector<VarianceTensor> compressed_tensors(const BucketLayout& layout, Place
   const auto add = [&](const std::string& name, VarianceTensor tensor) {
     if (places == Places::words && tensor.elements > kMostWordElements) {
       throw Error(ErrorCode::bad_input,
-                  fmt::format("bucket {}: {} has {} elements; indices of 28 bits reach {}: use "
-                              "variance:index=compact",
-                              layout.id, name, tensor.elements, kMostWordElements));
+                  fmt::format("variance: {} of bucket {} has {} elements, more than the {} that "
+                              "index=28bit supports; use index=compact",
+                              name, layout.id, tensor.elements, kMostWordElements));
     }
     tensors.push_back(tensor);
   };
@@ -281,36 +281,44 @@ MethodInfo variance_info() {
   info.name = "variance";
   info.wire_id = 12;
   info.algebra = Algebra::gather;
-  info.summary = "sums that stand out against the spread of their samples, 4 bits and a place each";
+  info.summary =
+      "Sums each element's gradient over steps and sends the sum once it stands out against the "
+      "spread of its samples: 4 bits and an index per sent element.";
   info.paper =
       "Tsuzuku, Imachi and Akiba 2018, Variance-based Gradient Compression for Efficient "
       "Distributed Deep Learning";
   info.second_moment = true;
   info.options = {
       OptionInfo::number("alpha", 1.5, 0, 100,
-                         "a sum r over samples with squares v is sent when r^2 > alpha * v"),
+                         "An element's gradient sum r is sent once r^2 > alpha * v, where v is the "
+                         "sum of the squared samples in r; larger values send less."),
       OptionInfo::integer(
           "full", 32768, 0, 1'000'000'000'000,
-          "with a second moment: tensors with fewer pairs of an output and an input "
-          "have so much less of alpha; 0: none has"),
-      OptionInfo::number("zeta", 0.999, 0, 1, "what is left of v a step later"),
+          "Tensors with fewer than this many (output, input) channel pairs use a proportionally "
+          "smaller alpha; 0 disables this. Needs second moments."),
+      OptionInfo::number("zeta", 0.999, 0, 1,
+                         "Factor by which v shrinks after each step in which the element is not "
+                         "sent; 1 disables this."),
       OptionInfo::choice("values", "4bit", {"4bit", "f32"},
-                         "a sign and a power of two, or the sum itself"),
+                         "Encoding of a sent sum. 4bit: a sign and a power of two. f32: the "
+                         "unrounded sum. Ignored with tau above 0."),
       OptionInfo::choice("residual", "keep", {"keep", "drop"},
-                         "what rounding to 4 bits leaves is kept for later, or lost"),
+                         "keep: the rounding error of values=4bit starts the element's next sum. "
+                         "drop: it is discarded, as in the paper."),
       OptionInfo::choice("index", "compact", {"28bit", "compact"},
-                         "words of 28 bits index and 4 bits value, or gaps in as few bits as they "
-                         "need"),
+                         "Encoding of the indices of sent elements. compact: the gaps between "
+                         "them, in as few bits as they need. 28bit: the paper's 32-bit words of 28 "
+                         "index bits and 4 value bits, for tensors of at most 2^28 elements."),
       OptionInfo::number("tau", 0, 0, 1e30,
-                         "above 0: send the sign of sums above tau, which stands for tau"),
+                         "Above 0: only sums of magnitude above tau are sent, as one sign bit that "
+                         "stands for tau or -tau (the paper's hybrid algorithm). 0 disables this."),
       OptionInfo::integer("micro", 1, 1, 65536,
-                          "without a second moment: as how many equal samples a step's gradient "
-                          "counts"),
+                          "Without second moments: the number of samples that a step's gradient is "
+                          "taken to average, so v grows by gradient^2 / micro per step. With "
+                          "second moments: ignored."),
   };
   info.make = [](const Options& options, const MethodSetup& setup) {
-    if (setup.layout.elements > std::numeric_limits<std::uint32_t>::max()) {
-      throw Error(ErrorCode::bad_input, "variance takes buckets of fewer than 2^32 elements");
-    }
+    require_32bit_indices("variance", setup.layout);
     return std::make_unique<Variance>(setup.layout, VarianceOptions(options));
   };
   return info;

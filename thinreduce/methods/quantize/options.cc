@@ -1,0 +1,63 @@
+#include "thinreduce/methods/quantize/options.h"
+
+#include <fmt/format.h>
+
+#include "thinreduce/error.h"
+#include "thinreduce/method/limits.h"
+
+namespace thinreduce {
+
+OptionInfo block_option(long long elements) {
+  return OptionInfo::integer("block", elements, 1, 1 << 24,
+                             "Number of consecutive elements that share one scale (4 bytes).")
+      .formerly("bucket");
+}
+
+OptionInfo entropy_option(const std::string& when) {
+  return OptionInfo::on_off("entropy", true,
+                            when +
+                                "on: codes are entropy-coded where that is shorter. off: all codes "
+                                "have the same length.");
+}
+
+OptionInfo feedback_option() {
+  return OptionInfo::on_off("feedback", false,
+                            "on: the quantization error is added to the next step's gradient "
+                            "(error feedback). off: it is discarded.");
+}
+
+OptionInfo clip_option(double value, const std::string& beyond) {
+  return OptionInfo::number("clip", value, 0, 100,
+                            fmt::format("Values beyond this many root mean squares of their block "
+                                        "are clipped; {}. 0: no clipping.",
+                                        beyond));
+}
+
+void check_quantizer(const std::string& method, const MethodSetup& setup,
+                     std::uint32_t levels_per_side) {
+  require_32bit_indices(method, setup.layout);
+  // Sums of codes must fit into 16 bits, and sums of codes and dither into 32.
+  const auto world = static_cast<std::uint64_t>(setup.world);
+  if (world * levels_per_side + world / 2 >= 32768) {
+    throw Error(ErrorCode::bad_spec,
+                fmt::format("{}: {} quantization levels on each side of zero are too many for {} "
+                            "ranks (at most {}); use fewer levels or fewer ranks",
+                            method, levels_per_side, setup.world, (32767 - world / 2) / world));
+  }
+}
+
+QuantizedGatherOptions stochastic_settings(const std::string& method, const Options& options,
+                                           const MethodSetup& setup,
+                                           std::uint32_t levels_per_side) {
+  check_quantizer(method, setup, levels_per_side);
+  return {.name = method,
+          .grid = {.elements = setup.layout.elements,
+                   .block = static_cast<std::size_t>(options.integer("block")),
+                   .most = levels_per_side},
+          .rounding = QuantizedGatherOptions::Rounding::stochastic,
+          .feedback = options.on("feedback"),
+          .entropy = options.on("entropy"),
+          .seed = setup.seed};
+}
+
+}  // namespace thinreduce

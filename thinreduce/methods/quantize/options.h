@@ -1,0 +1,30 @@
+// Options and checks that the quantizing methods (dqsg, ndqsg, qsgd, terngrad) share.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "thinreduce/method/method.h"
+#include "thinreduce/methods/quantize/quantized_gather.h"
+
+namespace thinreduce {
+
+[[nodiscard]] OptionInfo block_option(long long elements);
+// `when` comes first in the help text.
+[[nodiscard]] OptionInfo entropy_option(const std::string& when = "");
+[[nodiscard]] OptionInfo feedback_option();
+// `beyond` says in the help text what becomes of the clipped part.
+[[nodiscard]] OptionInfo clip_option(double value, const std::string& beyond);
+
+// Throws Error for buckets with too many elements and for more levels than the sum over all ranks
+// has room for. `levels_per_side` is the number of levels on each side of zero.
+void check_quantizer(const std::string& method, const MethodSetup& setup,
+                     std::uint32_t levels_per_side);
+
+// Settings for stochastic rounding without dither subtraction, from the options above. Checks them.
+[[nodiscard]] QuantizedGatherOptions stochastic_settings(const std::string& method,
+                                                         const Options& options,
+                                                         const MethodSetup& setup,
+                                                         std::uint32_t levels_per_side);
+
+}  // namespace thinreduce

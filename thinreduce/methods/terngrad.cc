@@ -1,0 +1,30 @@
+#include "thinreduce/methods/terngrad.h"
+
+#include "thinreduce/methods/quantize/options.h"
+
+namespace thinreduce {
+
+MethodInfo terngrad_info() {
+  MethodInfo info;
+  info.name = "terngrad";
+  info.wire_id = 8;
+  info.algebra = Algebra::gather;
+  info.summary =
+      "Clips, then rounds stochastically to -1, 0 or 1 times the block's largest magnitude.";
+  info.paper = "Wen et al. 2017, TernGrad: Ternary Gradients to Reduce Communication";
+  info.options = {
+      block_option(1 << 24),
+      clip_option(2.5, "the part beyond is discarded unless feedback=on, as published"),
+      entropy_option(),
+      feedback_option(),
+  };
+  info.make = [](const Options& options, const MethodSetup& setup) {
+    auto settings = stochastic_settings("terngrad", options, setup, 1);
+    settings.clip = options.number("clip");
+    settings.keep_clipped = false;  // as published
+    return make_quantized_gather(settings);
+  };
+  return info;
+}
+
+}  // namespace thinreduce
