@@ -263,21 +263,6 @@ TEST(Ndqsg, AlphaIsLearned) {
   EXPECT_NEAR(ranks.statistics[0].at("alpha"), expected, 0.05);
 }
 
-class Numbers final : public Archive {
- public:
-  void floats(std::string_view, std::vector<float>&) override {}
-  void number(std::string_view, std::uint64_t& value) override {
-    if (loading) {
-      value = values[next++];
-    } else {
-      values.push_back(value);
-    }
-  }
-  bool loading = false;
-  std::size_t next = 0;
-  std::vector<std::uint64_t> values;
-};
-
 TEST(SideInformation, SavedStateGoesOnAlike) {
   SideInformationOptions options;
   options.learns_alpha = true;
@@ -285,7 +270,7 @@ TEST(SideInformation, SavedStateGoesOnAlike) {
   SideInformation two(options);
   for (std::uint64_t i = 0; i < 50; ++i) one.learn({200, i % 7, 40.0 + static_cast<double>(i)});
   EXPECT_NE(one.fingerprint(), two.fingerprint());
-  Numbers archive;
+  MemoryArchive archive(0, 1);
   one.state(archive);
   archive.loading = true;
   two.state(archive);

@@ -235,7 +235,8 @@ MethodInfo sketch_info() {
                          "second round, as a multiple of k. 0: the paper's algorithm."),
       OptionInfo::number("momentum", 0, 0, 0.9999,
                          "Momentum applied inside the method, as in the paper; the optimizer's "
-                         "momentum must then be 0. 0: momentum is left to the optimizer."),
+                         "momentum must then be 0. 0: momentum is left to the optimizer.")
+          .for_paper(),
       OptionInfo::choice("cells", "f16", {"f32", "f16"},
                          "Number format of the sketch on the wire: f32, or f16 with a scale that "
                          "the ranks share."),
@@ -245,7 +246,8 @@ MethodInfo sketch_info() {
       OptionInfo::choice("collective", "ring", {"ring", "root"},
                          "How sketches and values are summed: in a ring, or at rank 0 as in the "
                          "paper.")
-          .formerly("travel"),
+          .formerly("travel")
+          .for_paper(),
   };
   info.make = [](const Options& options, const MethodSetup& setup) {
     require_32bit_indices("sketch", setup.layout);

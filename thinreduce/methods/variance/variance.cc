@@ -304,14 +304,17 @@ MethodInfo variance_info() {
                          "unrounded sum. Ignored with tau above 0."),
       OptionInfo::choice("residual", "keep", {"keep", "drop"},
                          "keep: the rounding error of values=4bit starts the element's next sum. "
-                         "drop: it is discarded, as in the paper."),
+                         "drop: it is discarded, as in the paper.")
+          .for_paper(),
       OptionInfo::choice("index", "compact", {"28bit", "compact"},
                          "Encoding of the indices of sent elements. compact: the gaps between "
                          "them, in as few bits as they need. 28bit: the paper's 32-bit words of 28 "
-                         "index bits and 4 value bits, for tensors of at most 2^28 elements."),
+                         "index bits and 4 value bits, for tensors of at most 2^28 elements.")
+          .for_paper(),
       OptionInfo::number("tau", 0, 0, 1e30,
                          "Above 0: only sums of magnitude above tau are sent, as one sign bit that "
-                         "stands for tau or -tau (the paper's hybrid algorithm). 0 disables this."),
+                         "stands for tau or -tau (the paper's hybrid algorithm). 0 disables this.")
+          .for_paper(),
       OptionInfo::integer("micro", 1, 1, 65536,
                           "Without second moments: the number of samples that a step's gradient is "
                           "taken to average, so v grows by gradient^2 / micro per step. With "
