@@ -1,6 +1,6 @@
-// `thinreduce bench codec`: how fast one core encodes and decodes, against memcpy of the same bytes
-// in the same run. A world of one rank runs the real method through the real engine; its stage
-// times are the codec's.
+// `thinreduce bench codec`: measures how fast one core encodes and decodes, against memcpy of the
+// same bytes in the same run. A world of one rank runs the method through the real engine, whose
+// stage times are the times of the codec.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -20,7 +20,7 @@
 namespace thinreduce::apps {
 namespace {
 
-// Copies `source` to `target`; GB/s.
+// Copies `source` to `target` and returns the speed in GB/s.
 double memcpy_speed(const std::vector<float>& source, std::vector<float>& target) {
   const auto start = Clock::now();
   std::memcpy(target.data(), source.data(), source.size() * sizeof(float));
@@ -28,7 +28,7 @@ double memcpy_speed(const std::vector<float>& source, std::vector<float>& target
   return static_cast<double>(source.size() * sizeof(float)) / seconds / 1e9;
 }
 
-// A method without work in a stage (fp32 has nothing to encode) has no speed there.
+// Returns GB/s, or null for a stage in which the method has no work (fp32 has nothing to encode).
 nlohmann::ordered_json speed(double bytes, const std::vector<double>& seconds) {
   const double typical = median(seconds);
   if (typical < 1e-6) return nullptr;
@@ -57,10 +57,10 @@ nlohmann::ordered_json measure(const std::string& text, const BenchCodecOptions&
   std::vector<double> copies;
   double nmse = 0;
   std::uint64_t wire_bytes = 0;
-  // The first compressed step touches memory for the first time and starts without a residual: it
-  // gives the error, those after the warm-up the speed.
+  // The first compressed step starts without a residual and gives the error. It also touches memory
+  // for the first time, so the speed comes from the steps after the warm-up.
   for (int step = 0; step < steps; ++step) {
-    // What a method learns while it sends everything must not be the gradient that it is tried on.
+    // A method that learns from uncompressed steps must be measured on a gradient it has not seen.
     if (step > 0 && step <= uncompressed) {
       synthetic_gradient({0, static_cast<std::uint64_t>(step)}, gradient);
     }
@@ -86,7 +86,7 @@ nlohmann::ordered_json measure(const std::string& text, const BenchCodecOptions&
       {"memcpy_gbps", median(copies)},
       {"nmse", nmse},
       {"simd", kernels::active_target()}};
-  // The speeds above count the gradient alone; this one all that is read.
+  // The speeds above count the gradient alone; this one also counts the second moment.
   if (spec.info->second_moment) result["encode_input_gbps"] = speed(2 * bytes, encode);
   return result;
 }
@@ -106,9 +106,9 @@ int bench_codec(const BenchCodecOptions& options) {
     for (const auto& spec : options.specs) results.push_back(measure(spec, options));
   } else {
     const RecordedGradients recorded(options.gradients);
-    heading = fmt::format("{} floats from {}, {} steps of {} ranks; nmse of the second half",
-                          recorded.elements(), options.gradients.string(), recorded.steps().size(),
-                          recorded.ranks());
+    heading = fmt::format(
+        "{} floats from {}, {} steps of {} ranks; nmse is the mean over the second half of them",
+        recorded.elements(), options.gradients.string(), recorded.steps().size(), recorded.ranks());
     for (const auto& spec : options.specs) {
       results.push_back(bench_gradients(recorded, spec, options.json));
     }
@@ -121,14 +121,14 @@ int bench_codec(const BenchCodecOptions& options) {
       {"method", "wire", "ratio", "encode GB/s", "decode GB/s", "memcpy", "nmse"}};
   for (std::size_t i = 0; i < results.size(); ++i) {
     const auto& result = results[i];
-    // As it was asked for: with every option spelled out it would not fit a line.
+    // The spec as given, since the full text would not fit on the line.
     rows.push_back({options.specs[i], show_bytes(result["wire_bytes"].get<double>()),
                     fmt::format("{:.1f}x", result["ratio"].get<double>()),
                     show_speed(result, "encode_gbps"), show_speed(result, "decode_gbps"),
                     fmt::format("{:.2f}", result["memcpy_gbps"].get<double>()),
                     fmt::format("{:.3g}", result["nmse"].get<double>())});
   }
-  fmt::print("{}, {}; in brackets the share of memcpy's speed\n\n{}", heading,
+  fmt::print("{}; kernels {}; in brackets: speed relative to memcpy\n\n{}", heading,
              kernels::active_target(), table(rows));
   return 0;
 }

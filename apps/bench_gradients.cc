@@ -1,6 +1,6 @@
-// `thinreduce bench codec --gradients`: what a method does to the gradients of a real training. All
-// recorded ranks reduce together as threads, step after step, so the error is against the true mean
-// and methods that learn get to learn.
+// `thinreduce bench codec --gradients`: measures a method on the recorded gradients of a training.
+// All recorded ranks reduce together as threads, step after step, so that the error is against the
+// true mean and methods that learn can learn.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -28,7 +28,7 @@ struct Sum {
   double truth = 0;
 };
 
-// One rank: its session and the bucket it is about to reduce.
+// One rank: its session and the values of the current bucket.
 struct Rank {
   std::unique_ptr<Session> session;
   std::vector<BucketHandle> buckets;
@@ -41,7 +41,7 @@ class GradientBench {
       : recorded_(recorded), spec_(Spec::parse(spec)) {
     auto transports = connect_threads(recorded.ranks());
     ranks_.resize(transports.size());
-    // A session waits for the others in its constructor.
+    // The constructor of a session waits for the other ranks.
     on_all_ranks([&](std::size_t rank) {
       ranks_[rank].session = std::make_unique<Session>(
           std::move(transports[rank]),
@@ -64,7 +64,7 @@ class GradientBench {
       Report step;
       Distortion total;
       for (std::size_t b = 0; b < recorded_.layouts().size(); ++b) {
-        // The second half of the steps is judged: before, methods may still be learning.
+        // Only the second half of the steps counts: methods may learn during the first.
         total.add(reduce(steps[i], b, i >= steps.size() / 2, step));
       }
       if (i >= steps.size() / 2) errors.push_back(total.normalised());
@@ -100,9 +100,9 @@ class GradientBench {
     }
   }
 
-  // Reduces bucket `b` of a step; adds rank 0's figures to `report`, and the payload's mean over
-  // the ranks, which differ where some send less than others.
-  Distortion reduce(std::uint64_t step, std::size_t b, bool judged, Report& report) {
+  // Reduces bucket `b` of a step and returns its distortion. Adds rank 0's stage times to `report`,
+  // and the mean payload of the ranks, since some may send less than others.
+  Distortion reduce(std::uint64_t step, std::size_t b, bool counts, Report& report) {
     const BucketLayout& layout = recorded_.layouts()[b];
     mean_.assign(layout.elements, 0.0);
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -127,8 +127,9 @@ class GradientBench {
       if (layout.elements > 0 && std::memcmp(rank.values.data(), ranks_[0].values.data(),
                                              layout.elements * sizeof(float)) != 0) {
         throw Error(ErrorCode::mismatch,
-                    fmt::format("{}, step {}: rank {} and rank 0 ended with different bits",
-                                spec_.full_text(), step, &rank - ranks_.data()));
+                    fmt::format("{}, step {}, bucket {}: rank {} and rank 0 hold different bits "
+                                "after the reduce; please report this as a bug",
+                                spec_.full_text(), step, layout.id, &rank - ranks_.data()));
       }
     }
     Distortion bucket;
@@ -140,7 +141,7 @@ class GradientBench {
         sums_[b][i].result += ranks_[0].values[i];
         sums_[b][i].truth += mean_[i];
       }
-      if (judged) tensors_[b][t].add(one);
+      if (counts) tensors_[b][t].add(one);
       bucket.add(one);
     }
     return bucket;
@@ -154,7 +155,8 @@ class GradientBench {
     memcpy_bytes_ += static_cast<double>(source.size() * sizeof(float));
   }
 
-  // Of the sum over all steps: what is sent late is no error here, and noise averages out.
+  // Returns the error of the sum over all steps, in which late elements are no error and noise
+  // averages out.
   [[nodiscard]] double sum_nmse() const {
     Distortion total;
     for (const auto& bucket : sums_) {
@@ -198,10 +200,10 @@ class GradientBench {
   const RecordedGradients& recorded_;
   Spec spec_;
   std::vector<Rank> ranks_;
-  std::vector<double> mean_;  // the true one of the bucket at hand
+  std::vector<double> mean_;  // true mean of the current bucket
   std::vector<std::vector<Distortion>> tensors_;
-  std::vector<std::vector<Sum>> sums_;  // of the steps so far
-  std::vector<double> encode_;          // seconds a step, rank 0
+  std::vector<std::vector<Sum>> sums_;  // over the steps so far
+  std::vector<double> encode_;          // seconds per step, rank 0
   std::vector<double> decode_;
   std::uint64_t wire_bytes_ = 0;
   std::vector<float> copy_;

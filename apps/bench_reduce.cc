@@ -1,5 +1,5 @@
-// `thinreduce bench reduce`: what a whole all-reduce costs on the clock, against uncompressed fp32
-// and against the backend's own all-reduce in the same run.
+// `thinreduce bench reduce`: measures the time of a whole all-reduce, against uncompressed fp32 and
+// the backend's own all-reduce in the same run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 #include "apps/commands.h"
 #include "apps/distortion.h"
-#include "apps/share.h"
+#include "apps/gather_values.h"
 #include "apps/synthetic.h"
 #include "apps/terminal.h"
 #include "thinreduce/engine/session.h"
@@ -44,14 +44,14 @@ class RankBench {
   }
 
  private:
-  // Seconds that `work` takes on the slowest rank, all ranks starting together.
+  // Returns the seconds that `work` takes on the slowest rank, with all ranks starting together.
   template <typename Work>
   double timed(Work&& work) {
-    share<double>(*transport_, options_.launch.timeout, 0);
+    barrier(*transport_, options_.launch.timeout);
     const auto start = Clock::now();
     work();
     const double seconds = Seconds(Clock::now() - start).count();
-    return largest(share(*transport_, options_.launch.timeout, seconds));
+    return largest(gather_values(*transport_, options_.launch.timeout, seconds));
   }
 
   [[nodiscard]] SessionOptions session_options(const std::string& spec) const {
@@ -61,7 +61,7 @@ class RankBench {
             .momentum_inside_ok = true};
   }
 
-  // fp32 and the backend's own all-reduce take turns, so that a busy moment hits both.
+  // fp32 and the backend's own all-reduce take turns, so that a busy machine slows both.
   void measure_fp32() {
     Session session(transport_, session_options("fp32"));
     Progress progress("fp32", static_cast<std::size_t>(options_.steps) + 1, quiet_);
@@ -82,7 +82,7 @@ class RankBench {
 
   Json measure(const std::string& text) {
     const Spec spec = Spec::parse(text);
-    const bool keeps_books = transport_->rank() == 0;
+    const bool records = transport_->rank() == 0;
     std::vector<double> seconds;
     std::vector<double> latency;
     Report last;
@@ -90,9 +90,9 @@ class RankBench {
     Json whole;
     second_moment_.resize(spec.info->second_moment ? options_.floats : 0);
     synthetic_second_moment(second_moment_);
-    // Over all compressed steps, since what a method holds back in one step it sends in another.
-    std::vector<float> applied(keeps_books ? options_.floats : 0);
-    std::vector<float> wanted(keeps_books ? options_.floats : 0);
+    // Sums over all compressed steps, since a method may send elements of one step in a later one.
+    std::vector<float> applied(records ? options_.floats : 0);
+    std::vector<float> wanted(records ? options_.floats : 0);
     {
       Session session(transport_, session_options(text));
       const Cycle cycle = spec.info->cycle(spec.options);
@@ -106,18 +106,18 @@ class RankBench {
         synthetic_gradient({transport_->rank(), static_cast<std::uint64_t>(step)}, values_);
         const double took = timed([&] { last = session.reduce(0, values_, second_moment_); });
         if (step >= warmup) seconds.push_back(took);
-        const auto hashes = share(*transport_, options_.launch.timeout,
-                                  checksum(std::as_bytes(std::span(values_))));
+        const auto hashes = gather_values(*transport_, options_.launch.timeout,
+                                          checksum(std::as_bytes(std::span(values_))));
         identical = identical && std::count(hashes.begin(), hashes.end(), hashes[0]) ==
                                      static_cast<std::ptrdiff_t>(hashes.size());
-        if (keeps_books && step >= uncompressed) keep_books(step, applied, wanted);
+        if (records && step >= uncompressed) add_means(step, applied, wanted);
         progress.advance();
       }
       if (cycle_steps > 0) whole = measure_cycle(session, cycle_steps, progress);
       std::vector<float> small(1000, 1.0F);
       for (int i = 0; i < 100; ++i) latency.push_back(timed([&] { session.reduce(1, small); }));
     }
-    const auto bytes = share(*transport_, options_.launch.timeout, last.bytes_sent);
+    const auto bytes = gather_values(*transport_, options_.launch.timeout, last.bytes_sent);
     return describe(spec, seconds, last,
                     {{"bytes_sent", *std::max_element(bytes.begin(), bytes.end())},
                      {"identical", identical},
@@ -126,7 +126,7 @@ class RankBench {
                      {"cycle", whole}});
   }
 
-  // Means over as many steps as it takes until the method's pattern repeats.
+  // Returns means over the steps after which the method's pattern repeats.
   Json measure_cycle(Session& session, std::uint64_t steps, Progress& progress) {
     double seconds = 0;
     std::uint64_t sent = 0;
@@ -137,7 +137,7 @@ class RankBench {
       sent += report.bytes_sent;
       progress.advance();
     }
-    const auto all = share(*transport_, options_.launch.timeout, sent);
+    const auto all = gather_values(*transport_, options_.launch.timeout, sent);
     const double mean = seconds / static_cast<double>(steps);
     return {{"steps", steps},
             {"seconds", mean},
@@ -145,8 +145,8 @@ class RankBench {
             {"bytes_sent", *std::max_element(all.begin(), all.end()) / steps}};
   }
 
-  // Adds this step's mean as it came out, and as it should have.
-  void keep_books(int step, std::vector<float>& applied, std::vector<float>& wanted) {
+  // Adds the mean that the method delivered and the true mean of this step to the sums.
+  void add_means(int step, std::vector<float>& applied, std::vector<float>& wanted) {
     const float part = 1.0F / static_cast<float>(transport_->size());
     for (std::size_t i = 0; i < values_.size(); ++i) applied[i] += values_[i];
     for (int rank = 0; rank < transport_->size(); ++rank) {
@@ -155,11 +155,11 @@ class RankBench {
     }
   }
 
-  // The slowest rank's time, and the stages averaged over ranks.
+  // `seconds` are of the slowest rank; stage times are averaged over the ranks.
   Json describe(const Spec& spec, const std::vector<double>& seconds, const Report& last,
                 const Json& more) {
     const auto average = [&](double value) {
-      const auto all = share(*transport_, options_.launch.timeout, value);
+      const auto all = gather_values(*transport_, options_.launch.timeout, value);
       double sum = 0;
       for (const double one : all) sum += one;
       return sum / static_cast<double>(all.size());
@@ -198,7 +198,7 @@ class RankBench {
       fmt::print("{}\n", (results.size() == 1 ? results[0] : results).dump(2));
       return;
     }
-    fmt::print("{} ranks ({}), {} floats, link {}, kernels {}; median of {} steps\n\n",
+    fmt::print("{} ranks ({}), {} floats, link {}, kernels {}; times are medians of {} steps\n\n",
                transport_->size(), options_.launch.transport, options_.floats,
                options_.launch.link.to_string(), kernels::active_target(), options_.steps);
     std::vector<std::vector<std::string>> rows{{"method", "time", "vs fp32", "sent/rank", "ratio",
@@ -209,7 +209,7 @@ class RankBench {
       const auto stage = [&](const char* name) {
         return show_seconds(result["stages"][name].get<double>());
       };
-      // As it was asked for: with every option spelled out it would not fit a line.
+      // The spec as given, since the full text would not fit on the line.
       rows.push_back({options_.specs[i], show_seconds(result["seconds"].get<double>()),
                       fmt::format("{:.2f}x", result["speedup"].get<double>()),
                       show_bytes(result["bytes_sent"].get<double>()),
@@ -219,26 +219,27 @@ class RankBench {
                       result["identical"].get<bool>() ? "yes" : "NO"});
     }
     fmt::print("{}\n", table(rows));
-    fmt::print("fp32 ring: {}", show_seconds(fp32_seconds_));
+    fmt::print("fp32 takes {}", show_seconds(fp32_seconds_));
     if (!results[0]["fp32_link_seconds"].is_null()) {
-      fmt::print(", the link alone needs {}",
+      fmt::print("; its bytes alone take {} on the link",
                  show_seconds(results[0]["fp32_link_seconds"].get<double>()));
     }
     if (reference_seconds_) {
-      fmt::print(", {}'s own all-reduce {} (ratio {:.2f})", options_.launch.transport,
-                 show_seconds(*reference_seconds_), fp32_seconds_ / *reference_seconds_);
+      fmt::print("; the all-reduce of {} takes {} (fp32 takes {:.2f} of that)",
+                 options_.launch.transport, show_seconds(*reference_seconds_),
+                 fp32_seconds_ / *reference_seconds_);
     }
-    fmt::print("; 1,000 floats take {:.0f} µs\n", results[0]["latency_us"].get<double>());
+    fmt::print("; {} takes {:.0f} µs for 1,000 floats\n", options_.specs[0],
+               results[0]["latency_us"].get<double>());
     for (const auto& result : results) {
       if (const Json& cycle = result["cycle"]; !cycle.is_null()) {
-        fmt::print("{}: over a cycle of {} steps {} a step ({:.2f}x), {} sent\n",
+        fmt::print("{}: mean over a cycle of {} steps: {} per step ({:.2f}x), {} sent per rank\n",
                    result["method"].get<std::string>(), cycle["steps"].get<std::uint64_t>(),
                    show_seconds(cycle["seconds"].get<double>()), cycle["speedup"].get<double>(),
                    show_bytes(cycle["bytes_sent"].get<double>()));
       }
       if (result["method"] != "fp32" && result["speedup"].get<double>() < 0.95) {
-        fmt::print("{} does not pay on this link: it costs more time than it saves.\n",
-                   result["method"].get<std::string>());
+        fmt::print("{} is slower than fp32 on this link.\n", result["method"].get<std::string>());
       }
     }
   }

@@ -1,4 +1,4 @@
-// The commands of the program, each in a file of its own.
+// The commands of the program, one file per command. Each returns the exit code.
 #pragma once
 
 #include <cstddef>
@@ -17,14 +17,14 @@ int list_methods(bool json);
 struct BenchCodecOptions {
   std::vector<std::string> specs;  // at least one
   std::size_t floats = 25'600'000;
-  int steps = 7;
-  std::filesystem::path gradients;  // recorded by `train --save-gradients`; empty: synthetic ones
-  int warmup = -1;  // untimed steps; -1: the method's uncompressed steps and one more
+  int steps = 7;                    // timed ones
+  int warmup = -1;                  // untimed steps; -1: the method's uncompressed steps plus one
+  std::filesystem::path gradients;  // folder of recorded gradients; empty: a synthetic gradient
   bool json = false;
 };
 int bench_codec(const BenchCodecOptions& options);
 
-// One method over all recorded steps, with all recorded ranks.
+// Runs one method over all recorded steps with all recorded ranks; returns the result.
 nlohmann::ordered_json bench_gradients(const RecordedGradients& recorded, const std::string& spec,
                                        bool quiet);
 
@@ -33,7 +33,7 @@ struct BenchReduceOptions {
   std::size_t floats = 25'600'000;
   int steps = 5;
   int warmup = -1;     // as above
-  bool cycle = false;  // time a whole cycle of the method as well
+  bool cycle = false;  // also time a whole cycle of the method
   bool json = false;
   LaunchOptions launch;
 };
@@ -41,7 +41,7 @@ int bench_reduce(const BenchReduceOptions& options);
 
 struct ReportOptions {
   std::vector<std::string> runs;  // folders that `thinreduce train` wrote
-  std::string codec;              // what `bench codec --json` printed, or ""
+  std::string codec;              // file with the output of `bench codec --json`, or ""
   std::string output = "report.html";
   bool json = false;
 };

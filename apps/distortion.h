@@ -1,4 +1,4 @@
-// How far a result is from the truth: squared error over the truth's energy.
+// Normalised squared error: the squared error divided by the squared truth.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ struct Distortion {
   [[nodiscard]] double normalised() const { return energy > 0 ? error / energy : 0; }
 };
 
-// `result` against `truth`, of the same length.
+// Both spans must have the same length.
 inline double normalised_error(std::span<const float> result, std::span<const float> truth) {
   Distortion distortion;
   for (std::size_t i = 0; i < truth.size(); ++i) distortion.add(result[i], truth[i]);

@@ -40,6 +40,12 @@ std::string read_text(const std::filesystem::path& file) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+std::string plain_text(const nlohmann::json::exception& error) {
+  const std::string text = error.what();
+  const auto end = text.find("] ");
+  return end == std::string::npos ? text : text.substr(end + 2);
+}
+
 void require_space(const std::filesystem::path& folder, std::uint64_t bytes) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);

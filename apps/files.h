@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
@@ -12,6 +13,9 @@ namespace thinreduce::apps {
 
 void write_text(const std::filesystem::path& file, std::string_view text);
 [[nodiscard]] std::string read_text(const std::filesystem::path& file);
+
+// Returns the sentence of a JSON error without the prefix "[json.exception.parse_error.101] ".
+[[nodiscard]] std::string plain_text(const nlohmann::json::exception& error);
 
 // Creates the folder and checks that `bytes` more fit into it by reserving that space for a moment.
 // Throws Error{unavailable} that says what to do.

@@ -14,9 +14,9 @@ namespace thinreduce::apps {
 namespace {
 
 constexpr int kFormat = 1;
-// More than any world or bucket that makes sense; keeps a damaged file from asking for the moon.
-constexpr std::size_t kMostElements = std::size_t{1} << 32U;
-constexpr int kMostRanks = 1024;
+// Upper bounds that keep a damaged file from allocating without limit.
+constexpr std::size_t kMaxElements = std::size_t{1} << 32U;
+constexpr int kMaxRanks = 1024;
 
 using Json = nlohmann::ordered_json;
 
@@ -38,18 +38,19 @@ BucketLayout layout_from_json(const nlohmann::json& json, const std::string& wha
     tensor.offset = layout.elements;
     std::size_t elements = 1;
     for (const std::int64_t extent : tensor.shape) {
-      if (extent < 0 || static_cast<std::size_t>(extent) > kMostElements) {
-        refuse(what, fmt::format("tensor {} has an extent of {}", tensor.name, extent));
+      if (extent < 0 || static_cast<std::size_t>(extent) > kMaxElements) {
+        refuse(what, fmt::format("tensor {} has a dimension of {}, must be 0 to {}", tensor.name,
+                                 extent, kMaxElements));
       }
       elements *= static_cast<std::size_t>(extent);
-      if (elements > kMostElements)
-        refuse(what, fmt::format("tensor {} is too large", tensor.name));
+      if (elements > kMaxElements)
+        refuse(what, fmt::format("tensor {} has more than {} elements", tensor.name, kMaxElements));
     }
     layout.elements += elements;
     layout.tensors.push_back(std::move(tensor));
   }
-  if (json.at("elements") != layout.elements || layout.elements > kMostElements) {
-    refuse(what, fmt::format("bucket {} has {} elements, its tensors {}", layout.id,
+  if (json.at("elements") != layout.elements || layout.elements > kMaxElements) {
+    refuse(what, fmt::format("bucket {} has {} elements, but its tensors have {}", layout.id,
                              json.at("elements").dump(), layout.elements));
   }
   return layout;
@@ -104,20 +105,28 @@ void GradientWriter::add_step(std::uint64_t step) {
 
 RecordedGradients::RecordedGradients(std::filesystem::path folder) : folder_(std::move(folder)) {
   const std::string file = (folder_ / "gradients.json").string();
+  if (!std::filesystem::exists(file)) {
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{} does not exist; give a folder that `thinreduce train "
+                            "--save-gradients` wrote",
+                            file));
+  }
   const std::string text = read_text(file);
   try {
     const auto json = nlohmann::json::parse(text);
     if (json.at("format") != kFormat) {
-      refuse(file,
-             fmt::format("format {}, this program knows {}", json.at("format").dump(), kFormat));
+      refuse(file, fmt::format("has format {}, but this version reads format {}",
+                               json.at("format").dump(), kFormat));
     }
     ranks_ = json.at("ranks").get<int>();
-    if (ranks_ < 1 || ranks_ > kMostRanks) refuse(file, fmt::format("{} ranks", ranks_));
+    if (ranks_ < 1 || ranks_ > kMaxRanks) {
+      refuse(file, fmt::format("has {} ranks, must be 1 to {}", ranks_, kMaxRanks));
+    }
     layouts_ = layouts_from_json(json.at("buckets"), file);
     std::set<std::uint32_t> buckets;
     for (const auto& layout : layouts_) {
       if (!buckets.insert(layout.id).second)
-        refuse(file, fmt::format("bucket {} twice", layout.id));
+        refuse(file, fmt::format("lists bucket {} twice", layout.id));
     }
     std::set<std::tuple<std::uint64_t, int, std::uint32_t>> records;
     std::set<std::uint64_t> steps;
@@ -125,7 +134,7 @@ RecordedGradients::RecordedGradients(std::filesystem::path folder) : folder_(std
       const auto step = record.at("step").get<std::uint64_t>();
       const auto rank = record.at("rank").get<int>();
       const auto bucket = record.at("bucket").get<std::uint32_t>();
-      // The name follows from the rest, so a manifest can't point outside its folder.
+      // File names are fixed, so a manifest can't point outside its folder.
       if (record.at("file") != record_name(step, rank, bucket)) {
         refuse(file,
                fmt::format("step {}, rank {}, bucket {} must be in {}, not {}", step, rank, bucket,
@@ -139,16 +148,18 @@ RecordedGradients::RecordedGradients(std::filesystem::path folder) : folder_(std
       for (int rank = 0; rank < ranks_; ++rank) {
         for (const auto& layout : layouts_) {
           if (!records.contains({step, rank, layout.id})) {
-            refuse(file,
-                   fmt::format("no record of step {}, rank {}, bucket {}", step, rank, layout.id));
+            refuse(file, fmt::format("lacks the gradients of step {}, rank {}, bucket {}", step,
+                                     rank, layout.id));
           }
         }
       }
     }
   } catch (const nlohmann::json::exception& error) {
-    refuse(file, error.what());
+    refuse(file, plain_text(error));
   }
-  if (steps_.empty() || layouts_.empty()) refuse(file, "no gradients were recorded");
+  if (steps_.empty() || layouts_.empty()) {
+    refuse(file, "lists no gradients; record some with `thinreduce train --save-gradients`");
+  }
 }
 
 std::size_t RecordedGradients::elements() const {
@@ -162,13 +173,13 @@ void RecordedGradients::read(std::uint64_t step, int rank, const BucketLayout& l
   const auto file = folder_ / record_name(step, rank, layout.id);
   const auto bytes = read_file(file);
   if (bytes.size() != values.size_bytes()) {
-    refuse(file.string(), fmt::format("{} bytes, but {} elements of bucket {} have {}",
+    refuse(file.string(), fmt::format("has {} bytes, but the {} floats of bucket {} take {}",
                                       bytes.size(), values.size(), layout.id, values.size_bytes()));
   }
   std::memcpy(values.data(), bytes.data(), bytes.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!std::isfinite(values[i]))
-      refuse(file.string(), fmt::format("element {} is not finite", i));
+      refuse(file.string(), fmt::format("element {} is {}, must be finite", i, values[i]));
   }
 }
 

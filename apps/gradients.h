@@ -1,4 +1,4 @@
-// Recorded gradients: what each rank computed in some steps of a training, before the exchange.
+// Recorded gradients: those that each rank computed in some steps of a training, before the reduce.
 // docs/run-folder.md describes the files.
 #pragma once
 
@@ -13,7 +13,8 @@
 
 namespace thinreduce::apps {
 
-// Bucket layouts as JSON, as config.json and gradients.json have them, and back.
+// Convert bucket layouts to the JSON of config.json and gradients.json, and back. The second throws
+// Error{bad_input}, in which `what` names the file.
 [[nodiscard]] nlohmann::ordered_json layouts_to_json(const std::vector<BucketLayout>& layouts);
 [[nodiscard]] std::vector<BucketLayout> layouts_from_json(const nlohmann::json& json,
                                                           const std::string& what);
@@ -26,12 +27,12 @@ struct RecordingOptions {
   std::vector<BucketLayout> layouts;
 };
 
-// One rank's side of recording.
+// Writes the gradients of one rank.
 class GradientWriter {
  public:
   GradientWriter(RecordingOptions options, int rank);
   void write(std::uint64_t step, const BucketLayout& layout, std::span<const float> values) const;
-  // Rank 0, when all ranks have written all buckets of a step: the step now exists.
+  // Lists a step in gradients.json, on rank 0. All ranks must have written all of its buckets.
   void add_step(std::uint64_t step);
 
  private:
@@ -40,8 +41,8 @@ class GradientWriter {
   nlohmann::ordered_json records_ = nlohmann::ordered_json::array();
 };
 
-// Reads a folder that nobody vouches for. Everything throws Error{bad_input} or Error{unavailable}
-// that names the file.
+// Reads an untrusted folder. Every function throws Error{bad_input} or Error{unavailable} that
+// names the file.
 class RecordedGradients {
  public:
   explicit RecordedGradients(std::filesystem::path folder);
@@ -50,7 +51,7 @@ class RecordedGradients {
   [[nodiscard]] const std::vector<BucketLayout>& layouts() const { return layouts_; }
   [[nodiscard]] const std::vector<std::uint64_t>& steps() const { return steps_; }
   [[nodiscard]] std::size_t elements() const;
-  // One bucket of one rank in one of the steps; `values` has the bucket's size.
+  // Reads one bucket of one rank. `values` must have the size of the bucket.
   void read(std::uint64_t step, int rank, const BucketLayout& layout,
             std::span<float> values) const;
 

@@ -24,10 +24,8 @@
 namespace thinreduce::apps {
 namespace {
 
-constexpr int kDefaultRanks = 4;
-
 void print_error(const std::string& what) {
-  // One write, so that the lines of several ranks do not mix.
+  // A single write keeps the lines of several ranks apart.
   const std::string line = fmt::format("thinreduce: {}\n", what);
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
 }
@@ -37,7 +35,7 @@ std::string with_rank(int rank, const std::string& what) {
   return what.starts_with(prefix) ? what : prefix + what;
 }
 
-// One connected rank from start to end; its exit code.
+// Runs one connected rank and returns its exit code.
 int run_rank(const LaunchOptions& options, std::unique_ptr<Transport> connected,
              const RankMain& rank_main) {
   const int rank = connected->rank();
@@ -71,11 +69,13 @@ int run_threads(const LaunchOptions& options, const RankMain& rank_main) {
 void check_world(const LaunchOptions& options, int world, const char* source) {
   if (options.ranks > 0 && options.ranks != world) {
     throw Error(ErrorCode::bad_input,
-                fmt::format("--ranks {} was given, but {} says {}", options.ranks, source, world));
+                fmt::format("--ranks {} was given, but {} says {}; leave out --ranks or make them "
+                            "equal",
+                            options.ranks, source, world));
   }
 }
 
-// Replaces this process. Returns only when that failed.
+// Replaces this process. Returns only when that fails.
 void execute(const std::string& program, const std::vector<std::string>& arguments) {
   std::vector<char*> argv;
   for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -87,7 +87,7 @@ pid_t start_rank(const LaunchOptions& options, int rank, int world, std::uint16_
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child != 0) return child;
-  // No rank may outlive the launcher.
+  // Ranks must not outlive the launcher.
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) ::_exit(1);
   ::setenv("RANK", std::to_string(rank).c_str(), 1);
@@ -98,20 +98,21 @@ pid_t start_rank(const LaunchOptions& options, int rank, int world, std::uint16_
   ::_exit(127);
 }
 
-// Starts all ranks on this machine and waits for them. When one fails, the others notice by
-// themselves; those that do not within a few seconds are ended.
+// Starts all ranks on this machine and waits for them. After one has failed, the others notice by
+// themselves; those that still run after kGrace are killed.
 int run_local_processes(const LaunchOptions& options) {
   constexpr auto kGrace = std::chrono::seconds(10);
   const int world = options.ranks > 0 ? options.ranks : kDefaultRanks;
   const std::uint16_t port = free_port();
-  std::signal(SIGINT, SIG_IGN);  // the terminal sends it to the ranks as well; wait for them
+  // A terminal sends Ctrl-C to the ranks as well: ignore it here and wait for them.
+  std::signal(SIGINT, SIG_IGN);
   std::map<pid_t, int> running;
   for (int rank = 0; rank < world; ++rank) {
     const pid_t child = start_rank(options, rank, world, port);
     if (child < 0) {
       for (const auto& [pid, started] : running) ::kill(pid, SIGTERM);
       throw Error(ErrorCode::unavailable,
-                  fmt::format("can't start rank {}: {}", rank, std::strerror(errno)));
+                  fmt::format("can't start rank {} of {}: {}", rank, world, std::strerror(errno)));
     }
     running[child] = rank;
   }
@@ -143,7 +144,7 @@ int run_local_processes(const LaunchOptions& options) {
 }
 
 int run_gloo(const LaunchOptions& options, const RankMain& rank_main) {
-  if (!have_gloo()) (void)connect_gloo({});  // throws, and says what to install
+  if (!have_gloo()) (void)connect_gloo({});  // throws an error that says what to install
   if (std::getenv("RANK") == nullptr && std::getenv("WORLD_SIZE") == nullptr) {
     return run_local_processes(options);
   }
@@ -156,7 +157,8 @@ int run_gloo(const LaunchOptions& options, const RankMain& rank_main) {
 
 int run_mpi(const LaunchOptions& options, const RankMain& rank_main) {
   if (have_mpi() && !under_mpi()) {
-    // mpirun refuses root and more ranks than cores unless told otherwise; a benchmark wants both.
+    // By default mpirun refuses to run as root and with more ranks than cores; a benchmark may do
+    // both.
     const int world = options.ranks > 0 ? options.ranks : kDefaultRanks;
     std::vector<std::string> command{"mpirun", "--oversubscribe", "-n", std::to_string(world)};
     if (::geteuid() == 0) command.emplace_back("--allow-run-as-root");
@@ -164,7 +166,9 @@ int run_mpi(const LaunchOptions& options, const RankMain& rank_main) {
     command.insert(command.end(), options.arguments.begin() + 1, options.arguments.end());
     execute(command[0], command);
     throw Error(ErrorCode::unavailable,
-                fmt::format("can't start mpirun: {}; install openmpi-bin", std::strerror(errno)));
+                fmt::format("can't start mpirun: {}; install openmpi-bin or choose another "
+                            "--transport",
+                            std::strerror(errno)));
   }
   auto transport = connect_mpi();
   check_world(options, transport->size(), "mpirun");

@@ -1,5 +1,5 @@
-// Brings ranks to life: threads of this process, local processes over Gloo, or processes that
-// torchrun's variables or mpirun have started already.
+// Starts ranks as threads of this process or as local processes, or joins the world that torchrun
+// or mpirun started.
 #pragma once
 
 #include <functional>
@@ -12,20 +12,23 @@
 
 namespace thinreduce::apps {
 
+// World size when neither --ranks nor a launcher gives one.
+inline constexpr int kDefaultRanks = 4;
+
 struct LaunchOptions {
   std::string transport = "threads";
-  int ranks = 0;  // 0: not given
-  std::string interface;
+  int ranks = 0;          // 0: the default, or the size of the world that was started
+  std::string interface;  // of gloo; "": the one that reaches rank 0
   Link link;
   Seconds timeout{60};
-  // This program's own arguments, to start further ranks with.
+  // This program's own arguments, with which further ranks are started.
   std::vector<std::string> arguments;
 };
 
-// Runs on every rank. Throws what went wrong.
+// Runs on every rank; throws when the rank fails.
 using RankMain = std::function<void(std::shared_ptr<Transport>)>;
 
-// Returns the exit code: 0, or 1 when a rank failed (its error is on standard error).
+// Runs all ranks. Returns the exit code: 0, or 1 after a rank failed and printed its error.
 int launch(const LaunchOptions& options, const RankMain& rank_main);
 
 }  // namespace thinreduce::apps

@@ -1,4 +1,4 @@
-// What the programs have in common: exit codes, how errors end them, and where they are.
+// Exit codes, error reporting and the path of the running program.
 #pragma once
 
 #include <functional>
@@ -6,15 +6,15 @@
 
 namespace thinreduce::apps {
 
-// Exit codes; 0: done.
-inline constexpr int kFailed = 1;
-inline constexpr int kUsage = 2;
+// Exit codes beside 0 for success.
+inline constexpr int kFailed = 1;  // the run failed
+inline constexpr int kUsage = 2;   // wrong usage
 
-// Runs a program and returns its exit code. What it throws is printed, and is wrong usage when the
-// spec or an input is at fault.
+// Runs a program and returns its exit code. Prints exceptions; bad_spec and bad_input count as
+// wrong usage.
 int guarded(const std::function<int()>& program);
 
-// The file of the running program.
+// Returns the path of the running program.
 [[nodiscard]] std::string own_path();
 
 }  // namespace thinreduce::apps

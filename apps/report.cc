@@ -1,4 +1,4 @@
-// `thinreduce report`: run folders in, one HTML page and a table out.
+// `thinreduce report`: reads run folders, writes one HTML page and prints a table.
 #include <fmt/format.h>
 
 #include "apps/commands.h"
@@ -18,7 +18,7 @@ int report(const ReportOptions& options) {
   if (options.json) {
     fmt::print("{}\n", to_json(rows).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
-    fmt::print("{}\npage: {}\n", table(to_cells(rows)), options.output);
+    fmt::print("{}\nHTML page: {}\n", table(to_cells(rows)), options.output);
   }
   return 0;
 }

@@ -9,7 +9,7 @@
 namespace thinreduce::apps {
 namespace {
 
-// The sum of four uniform numbers is close enough to a normal one; mean 0, variance 1.
+// Returns the sum of four uniform numbers, close to normal; mean 0, variance 1.
 float bell(std::uint64_t bits) {
   const auto sum = static_cast<std::int32_t>((bits & 0xFFFFU) + ((bits >> 16U) & 0xFFFFU) +
                                              ((bits >> 32U) & 0xFFFFU) + (bits >> 48U));
@@ -27,26 +27,27 @@ float row_magnitude(std::size_t start) {
 }  // namespace
 
 void synthetic_gradient(GradientKey key, std::span<float> values) {
-  const std::uint64_t shared = mix(key.step * 2 + 1);
-  const std::uint64_t own = mix(shared + static_cast<std::uint64_t>(key.rank) + 1);
+  const std::uint64_t common = mix(key.step * 2 + 1);
+  const std::uint64_t own = mix(common + static_cast<std::uint64_t>(key.rank) + 1);
   for (std::size_t start = 0; start < values.size(); start += kRow) {
     const float magnitude = row_magnitude(start);
     const std::size_t end = std::min(values.size(), start + kRow);
     for (std::size_t i = start; i < end; ++i) {
-      values[i] = magnitude * (bell(mix(shared ^ i)) + bell(mix(own ^ i)));
+      values[i] = magnitude * (bell(mix(common ^ i)) + bell(mix(own ^ i)));
     }
   }
 }
 
 void synthetic_second_moment(std::span<float> values) {
-  // The two bells of a gradient have a mean square of 2.
-  constexpr float kMost = 128 * 2;
+  // A gradient adds two numbers of variance 1, so its mean square is 2.
+  constexpr float kMax = 128 * 2;
   for (std::size_t start = 0; start < values.size(); start += kRow) {
     const float magnitude = row_magnitude(start);
     const std::size_t end = std::min(values.size(), start + kRow);
     for (std::size_t i = start; i < end; ++i) {
-      const auto even = static_cast<float>(mix(~static_cast<std::uint64_t>(i)) >> 40U) * 0x1p-24F;
-      values[i] = magnitude * magnitude * kMost * even;
+      const auto uniform =
+          static_cast<float>(mix(~static_cast<std::uint64_t>(i)) >> 40U) * 0x1p-24F;
+      values[i] = magnitude * magnitude * kMax * uniform;
     }
   }
 }

@@ -1,5 +1,6 @@
-// Gradients for benchmarks: bell-shaped, with magnitudes that differ from row to row and half of
-// their energy shared by all ranks, as real gradients of one model on different batches.
+// Synthetic gradients for benchmarks: close to normally distributed, with magnitudes that differ
+// between rows, and with half of the energy common to all ranks, as gradients of one model on
+// different batches have.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +13,12 @@ struct GradientKey {
   std::uint64_t step = 0;
 };
 
-// The same key gives the same values everywhere.
+// Fills `values`; the same key gives the same values on every machine.
 void synthetic_gradient(GradientKey key, std::span<float> values);
 
-// A second moment that fits such gradients: per element, up to 128 times the mean square of the
-// gradient, evenly spread. So a step's gradient stands out against it at one element in a hundred.
+// Fills `values` with second moments that fit such gradients: per element, uniform from 0 to 128
+// times the mean square of the gradient. About one element in a hundred of a gradient then
+// stands out.
 void synthetic_second_moment(std::span<float> values);
 
 }  // namespace thinreduce::apps

@@ -11,7 +11,7 @@
 namespace thinreduce::apps {
 namespace {
 
-// Characters, not bytes: "µs" is two wide.
+// Counts characters, not bytes: "µs" has two.
 std::size_t width(std::string_view text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
@@ -43,14 +43,13 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-std::string wrapped(std::string_view text, std::size_t indent) {
-  constexpr std::size_t kColumns = 100;
+std::string wrapped(std::string_view text, std::size_t indent, std::size_t columns) {
   const std::string margin(indent, ' ');
   std::string lines;
   std::string line;
   std::istringstream words{std::string(text)};
   for (std::string word; words >> word;) {
-    if (!line.empty() && indent + width(line) + 1 + width(word) > kColumns) {
+    if (!line.empty() && indent + width(line) + 1 + width(word) > columns) {
       lines += margin + std::exchange(line, "") + "\n";
     }
     line += line.empty() ? word : " " + word;

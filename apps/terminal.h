@@ -1,4 +1,4 @@
-// What people see: aligned tables on standard output, a progress line on standard error.
+// Text for terminals: aligned tables, wrapped paragraphs, a progress line, numbers with units.
 #pragma once
 
 #include <cstddef>
@@ -8,13 +8,18 @@
 
 namespace thinreduce::apps {
 
-// First column to the left, the others to the right; the first row is the heading.
+// Aligns the first column left and the others right; the first row is the heading.
 [[nodiscard]] std::string table(const std::vector<std::vector<std::string>>& rows);
 
-// Breaks `text` into lines of at most 100 columns, each indented and ended by a newline.
-[[nodiscard]] std::string wrapped(std::string_view text, std::size_t indent);
+// Width of help texts and lists.
+inline constexpr std::size_t kColumns = 100;
 
-// A line that rewrites itself. Silent when standard error is not a terminal or `quiet` is set.
+// Breaks `text` into lines of at most `columns`, each indented and ended by a newline.
+[[nodiscard]] std::string wrapped(std::string_view text, std::size_t indent,
+                                  std::size_t columns = kColumns);
+
+// A progress line on standard error that rewrites itself. It prints nothing when standard error is
+// not a terminal or `quiet` is set.
 class Progress {
  public:
   Progress(std::string label, std::size_t total, bool quiet);
@@ -22,9 +27,9 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   void advance(std::string_view note = "");
-  // The first so many are done already.
+  // Starts from `done` instead of 0.
   void skip(std::size_t done) { done_ = done; }
-  // Whether there is anybody to see it.
+  // Returns whether the line is printed.
   [[nodiscard]] bool shown() const { return shown_; }
 
  private:

@@ -1,5 +1,5 @@
-// Real processes for end-to-end tests: start a program with an environment, collect what it says,
-// kill it, and never wait for it longer than a limit.
+// Processes for end-to-end tests: starts a program with an environment, collects its output, kills
+// it, and waits for it no longer than a limit.
 #pragma once
 
 #include <fcntl.h>
@@ -21,8 +21,8 @@
 namespace thinreduce::testing_support {
 
 struct Finished {
-  int code = -1;    // exit code, or -1
-  int signal = 0;   // what ended it, or 0
+  int code = -1;    // exit code; -1: ended by a signal
+  int signal = 0;   // signal that ended it, or 0
   std::string out;  // standard output
   std::string err;  // standard error
 };
@@ -33,7 +33,7 @@ class Process {
     int out[2];
     int err[2];
     if (::pipe2(out, O_CLOEXEC) != 0 || ::pipe2(err, O_CLOEXEC) != 0) {
-      throw std::runtime_error("no pipe");
+      throw std::runtime_error("can't create a pipe");
     }
     pid_ = ::fork();
     if (pid_ == 0) {
@@ -70,7 +70,8 @@ class Process {
   [[nodiscard]] pid_t pid() const { return pid_; }
   void kill(int signal) const { ::kill(pid_, signal); }
 
-  // Reads to the end and reaps; a program that does not end within `limit` is killed (signal 9).
+  // Reads the output and waits for the end. Kills a program that runs longer than `limit` (signal
+  // 9).
   Finished finish(std::chrono::seconds limit = std::chrono::seconds(60)) {
     const auto deadline = std::chrono::steady_clock::now() + limit;
     Finished finished;

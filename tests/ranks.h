@@ -1,4 +1,4 @@
-// N ranks as threads, for tests: every rank runs the same function on its own transport.
+// Runs the same function on N ranks as threads, each with its own transport.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace thinreduce {
 
 using RankFunction = std::function<void(std::unique_ptr<Transport>)>;
 
-// Returns what each rank threw; null where it returned.
+// Returns the exception of each rank; null for a rank that returned.
 inline std::vector<std::exception_ptr> try_ranks(int world, const RankFunction& work) {
   auto transports = connect_threads(world);
   std::vector<std::exception_ptr> thrown(transports.size());
@@ -35,7 +35,7 @@ inline std::vector<std::exception_ptr> try_ranks(int world, const RankFunction& 
   return thrown;
 }
 
-// The message of an Error of the given kind; fails the test for anything else.
+// Returns the message of an Error with the given code; anything else fails the test.
 inline std::string error_text(const std::exception_ptr& thrown, ErrorCode code) {
   if (!thrown) {
     ADD_FAILURE() << "nothing was thrown, expected " << to_string(code);
@@ -52,7 +52,7 @@ inline std::string error_text(const std::exception_ptr& thrown, ErrorCode code) 
   }
 }
 
-// The message of the Error that `work` throws.
+// Returns the message of the Error that `work` throws.
 template <typename Work>
 std::string thrown_text(ErrorCode code, Work&& work) {
   std::exception_ptr thrown;
@@ -64,7 +64,7 @@ std::string thrown_text(ErrorCode code, Work&& work) {
   return error_text(thrown, code);
 }
 
-// As try_ranks, for work that must not throw.
+// Like try_ranks, but an exception fails the test.
 inline void run_ranks(int world, const RankFunction& work) {
   const auto thrown = try_ranks(world, work);
   for (std::size_t rank = 0; rank < thrown.size(); ++rank) {

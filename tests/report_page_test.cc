@@ -1,4 +1,5 @@
-// The report's page as people see it: built by the program, opened in a browser without a network.
+// The report's page as a reader sees it: written by the program, opened in a browser without
+// network.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -22,7 +23,7 @@ using testing_support::write_run;
 
 const std::string kProgram = THINREDUCE_PROGRAM;
 
-// In the build folder and kept after the test, so that one can look at the pages.
+// Returns a folder in the build folder, which is kept after the test for inspection of the pages.
 fs::path work(const std::string& name) {
   fs::path folder = fs::path(THINREDUCE_PAGES) / name;
   fs::create_directories(folder);
@@ -85,7 +86,7 @@ Finished make_report(const std::vector<std::string>& runs, const std::vector<std
   return run(command);
 }
 
-// The page after its scripts ran.
+// Returns the page after its scripts have run.
 Finished browse(const fs::path& page, const std::vector<std::string>& flags = {}) {
   if (std::string(THINREDUCE_CHROMIUM).empty()) {
     throw std::runtime_error(
@@ -114,7 +115,7 @@ Finished browse(const fs::path& page, const std::vector<std::string>& flags = {}
   return finished;
 }
 
-// What the page's own script counted: the pixels in each of the chart's colours.
+// Returns the pixel counts of the page's own script, one per colour of the chart.
 std::vector<int> drawn(const std::string& dom, const std::string& chart) {
   std::smatch tag;
   std::vector<int> counts;
@@ -152,10 +153,10 @@ TEST(Page, DrawsEveryChartOfSixMethods) {
   expect_clean(browser);
   for (const char* chart : {"time", "bytes", "step", "loss"}) expect_drawn(browser.out, chart, 6);
   expect_drawn(browser.out, "stages", 6);  // compute, exposed, encode, wire, decode, wait
-  expect_drawn(browser.out, "codec", 5);   // fp32 loses nothing and is not drawn
+  expect_drawn(browser.out, "codec", 5);   // fp32 is lossless and not drawn
 }
 
-// Moves a mouse over the page and writes down what the page then says.
+// Moves the mouse over the page and records the values that the page then shows.
 constexpr char kMouse[] = R"(<script>
 addEventListener("load", () => setTimeout(() => {
   const root = document.documentElement;
@@ -211,7 +212,7 @@ TEST(Page, ShowsValuesZoomsAndHides) {
   EXPECT_NE(root.find("data-pointed=\"true\""), std::string::npos) << root;
   EXPECT_NE(root.find("data-zoomed=\"true\""), std::string::npos) << root;
   EXPECT_NE(root.find("data-restored=\"true\""), std::string::npos) << root;
-  // bf16 goes in every chart that has it.
+  // bf16 disappears from every chart that has it.
   EXPECT_NE(root.find("data-hidden=\"1,1,1,1,0\""), std::string::npos) << root;
 }
 
@@ -241,7 +242,7 @@ TEST(Page, DrawsFourteenMethodsInTheDark) {
   const Finished browser =
       browse(folder / "report.html", {"--blink-settings=preferredColorScheme=0"});
   expect_clean(browser);
-  // Thirteen methods share seven colours, told apart by dashes, and ink for fp32.
+  // Thirteen methods use seven colours with different dashes; fp32 has the text colour.
   for (const char* chart : {"time", "bytes", "step", "loss"}) expect_drawn(browser.out, chart, 8);
   expect_drawn(browser.out, "stages", 6);
   EXPECT_EQ(browser.out.find("chart-codec\""), std::string::npos);
@@ -302,10 +303,9 @@ TEST(Report, RefusesWhatItCannotRead) {
     EXPECT_EQ(finished.out, "");
   };
   fs::remove(page);
-  expect_refused(make_report({}, {"-o", page}), 2, "runs is required");
-  expect_refused(make_report({good, folder / "none"}, {"-o", page}), 1,
-                 "none: there is no such folder");
-  expect_refused(make_report({folder / "other"}, {"-o", page}), 1, "not a run");
+  expect_refused(make_report({}, {"-o", page}), 2, "RUN is required");
+  expect_refused(make_report({good, folder / "none"}, {"-o", page}), 1, "none; give folders");
+  expect_refused(make_report({folder / "other"}, {"-o", page}), 1, "is not a run folder");
   expect_refused(make_report({good}, {"-o", page, "--codec", folder / "none.json"}), 1,
                  "none.json");
   EXPECT_FALSE(fs::exists(page));
@@ -317,7 +317,7 @@ TEST(Report, RefusesWhatItCannotRead) {
   std::string lines = read_file(damaged / "steps.jsonl");
   lines[lines.find('\n', lines.find('\n') + 1) + 1] = '#';
   write_file(damaged / "steps.jsonl", lines);
-  expect_refused(make_report({damaged}, {"-o", page}), 1, "steps.jsonl:3: damaged JSON");
+  expect_refused(make_report({damaged}, {"-o", page}), 1, "steps.jsonl:3: invalid JSON");
 }
 
 }  // namespace

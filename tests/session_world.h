@@ -1,4 +1,4 @@
-// Gradients, a bucket of tensors and a folder for states: what the tests of the session share.
+// Helpers for tests of the session: gradients, a bucket of tensors and a folder for states.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ inline std::vector<double> true_mean(std::size_t size, int world, std::uint64_t 
   return mean;
 }
 
-// conv weight, bias, matrix, a matrix too small to compress
+// A convolution weight, a bias, a matrix, and a matrix too small to compress.
 inline BucketLayout mixed_layout(std::uint32_t id) {
   BucketLayout layout{.id = id, .elements = 0, .tensors = {}};
   layout.add("conv.weight", {16, 8, 3, 3});
@@ -44,7 +44,7 @@ inline BucketLayout mixed_layout(std::uint32_t id) {
   return layout;
 }
 
-// A folder of its own for a test, removed with all that is in it.
+// A temporary folder.
 class Folder {
  public:
   Folder() {
@@ -59,7 +59,7 @@ inline std::filesystem::path state_path(const Folder& folder, int rank) {
   return folder.path / ("rank" + std::to_string(rank) + ".state");
 }
 
-// What holds for every method in every world.
+// Base of the tests that hold for every method in every world.
 class Sessions : public testing::TestWithParam<std::tuple<std::string, int>> {
  protected:
   [[nodiscard]] std::string spec() const { return std::get<0>(GetParam()); }

@@ -1,5 +1,5 @@
-// Run folders as `thinreduce train` would write them, with curves that look like training but are
-// made up: for tests of the report, which needs no network for that.
+// Synthetic run folders in the format of `thinreduce train`, with curves that look like a training,
+// for tests of the report.
 #pragma once
 
 #include <cmath>
@@ -13,15 +13,15 @@ namespace thinreduce::testing_support {
 
 struct SyntheticRun {
   std::string method = "fp32";
-  double ratio = 1;                                      // how much smaller the payload is
-  double encode = 0;                                     // seconds a step
-  double decode = 0;                                     // seconds a step
-  double learning = 1;                                   // speed of learning
-  double best = 0.99;                                    // the accuracy it ends near
+  double ratio = 1;                                      // compression ratio
+  double encode = 0;                                     // seconds per step
+  double decode = 0;                                     // seconds per step
+  double learning = 1;                                   // relative speed of learning
+  double best = 0.99;                                    // accuracy at the end, about
   int steps = 468;                                       // of the whole run
-  int stop = -1;                                         // a step to stop at, or -1
-  std::string status = "finished";                       // "" for no summary
-  nlohmann::json config = nlohmann::json::object();      // settings that differ from the usual
+  int stop = -1;                                         // last step, or -1 for all
+  std::string status = "finished";                       // "": no summary
+  nlohmann::json config = nlohmann::json::object();      // settings other than the defaults
   nlohmann::json statistics = nlohmann::json::object();  // of every step
 };
 
@@ -40,7 +40,7 @@ inline std::filesystem::path write_run(const std::filesystem::path& folder,
   std::filesystem::create_directories(folder);
   constexpr double kParameters = 1'663'370;
   constexpr double kCompute = 0.045;
-  constexpr double kHidden = 0.03;  // of the exchange, behind backward
+  constexpr double kHidden = 0.03;  // seconds of the exchange that overlap with backward
   constexpr double kLink = 300e6 / 8;
   nlohmann::json config{{"format", 1},
                         {"version", "0.1.0"},
@@ -69,7 +69,7 @@ inline std::filesystem::path write_run(const std::filesystem::path& folder,
   std::mt19937 random(std::hash<std::string>()(run.method) % 1000);
   std::normal_distribution<double> noise(0, 1);
   const double payload = kParameters * 4 / run.ratio;
-  const double sent = payload * 1.5;  // a ring of four
+  const double sent = payload * 1.5;  // ring of four ranks
   const int last = run.stop < 0 ? run.steps : run.stop;
   const int every = std::max(1, run.steps / 20);
   double seconds = 0;

@@ -1,5 +1,5 @@
-// What the kernels' tests share: sizes that reach every path, spans at odd addresses with guards
-// around them, and a check on all targets at once.
+// Helpers for tests of kernels: sizes that reach every path, guarded spans at odd addresses, and
+// checks on all targets.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace thinreduce::kernels {
 
 inline constexpr std::size_t kSizes[] = {0,  1,  2,  3,  7,  8,   9,    15,   16,    17,
                                          31, 33, 63, 64, 65, 127, 1000, 1009, 65535, 65537};
-// In elements: what vector loads find at the start of a span.
+// Offsets of a span from an aligned address, in elements.
 inline constexpr std::size_t kOffsets[] = {0, 1, 3};
 
 // A span that starts `offset` elements after an aligned address and has guards on both sides.
@@ -50,7 +50,7 @@ class Guarded {
   std::vector<T> memory_;
 };
 
-// Normal values with some zeros of both signs, denormals, ties and huge ones among them.
+// Returns normally distributed values among zeros of both signs, denormals, ties and huge values.
 inline std::vector<float> mixed_floats(std::size_t size, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -80,14 +80,14 @@ inline std::vector<float> mixed_floats(std::size_t size, unsigned seed) {
   return values;
 }
 
-// EXPECT_EQ of floats would take -0 for +0.
+// Compares bits, since EXPECT_EQ of floats takes -0 for +0.
 template <typename T>
 [[nodiscard]] bool same_bits(std::span<const T> a, std::span<const T> b) {
   return a.size() == b.size() &&
          (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
 }
 
-// Runs `check` once for each target of this CPU and returns to the one that was in use.
+// Runs `check` once for each target of this CPU and restores the active target.
 template <typename Check>
 void on_every_target(Check&& check) {
   const auto before = active_target();

@@ -1,4 +1,4 @@
-// The files of the page, carried inside the program; written by embed.cmake at build time.
+// The files of the page as constants, which embed.cmake writes at build time.
 #pragma once
 
 #include <string_view>

@@ -13,7 +13,7 @@ set(text "// Written by embed.cmake.\n#include \"apps/report/assets.h\"\n\nnames
 while(assets)
   list(POP_FRONT assets name file)
   if(NOT EXISTS ${file})
-    message(FATAL_ERROR "The report's page needs ${file}, which is not there.\n"
+    message(FATAL_ERROR "The report's page needs ${file}, which does not exist.\n"
                         "Run scripts/fetch_uplot.sh (make setup does), then build again.")
   endif()
   file(READ ${file} content)

@@ -8,22 +8,12 @@
 #include "thinreduce/error.h"
 
 namespace thinreduce::apps {
-namespace {
 
 using nlohmann::json;
 
-// The parser's sentence without its own prefix "[json.exception.parse_error.101] ".
-std::string reason(const json::exception& error) {
-  const std::string text = error.what();
-  const auto end = text.find("] ");
-  return end == std::string::npos ? text : text.substr(end + 2);
-}
-
-}  // namespace
-
 JsonObject::JsonObject(json value, std::string where)
     : value_(std::move(value)), where_(std::move(where)) {
-  if (!value_.is_object()) fail(fmt::format("expected an object, found {}", value_.type_name()));
+  if (!value_.is_object()) fail(fmt::format("must be an object, but is {}", value_.type_name()));
 }
 
 void JsonObject::fail(const std::string& what) const {
@@ -39,7 +29,7 @@ double JsonObject::number(const char* key) const {
   const json* value = find(key);
   if (value == nullptr) return std::numeric_limits<double>::quiet_NaN();
   if (!value->is_number()) {
-    fail(fmt::format("\"{}\" should be a number and is {}", key, value->type_name()));
+    fail(fmt::format("\"{}\" must be a number, but is {}", key, value->type_name()));
   }
   return value->get<double>();
 }
@@ -48,7 +38,7 @@ std::string JsonObject::text(const char* key) const {
   const json* value = find(key);
   if (value == nullptr) return "";
   if (!value->is_string()) {
-    fail(fmt::format("\"{}\" should be text and is {}", key, value->type_name()));
+    fail(fmt::format("\"{}\" must be a string, but is {}", key, value->type_name()));
   }
   return value->get<std::string>();
 }
@@ -70,8 +60,9 @@ void JsonObject::require(const char* key) const {
 
 void JsonObject::require_format(int known) const {
   if (const double format = number("format"); format > known) {
-    fail(fmt::format("format {} was written by a newer thinreduce; this one reads up to {}", format,
-                     known));
+    fail(fmt::format(
+        "format {} was written by a newer thinreduce; this version reads up to format {}", format,
+        known));
   }
 }
 
@@ -80,7 +71,7 @@ json read_json(const std::filesystem::path& file) {
     return json::parse(read_text(file));
   } catch (const json::exception& error) {
     throw Error(ErrorCode::bad_state,
-                fmt::format("{}: damaged JSON: {}", file.string(), reason(error)));
+                fmt::format("{}: invalid JSON: {}", file.string(), plain_text(error)));
   }
 }
 
@@ -104,7 +95,8 @@ void read_lines(const std::filesystem::path& file,
                           text.begin() + static_cast<std::ptrdiff_t>(end));
     } catch (const json::exception& error) {
       if (!ended) return;
-      throw Error(ErrorCode::bad_state, fmt::format("{}: damaged JSON: {}", where, reason(error)));
+      throw Error(ErrorCode::bad_state,
+                  fmt::format("{}: invalid JSON: {}", where, plain_text(error)));
     }
     take(JsonObject(std::move(value), where));
     begin = end + 1;

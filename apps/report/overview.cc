@@ -12,7 +12,7 @@
 namespace thinreduce::apps {
 namespace {
 
-// The values of all runs, each once: "lenet", or "50mbit or 1gbit". "" when no run says.
+// Returns the distinct values of all runs: "lenet", or "50mbit or 1gbit"; "" when no run has one.
 std::string joined(const std::vector<RunRecord>& runs,
                    const std::function<std::string(const RunConfig&)>& get) {
   std::vector<std::string> seen;
@@ -54,7 +54,7 @@ std::string parameters(const RunConfig& config) {
   return fmt::format("{:.0f} parameters", count);
 }
 
-// "50mbit,5ms" -> "50 Mbit/s, 5 ms"; what is spelled otherwise stays as it is.
+// "50mbit,5ms" -> "50 Mbit/s, 5 ms". Returns other text unchanged.
 std::string show_link(const std::string& text) {
   static const std::map<std::string, std::string, std::less<>> units{
       {"kbit", "kbit/s"}, {"mbit", "Mbit/s"}, {"gbit", "Gbit/s"},
@@ -75,8 +75,8 @@ std::string show_link(const std::string& text) {
 
 std::string link(const RunConfig& config) {
   if (config.link.empty()) return "";
-  if (config.link == "unlimited") return "an unthrottled link";
-  return fmt::format("a simulated link of {} for each rank", show_link(config.link));
+  if (config.link == "unlimited") return "unlimited links";
+  return fmt::format("a simulated link of {} per rank", show_link(config.link));
 }
 
 std::string epochs(const RunConfig& config) {
@@ -90,7 +90,7 @@ std::string transport(const RunConfig& config) {
   return fmt::format("processes over {}", config.transport);
 }
 
-// `before` + value + `after`, or nothing when no run says.
+// Returns `before` + value + `after`, or "" for an empty value.
 std::string phrase(const char* before, const std::string& value, const char* after = "") {
   return value.empty() ? "" : before + value + after;
 }
@@ -129,17 +129,18 @@ std::string overview(const std::vector<RunRecord>& runs) {
   text += phrase(" (", joined(runs, transport), ")");
   text += phrase(" over ", joined(runs, link));
   text += runs.size() == 1 ? "." : fmt::format(", in {} runs.", runs.size());
-  text += phrase(" Each rank took ", joined(runs, &RunConfig::batch), " images a step");
+  text += phrase(" Each rank processed ", joined(runs, &RunConfig::batch), " images per step");
   text += phrase(" for ", joined(runs, &RunConfig::steps), " steps");
   text += phrase(" (", joined(runs, epochs), ")");
-  text += phrase(", optimizer ", joined(runs, &RunConfig::optimizer));
-  text += phrase(" with learning rate ", joined(runs, &RunConfig::learning_rate));
+  text += phrase(" with optimizer ", joined(runs, &RunConfig::optimizer));
+  text += phrase(", peak learning rate ", joined(runs, &RunConfig::learning_rate));
   text += phrase(", schedule ", joined(runs, &RunConfig::schedule));
   text += phrase(", seed ", joined(runs, &RunConfig::seed)) + ".";
   text +=
-      " In every step each rank computes a gradient and all ranks need the mean of all: the "
-      "runs differ in the method that carries the gradients. fp32 sends them as they are and is "
-      "the reference.";
+      " In every step each rank computes a gradient, and all ranks need the mean of these "
+      "gradients. The runs differ in the method that reduces them; fp32 sends them uncompressed "
+      "and "
+      "is the reference.";
   text += phrase(" Machine: ", joined(runs, &RunConfig::cores), " cores");
   text += phrase(", ", joined(runs, &RunConfig::simd), " kernels") + ".";
   std::string html = fmt::format("<p>{}</p>\n", escape_html(text));
@@ -153,15 +154,15 @@ std::string overview(const std::vector<RunRecord>& runs) {
       runs.begin(), runs.end(), [](const RunRecord& run) { return run.status != "finished"; });
   if (unfinished > 0) {
     html += fmt::format(
-        "<p class=\"note\"><strong>{} of {} runs did not finish;</strong> the table and the charts "
-        "show them as far as they came.</p>\n",
+        "<p class=\"note\"><strong>{} of {} runs did not finish.</strong> The table and the charts "
+        "show the steps that they completed.</p>\n",
         unfinished, runs.size());
   }
   if (std::none_of(runs.begin(), runs.end(),
                    [](const RunRecord& run) { return run.config.method_name == "fp32"; })) {
     html +=
-        "<p class=\"note\"><strong>No fp32 run</strong> is among them, so nothing is compared "
-        "with it.</p>\n";
+        "<p class=\"note\"><strong>There is no fp32 run,</strong> so the comparisons with fp32 are "
+        "left out.</p>\n";
   }
   return html;
 }

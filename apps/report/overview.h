@@ -1,4 +1,4 @@
-// The words of the page: its title, what was run, and the table of results, as HTML.
+// The text of the page: its title, a description of the runs and the table of results, as HTML.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace thinreduce::apps {
 
-// Not escaped.
+// The title is not escaped.
 [[nodiscard]] std::string title(const std::vector<RunRecord>& runs);
 [[nodiscard]] std::string overview(const std::vector<RunRecord>& runs);
 [[nodiscard]] std::string summary_table(const std::vector<SummaryRow>& rows);

@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// A part of the run: narrow enough to show the schedule, wide enough to hide the batch.
+// Returns a window narrow enough to show the schedule and wide enough to hide the noise of batches.
 std::size_t smoothing_window(const RunRecord& run) {
   return std::max<std::size_t>(1, run.steps.size() / 25);
 }
@@ -25,7 +25,7 @@ ordered_json to_json(const std::vector<Point>& points) {
   ordered_json curve{{"x", ordered_json::array()}, {"y", ordered_json::array()}};
   for (const Point& point : points) {
     curve["x"].push_back(point.x);
-    // JSON has neither NaN nor infinity; both are gaps in the curve.
+    // JSON has neither NaN nor infinity; both become gaps in the curve.
     curve["y"].push_back(std::isfinite(point.y) ? ordered_json(point.y) : ordered_json());
   }
   return curve;
@@ -36,7 +36,7 @@ ordered_json accuracy_curve(const RunRecord& run, double RunEvaluation::*x) {
   for (const RunEvaluation& evaluation : run.evaluations) {
     if (std::isfinite(evaluation.*x)) points.push_back({evaluation.*x, evaluation.accuracy});
   }
-  return to_json(thin_out(points, kPointsOfACurve));
+  return to_json(thin_out(points, kPointsPerCurve));
 }
 
 ordered_json loss_curve(const RunRecord& run) {
@@ -47,10 +47,10 @@ ordered_json loss_curve(const RunRecord& run) {
   for (std::size_t i = 0; i < smoothed.size(); ++i) {
     points.push_back({run.steps[i].step, smoothed[i]});
   }
-  return to_json(thin_out(points, kPointsOfACurve));
+  return to_json(thin_out(points, kPointsPerCurve));
 }
 
-// Means, because unlike medians they add up.
+// Returns means, because the means of the stages add up, unlike medians.
 ordered_json stage_means(const RunRecord& run) {
   const auto mean = [&](double RunStep::*stage) -> ordered_json {
     double sum = 0;
@@ -100,7 +100,7 @@ std::string script_json(const ordered_json& json) {
   const std::string text = json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
   std::string escaped;
   for (const char c : text) {
-    // Outside strings JSON has none of these, so the escape of a string always fits.
+    // JSON has these characters only inside strings, where the escape is valid.
     if (c == '<' || c == '>' || c == '&') {
       escaped += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
     } else {
@@ -117,9 +117,9 @@ std::string fill(std::string_view text,
     const auto begin = text.find("{{");
     if (begin == std::string_view::npos) break;
     const auto end = text.find("}}", begin);
-    ensure(end != std::string_view::npos, "a placeholder of the report's template has no end");
+    ensure(end != std::string_view::npos, "every placeholder of the report's template has an end");
     const auto found = values.find(text.substr(begin + 2, end - begin - 2));
-    ensure(found != values.end(), "the report's template has a placeholder that nobody fills");
+    ensure(found != values.end(), "every placeholder of the report's template has a value");
     filled += text.substr(0, begin);
     filled += found->second;
     text.remove_prefix(end + 2);

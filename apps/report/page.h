@@ -1,4 +1,4 @@
-// The report as one HTML page that needs nothing else.
+// The report as one self-contained HTML page.
 #pragma once
 
 #include <map>
@@ -13,23 +13,23 @@
 
 namespace thinreduce::apps {
 
-// More points than this are finer than a pixel.
-inline constexpr std::size_t kPointsOfACurve = 1000;
+// More points would be finer than a pixel.
+inline constexpr std::size_t kPointsPerCurve = 1000;
 
-// For text between tags and in quoted attributes.
+// Escapes text for use between tags and in quoted attributes.
 [[nodiscard]] std::string escape_html(std::string_view text);
-// JSON that can't end the script element around it. Bytes that are no UTF-8 are replaced.
+// Returns JSON that can't end the script element around it. Replaces invalid UTF-8.
 [[nodiscard]] std::string script_json(const nlohmann::ordered_json& json);
-// Replaces every {{NAME}} by its value in one pass, so that values are never searched themselves.
+// Replaces every {{NAME}} by its value in one pass, so that values are not searched for names.
 [[nodiscard]] std::string fill(std::string_view text,
                                const std::map<std::string, std::string, std::less<>>& values);
 
-// What the charts draw.
+// Returns the data of the charts.
 [[nodiscard]] nlohmann::ordered_json chart_data(const std::vector<RunRecord>& runs,
                                                 const std::vector<SummaryRow>& rows,
                                                 const std::vector<CodecResult>& codec);
 
-// `rows` as summarise(runs) made them; `codec` may be empty: then there is no such chart.
+// Returns the page. `rows` must be summarise(runs). Without `codec` the page has no chart of it.
 [[nodiscard]] std::string make_page(const std::vector<RunRecord>& runs,
                                     const std::vector<SummaryRow>& rows,
                                     const std::vector<CodecResult>& codec);

@@ -1,12 +1,13 @@
-// Turns the data of the page into charts. uPlot draws; this file says what.
+// Turns the data of the page into charts, which uPlot draws.
 (() => {
   "use strict";
   const data = JSON.parse(document.getElementById("data").textContent);
   const darkMode = matchMedia("(prefers-color-scheme: dark)");
-  const checking = location.hash === "#check";  // tests: count what was drawn
+  const checking = location.hash === "#check";  // set by tests: counts the drawn pixels
 
-  // Okabe and Ito's colours for all kinds of colour vision, with brown for their yellow, which can't
-  // be seen on white. Runs beyond the seventh repeat them with dashes; fp32 is ink, thick and plain.
+  // The colours of Okabe and Ito, which suit all kinds of colour vision, with brown instead of their
+  // yellow, which is invisible on white. Runs beyond the seventh repeat the colours with dashes; fp32
+  // has a thick solid line in the text colour.
   const themes = {
     light: {
       ink: "#16202b", text: "#566473", grid: "#e6eaee",
@@ -20,14 +21,14 @@
     },
   };
   const dashes = [[], [7, 4], [2, 3]];
-  const printWidth = 655;  // CSS pixels of A4 between the margins and the card's padding
+  const printWidth = 655;  // CSS pixels: the width of A4 minus the margins and the padding of a card
 
   let printing = false;
   let charts = [];
-  const hidden = new Set();  // labels that were clicked away
+  const hidden = new Set();  // labels that the reader has hidden
   const theme = () => (darkMode.matches && !printing ? themes.dark : themes.light);
 
-  // Looks: one a label, the same in every chart.
+  // One look per label, the same in every chart.
   const looks = new Map();
   const look = (label, reference) => {
     if (!looks.has(label)) {
@@ -42,7 +43,7 @@
   const stroke = (its) => its.dash.length === 0 ? colour(its)
     : `repeating-linear-gradient(90deg, ${colour(its)} 0 ${its.dash[0]}px, transparent ${its.dash[0]}px ${its.dash[0] + its.dash[1]}px)`;
 
-  // Numbers for people.
+  // Numbers with units.
   const digits = (value, count) => value.toLocaleString("en", { maximumSignificantDigits: count, useGrouping: false });
   const seconds = (value) => value == null ? "–"
     : value === 0 ? "0" : Math.abs(value) >= 1 ? digits(value, 4) + " s"
@@ -67,7 +68,7 @@
     ...more,
   });
 
-  // Ticks of a logarithmic axis: as many of every ten as there is room for.
+  // Ticks of a logarithmic axis: as many per decade as fit.
   const logTicks = {
     splits: (u, index, low, high) => {
       const most = (index === 0 ? u.bbox.width / 72 : u.bbox.height / 30) / devicePixelRatio;
@@ -109,7 +110,7 @@
       setSeries: [(u, index, change) => {
         if (index == null || change.show == null) return;
         const label = u.series[index].label;
-        if (hidden.has(label) !== change.show) return;  // nothing new: another chart told us
+        if (hidden.has(label) !== change.show) return;  // already known: the change came from another chart
         if (change.show) hidden.delete(label); else hidden.add(label);
         for (const other of charts) {
           other.plot?.series.forEach((series, i) => {
@@ -124,7 +125,7 @@
     chart.plot = new uPlot(options, chart.data, plot);
   };
 
-  // Curves over an x of their own each: joined on one x, so that uPlot can point at all of them.
+  // Curves with different x values, joined on one x axis so that the cursor works for all of them.
   const lines = ({ id, curves, xName, xAxis, xFormat, yName, yFormat, yTick, height, log, yLog, floor, points, idle = "at the end", empty }) => {
     const shown = curves.filter((curve) => curve.x.length > 0);
     const joined = shown.length > 0 ? uPlot.join(shown.map((curve) => [curve.x, curve.y])) : [[]];
@@ -155,7 +156,7 @@
         bind: { dblclick: (u, target, handle) => (event) => { zoomed = false; handle(event); } },
         focus: { prox: 24 },
         points: { size: 8 },
-        // Between its first and its last point a curve always has a nearest one; outside it has none.
+        // Between its first and its last point a curve has a nearest point; outside it has none.
         hover: {
           prox: (u, series, index, x) => {
             const at = series === 0 ? null : shown[series - 1].x;
@@ -173,9 +174,9 @@
           stroke: () => colour(curve.look),
           width: curve.look.width,
           dash: curve.look.dash,
-          // A curve of one point is no line.
+          // A line needs at least two points.
           points: { show: points === "all" || curve.x.length < 3, size: points === "all" ? 10 : 7, fill: () => colour(curve.look) },
-          // Away from the chart the legend tells how each curve ends.
+          // Without a cursor the legend shows the last value of each curve.
           value: (u, value, series, index) => (curve.value ? curve.value(value, u.data[0][index])
             : yFormat(u.cursor.idx == null ? last(curve.y) : value)),
         })),
@@ -187,9 +188,9 @@
   const runs = data.runs.map((run) => ({ ...run, look: look(run.label, run.reference) }));
   const curves = (key) => runs.map((run) => ({ label: run.label, look: run.look, ...run[key] }));
 
-  // The first evaluations of a fresh network would squeeze all that matters into the top of the
-  // chart, so it leaves out the lowest quarter of the values; zooming in on the start shows them. No
-  // run's last value is ever cut off.
+  // The first evaluations of a new network would squeeze the rest into the top of the chart, so the
+  // axis leaves out the lowest quarter of the values; zooming in on the start shows them. The last
+  // value of a run is never cut off.
   const accuracies = runs.flatMap((run) => run.step.y.filter((y) => y != null)).sort((a, b) => a - b);
   const finals = runs.map((run) => last(run.step.y)).filter((y) => y != null);
   const floor = accuracies.length === 0 ? null : Math.min(accuracies[Math.floor(accuracies.length / 4)], ...finals);
@@ -198,7 +199,7 @@
     yTick: (value) => digits(value * 100, 4) + " %", empty: "No evaluations yet.", ...more,
   });
 
-  // Positive values only: a logarithm has no zero.
+  // Keeps positive values, since a logarithmic axis has no zero.
   const positive = (curve) => {
     const keep = curve.x.map((x, i) => i).filter((i) => curve.x[i] > 0);
     return { ...curve, x: keep.map((i) => curve.x[i]), y: keep.map((i) => curve.y[i]) };
@@ -210,8 +211,8 @@
     const named = { compute: "compute", exposed: "exposed wait", encode: "encode", wire: "wire", decode: "decode", wait: "wait for ranks" };
     const shown = runs.filter((run) => run.stages.compute != null || run.stages.wire != null);
     const value = (run, key) => run.stages[key] ?? 0;
-    // Two bars a run, side by side, and a space: rows 3i and 3i+1. A stack is drawn from its top
-    // down, each piece as a bar from zero that the next one paints over.
+    // Two bars per run and a space: rows 3i and 3i+1. A stack is drawn from its top down, each piece
+    // as a bar from zero that the next piece covers in part.
     const rows = shown.flatMap((run, i) => [3 * i, 3 * i + 1]);
     const stacks = [["compute", "exposed"], ["encode", "wire", "decode", "wait"]];
     const pieces = stacks.flatMap((stack, bar) => stack.map((key, depth) => ({
@@ -235,11 +236,11 @@
           splits: () => shown.map((run, i) => 3 * i + 0.5),
           values: () => shown.map((run) => cut(run.label)),
         }),
-        axis("time of a step", seconds, { side: 2, scale: "y", space: 70, size: 34 }),
+        axis("time per step", seconds, { side: 2, scale: "y", space: 70, size: 34 }),
       ],
       cursor: { drag: { x: false, y: true, setScale: false }, points: { show: false }, x: true, y: false },
       hooks: {
-        // Bars always begin at zero, so a selection only says where they end.
+        // Bars start at zero, so a selection only sets the end of the axis.
         setSelect: [(u) => {
           const end = u.posToVal(u.select.left + u.select.width, "y");
           u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
@@ -256,7 +257,7 @@
           width: 0,
           points: { show: false },
           paths: uPlot.paths.bars({ size: [0.94, 26], align: 0 }),
-          // Of the run that is pointed at, whichever of its two bars it is.
+          // The value of the run under the cursor, on either of its two bars.
           value: (u) => (u.cursor.idx == null ? "" : seconds(value(shown[Math.floor(u.cursor.idx / 2)], piece.key))),
         })),
       ],
@@ -269,20 +270,20 @@
   };
 
   const rateDistortion = () => {
-    // Equal methods with other options are one curve, in the colour of their first run.
+    // A method with several sets of options is one curve, in the colour of its first run.
     const families = new Map();
     for (const result of data.codec) {
-      if (!(result.nmse > 0)) continue;  // lossless: told in words, as a logarithm has no zero
+      if (!(result.nmse > 0)) continue;  // lossless: listed in the caption, since a logarithmic axis has no zero
       if (!families.has(result.method)) families.set(result.method, []);
       families.get(result.method).push(result);
     }
     const lossless = data.codec.filter((result) => !(result.nmse > 0));
     const note = document.getElementById("lossless");
     note.textContent = lossless.length === 0 ? ""
-      : "Not drawn, as nothing is lost: " + lossless.map((result) => `${result.label} (${digits(result.bits, 3)} bits)`).join(", ") + ".";
+      : "Not drawn, because the error is 0: " + lossless.map((result) => `${result.label} (${digits(result.bits, 3)} bits per element)`).join(", ") + ".";
     const chart = lines({
-      id: "codec", height: 320, log: true, yLog: true, points: "all", idle: "point at a mark for its options", empty: "No method with a loss.",
-      xName: "bits an element", xAxis: plain, xFormat: (bits) => (bits == null ? "" : digits(bits, 3)),
+      id: "codec", height: 320, log: true, yLog: true, points: "all", idle: "point at a mark to see its options", empty: "All methods are lossless.",
+      xName: "bits per element", xAxis: plain, xFormat: (bits) => (bits == null ? "" : digits(bits, 3)),
       yName: "normalised squared error", yTick: (value) => (value >= 1e-3 ? digits(value, 2) : value.toExponential(0)), yFormat: plain,
       curves: [...families].map(([method, results]) => {
         results.sort((a, b) => a.bits - b.bits);
@@ -314,7 +315,7 @@
     for (const key of document.querySelectorAll(".key")) key.style.background = stroke(runs[Number(key.dataset.run)].look);
   };
 
-  // Pixels inside the axes that have one of the chart's colours, by colour: what was drawn.
+  // Returns, per colour of the chart, the number of pixels inside the axes that have it.
   const count = (chart) => {
     const box = chart.plot.bbox;
     const pixels = chart.plot.ctx.getImageData(box.left, box.top, box.width, box.height).data;
@@ -357,7 +358,7 @@
     });
   });
 
-  // uPlot draws after the running script; so look after that.
+  // uPlot draws after the current script has ended, so count after that.
   setTimeout(() => {
     if (checking) {
       for (const chart of charts) element(chart.id).dataset.drawn = chart.plot ? count(chart).join(" ") : "";

@@ -12,7 +12,7 @@ std::vector<CodecResult> read_codec_results(const std::filesystem::path& file) {
   if (json.is_object()) json = nlohmann::json::array({json});
   if (!json.is_array() || json.empty()) {
     throw Error(ErrorCode::bad_state,
-                fmt::format("{}: no results in it; write it with `thinreduce bench codec --json`",
+                fmt::format("{} has no results; write it with `thinreduce bench codec --json`",
                             file.string()));
   }
   std::vector<CodecResult> results;
@@ -21,8 +21,8 @@ std::vector<CodecResult> read_codec_results(const std::filesystem::path& file) {
     for (const char* key : {"method", "ratio", "nmse"}) entry.require(key);
     const double ratio = entry.number("ratio");
     const double nmse = entry.number("nmse");
-    if (!(ratio > 0)) entry.fail(fmt::format("\"ratio\" should be above 0 and is {}", ratio));
-    if (!(nmse >= 0)) entry.fail(fmt::format("\"nmse\" should not be below 0 and is {}", nmse));
+    if (!(ratio > 0)) entry.fail(fmt::format("\"ratio\" must be above 0, but is {}", ratio));
+    if (!(nmse >= 0)) entry.fail(fmt::format("\"nmse\" must be 0 or more, but is {}", nmse));
     results.push_back({entry.text("method"), 32 / ratio, nmse});
   }
   return results;

@@ -1,4 +1,4 @@
-// What `thinreduce bench codec --json` found: bits for an element against the error.
+// Results of `thinreduce bench codec --json`: the error over the bits per element.
 #pragma once
 
 #include <filesystem>
@@ -8,12 +8,12 @@
 namespace thinreduce::apps {
 
 struct CodecResult {
-  std::string method;  // the spec with every option
-  double bits = 0;     // for an element, on the wire
-  double nmse = 0;     // squared error over squared gradient
+  std::string method;  // spec with all options
+  double bits = 0;     // per element on the wire
+  double nmse = 0;     // squared error divided by squared gradient
 };
 
-// One object or an array of them. Throws Error naming the file and what is wrong with it.
+// Reads one object or an array of objects. Throws Error that names the file and the problem.
 [[nodiscard]] std::vector<CodecResult> read_codec_results(const std::filesystem::path& file);
 
 }  // namespace thinreduce::apps

@@ -28,7 +28,7 @@ using testing_support::SyntheticRun;
 using testing_support::write_file;
 using testing_support::write_run;
 
-// A folder that goes away with the test.
+// A temporary folder.
 class Folder {
  public:
   Folder() : path_(fs::temp_directory_path() / ("report_test." + std::to_string(::getpid()))) {
@@ -43,7 +43,7 @@ class Folder {
   fs::path path_;
 };
 
-// What `action` complains about.
+// Returns the message of the Error that `action` throws.
 template <typename Action>
 std::string complaint(const Action& action) {
   try {
@@ -105,7 +105,7 @@ TEST(ReadRun, LeavesOutALastLineThatWasCut) {
   write_run(folder / "a", {.steps = 10, .status = ""});
   const fs::path file = folder / "a" / "steps.jsonl";
   const std::string text = read_file(file);
-  // Wherever it is cut, what came before counts.
+  // All complete lines count, wherever the last one is cut.
   for (std::size_t size = text.rfind('\n', text.size() - 2) + 1; size < text.size() - 1;
        size += 7) {
     write_file(file, text.substr(0, size));
@@ -125,26 +125,26 @@ TEST(ReadRun, NamesTheFileAndTheLineOfDamage) {
     write_file(file, text.substr(0, third) + line + text.substr(text.find('\n', third)));
     return complaint([&] { return read_run(folder / "a"); });
   };
-  EXPECT_THAT(with(R"({"step": 3, "lo)"), HasSubstr("a/steps.jsonl:3: damaged JSON"));
-  EXPECT_THAT(with(""), HasSubstr("a/steps.jsonl:3: damaged JSON"));
-  EXPECT_THAT(with("\xff\xfe"), HasSubstr("a/steps.jsonl:3: damaged JSON"));
-  EXPECT_THAT(with("17"), HasSubstr("a/steps.jsonl:3: expected an object, found number"));
+  EXPECT_THAT(with(R"({"step": 3, "lo)"), HasSubstr("a/steps.jsonl:3: invalid JSON"));
+  EXPECT_THAT(with(""), HasSubstr("a/steps.jsonl:3: invalid JSON"));
+  EXPECT_THAT(with("\xff\xfe"), HasSubstr("a/steps.jsonl:3: invalid JSON"));
+  EXPECT_THAT(with("17"), HasSubstr("a/steps.jsonl:3: must be an object, but is number"));
   EXPECT_THAT(with(R"({"loss": 1})"), HasSubstr("a/steps.jsonl:3: \"step\" is missing"));
   EXPECT_THAT(with(R"({"step": 3, "loss": "low"})"),
-              HasSubstr("a/steps.jsonl:3: \"loss\" should be a number and is string"));
+              HasSubstr("a/steps.jsonl:3: \"loss\" must be a number, but is string"));
   EXPECT_THAT(with(R"({"step": 3, "stages": {"wire": []}})"),
-              HasSubstr("steps.jsonl:3 \"stages\": \"wire\" should be a number and is array"));
+              HasSubstr("steps.jsonl:3 \"stages\": \"wire\" must be a number, but is array"));
   EXPECT_EQ(with(R"({"step": 3, "loss": null, "later": "unknown"})"), "(nothing)");
 }
 
 TEST(ReadRun, RefusesWhatIsNoRun) {
   const Folder folder;
   const auto reading = [&] { return complaint([&] { return read_run(folder / "a"); }); };
-  EXPECT_THAT(reading(), HasSubstr("there is no such folder"));
+  EXPECT_THAT(reading(), HasSubstr("there is no folder"));
   fs::create_directories(folder / "a");
-  EXPECT_THAT(reading(), HasSubstr("not a run: it has no config.json"));
+  EXPECT_THAT(reading(), HasSubstr("is not a run folder: it has no config.json"));
   write_file(folder / "a" / "config.json", "{");
-  EXPECT_THAT(reading(), HasSubstr("config.json: damaged JSON"));
+  EXPECT_THAT(reading(), HasSubstr("config.json: invalid JSON"));
   write_file(folder / "a" / "config.json", "{}");
   EXPECT_THAT(reading(), HasSubstr("config.json: \"method\" is missing"));
   write_file(folder / "a" / "config.json", R"({"format": 2, "method": "fp32"})");
@@ -152,7 +152,7 @@ TEST(ReadRun, RefusesWhatIsNoRun) {
   write_file(folder / "a" / "config.json", R"({"format": 1, "method": "fp32"})");
   EXPECT_EQ(reading(), "(nothing)");
   write_file(folder / "a" / "summary.json", R"({"status": "finished", "identical": 1})");
-  EXPECT_THAT(reading(), HasSubstr("\"identical\" should be true or false"));
+  EXPECT_THAT(reading(), HasSubstr("\"identical\" must be true or false"));
 }
 
 TEST(Smooth, KeepsConstantsLinesAndBounds) {
@@ -272,7 +272,7 @@ TEST(Summarise, ComparesWithTheReferenceOfTheSameSettings) {
   EXPECT_TRUE(std::isnan(rows[4].speedup));
   EXPECT_TRUE(rows[0].reference);
   EXPECT_TRUE(std::isnan(rows[0].difference));
-  // Equal names are told apart by what differs.
+  // Equal names are distinguished by the settings that differ.
   EXPECT_EQ(rows[2].label, "bf16 300mbit,1ms");
   EXPECT_EQ(rows[3].label, "bf16 10mbit");
   EXPECT_THAT(overview(runs), HasSubstr("differ in more than the method: link"));
@@ -318,13 +318,13 @@ TEST(CodecResults, ReadOneOrMany) {
           R"([{"method": "a", "ratio": 2, "nmse": 0}, {"method": "b", "ratio": 4, "nmse": 1}])"),
       "(nothing)");
   EXPECT_EQ(read_codec_results(file)[1].bits, 8);
-  EXPECT_THAT(reading("[]"), HasSubstr("codec.json: no results in it"));
-  EXPECT_THAT(reading("3"), HasSubstr("no results in it"));
-  EXPECT_THAT(reading("[3]"), HasSubstr("result 1: expected an object"));
+  EXPECT_THAT(reading("[]"), HasSubstr("codec.json has no results"));
+  EXPECT_THAT(reading("3"), HasSubstr("has no results"));
+  EXPECT_THAT(reading("[3]"), HasSubstr("result 1: must be an object"));
   EXPECT_THAT(reading(R"([{"method": "a", "nmse": 0}])"),
               HasSubstr("result 1: \"ratio\" is missing"));
   EXPECT_THAT(reading(R"([{"method": "a", "ratio": 0, "nmse": 0}])"),
-              HasSubstr("above 0 and is 0"));
+              HasSubstr("must be above 0, but is 0"));
   fs::remove(file);
   EXPECT_THAT(complaint([&] { return read_codec_results(file); }), HasSubstr("can't read"));
   EXPECT_THAT(complaint([&] { return read_codec_results(file.parent_path()); }),
@@ -363,24 +363,24 @@ TEST(Page, HasAllItNeedsInside) {
   EXPECT_EQ(assets::kUplotJs.find("</script"), std::string_view::npos);
   EXPECT_EQ(assets::kPageJs.find("</script"), std::string_view::npos);
   const auto data = chart_data(runs, rows, {});
-  EXPECT_LE(data["runs"][0]["loss"]["x"].size(), kPointsOfACurve);
-  EXPECT_GT(data["runs"][0]["loss"]["x"].size(), kPointsOfACurve / 2);
+  EXPECT_LE(data["runs"][0]["loss"]["x"].size(), kPointsPerCurve);
+  EXPECT_GT(data["runs"][0]["loss"]["x"].size(), kPointsPerCurve / 2);
   EXPECT_LT(page.size(), 200'000U);
 }
 
-TEST(Page, TellsWhatTheMethodsTell) {
+TEST(Page, ShowsTheStatisticsOfMethods) {
   const Folder folder;
   std::vector<RunRecord> runs{read_run(write_run(folder / "fp32", {}))};
   EXPECT_THAT(make_page(runs, summarise(runs), {}), Not(HasSubstr("id=\"statistics\"")));
   runs.push_back(read_run(write_run(
-      folder / "told",
+      folder / "variance",
       {.method = "variance", .steps = 40, .statistics = {{"sent", 0.25}, {kHostile, nullptr}}})));
   for (std::size_t i = 36; i < 40; ++i) runs[1].steps[i].statistics["sent"] = 0.5;
-  const auto told = statistics_of(runs[1]);
-  ASSERT_EQ(told.size(), 1U);  // null is nothing told
-  EXPECT_EQ(told[0].name, "sent");
-  EXPECT_DOUBLE_EQ(told[0].mean, 0.275);
-  EXPECT_DOUBLE_EQ(told[0].late, 0.5);
+  const auto reported = statistics_of(runs[1]);
+  ASSERT_EQ(reported.size(), 1U);  // null does not count
+  EXPECT_EQ(reported[0].name, "sent");
+  EXPECT_DOUBLE_EQ(reported[0].mean, 0.275);
+  EXPECT_DOUBLE_EQ(reported[0].late, 0.5);
   runs[1].steps[0].statistics[kHostile] = 1;
   const std::string page = make_page(runs, summarise(runs), {});
   EXPECT_THAT(page, HasSubstr("<td>sent</td><td>0.275</td><td>0.5</td>"));

@@ -67,7 +67,7 @@ RunEvaluation read_evaluation(const JsonObject& json) {
           .accuracy = json.number("accuracy")};
 }
 
-// What the summary would say, from the lines that are there.
+// Computes the figures of the summary from the completed steps.
 void sum_up(RunRecord& run) {
   run.steps_done = static_cast<double>(run.steps.size());
   if (!run.evaluations.empty()) run.accuracy = run.evaluations.back().accuracy;
@@ -93,21 +93,20 @@ void take_number(const JsonObject& json, const char* key, double& value) {
 
 RunRecord read_run(const std::filesystem::path& folder) {
   if (!std::filesystem::is_directory(folder)) {
-    throw Error(
-        ErrorCode::unavailable,
-        fmt::format("{}: there is no such folder; give folders that `thinreduce train` wrote",
-                    folder.string()));
+    throw Error(ErrorCode::unavailable,
+                fmt::format("there is no folder {}; give folders that `thinreduce train` wrote",
+                            folder.string()));
   }
   if (!std::filesystem::exists(folder / "config.json")) {
     throw Error(ErrorCode::unavailable,
-                fmt::format("{}: not a run: it has no config.json; give folders that `thinreduce "
-                            "train` wrote",
+                fmt::format("{} is not a run folder: it has no config.json; give folders that "
+                            "`thinreduce train` wrote",
                             folder.string()));
   }
   RunRecord run;
   run.folder = folder;
   run.config = read_config(folder / "config.json");
-  // A run that was killed early has not begun all of its files.
+  // A run that was killed early may lack some files.
   if (const auto file = folder / "steps.jsonl"; std::filesystem::exists(file)) {
     read_lines(file, [&](const JsonObject& json) { run.steps.push_back(read_step(json)); });
   }
@@ -131,7 +130,7 @@ RunRecord read_run(const std::filesystem::path& folder) {
   take_number(summary, "bytes_sent_total", run.bytes_sent);
   take_number(summary, "ratio", run.ratio);
   if (const auto* identical = summary.find("identical"); identical != nullptr) {
-    if (!identical->is_boolean()) summary.fail("\"identical\" should be true or false");
+    if (!identical->is_boolean()) summary.fail("\"identical\" must be true or false");
     run.identical = identical->get<bool>();
   }
   return run;

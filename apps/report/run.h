@@ -1,4 +1,4 @@
-// A training run as its folder tells it; docs/run-folder.md describes the files.
+// A training run, read from its folder; docs/run-folder.md describes the files.
 #pragma once
 
 #include <filesystem>
@@ -10,12 +10,12 @@
 
 namespace thinreduce::apps {
 
-// A figure that a file does not have, or has as null, is NaN: drawn as a gap, shown as a dash.
+// Figures that are missing or null in a file are NaN: charts show a gap, tables a dash.
 inline constexpr double kMissing = std::numeric_limits<double>::quiet_NaN();
 
 struct RunConfig {
-  std::string method;       // the spec with every option
-  std::string method_name;  // only its name
+  std::string method;       // spec with all options
+  std::string method_name;  // name alone
   std::string data;
   std::string model;
   std::string transport;
@@ -38,7 +38,7 @@ struct RunConfig {
 struct RunStep {
   double step = kMissing;
   double loss = kMissing;
-  double seconds = kMissing;  // the training clock at the end of the step
+  double seconds = kMissing;  // training time at the end of the step
   double step_seconds = kMissing;
   double compute = kMissing;
   double exposed = kMissing;
@@ -48,13 +48,13 @@ struct RunStep {
   double wait = kMissing;
   double bytes_sent = kMissing;
   double payload_bytes = kMissing;
-  std::map<std::string, double> statistics;  // what the method tells, by name
+  std::map<std::string, double> statistics;  // of the method, by name
 };
 
 struct RunEvaluation {
   double step = kMissing;
   double seconds = kMissing;
-  double bytes_sent = kMissing;  // since the start
+  double bytes_sent = kMissing;  // since the start of the run
   double accuracy = kMissing;
 };
 
@@ -63,9 +63,9 @@ struct RunRecord {
   RunConfig config;
   std::vector<RunStep> steps;
   std::vector<RunEvaluation> evaluations;
-  // finished, interrupted, or "incomplete" for a run that goes on or crashed.
+  // finished, interrupted, or "incomplete" for a run that is still running or crashed.
   std::string status;
-  // From the summary, or as far as the run came.
+  // From the summary, or from the completed steps.
   double accuracy = kMissing;
   double seconds = kMissing;
   double steps_done = kMissing;
@@ -75,8 +75,8 @@ struct RunRecord {
   std::optional<bool> identical;
 };
 
-// Throws Error naming the file, the line and what is wrong with it. The last line of a run that was
-// killed may be cut: it is left out.
+// Throws Error that names the file, the line and the problem. Skips a cut last line of a run that
+// was killed.
 [[nodiscard]] RunRecord read_run(const std::filesystem::path& folder);
 
 }  // namespace thinreduce::apps

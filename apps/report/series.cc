@@ -8,7 +8,7 @@ namespace thinreduce::apps {
 
 std::vector<double> smooth(const std::vector<double>& values, std::size_t window) {
   const std::size_t size = values.size();
-  // Running sums, so that a wide window costs no more than a narrow one.
+  // Prefix sums, so that the cost does not depend on the window.
   std::vector<double> sums(size + 1);
   std::vector<std::size_t> counts(size + 1);
   for (std::size_t i = 0; i < size; ++i) {
@@ -36,7 +36,7 @@ std::vector<Point> thin_out(const std::vector<Point>& points, std::size_t limit)
   for (std::size_t run = 0; run < runs; ++run) {
     const auto begin = points.begin() + 1 + static_cast<std::ptrdiff_t>(run * inner / runs);
     const auto end = points.begin() + 1 + static_cast<std::ptrdiff_t>((run + 1) * inner / runs);
-    // NaN is neither lowest nor highest, but a gap must stay a gap: it wins over both.
+    // A section with a NaN becomes a gap, since NaN is neither lowest nor highest.
     const auto gap = std::find_if(begin, end, [](const Point& p) { return std::isnan(p.y); });
     if (gap != end) {
       kept.push_back(*gap);

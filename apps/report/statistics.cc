@@ -19,14 +19,14 @@ double mean_from(const std::vector<double>& values, std::size_t first) {
 }  // namespace
 
 std::vector<Statistic> statistics_of(const RunRecord& run) {
-  std::map<std::string, std::vector<double>> told;
+  std::map<std::string, std::vector<double>> reported;
   for (const RunStep& step : run.steps) {
     for (const auto& [name, value] : step.statistics) {
-      if (std::isfinite(value)) told[name].push_back(value);
+      if (std::isfinite(value)) reported[name].push_back(value);
     }
   }
   std::vector<Statistic> all;
-  for (const auto& [name, values] : told) {
+  for (const auto& [name, values] : reported) {
     all.push_back({.name = name,
                    .mean = mean_from(values, 0),
                    .late = mean_from(values, values.size() - (values.size() + 9) / 10)});
@@ -45,16 +45,16 @@ std::string statistics_section(const std::vector<RunRecord>& runs,
     }
   }
   if (lines.empty()) return "";
-  return "<section>\n<details><summary>What the methods tell about their steps</summary>\n"
+  return "<section>\n<details><summary>Statistics of the methods</summary>\n"
          "<div class=\"scroll\">\n<table id=\"statistics\">\n<thead><tr><th "
          "scope=\"col\">method</th>"
          "<th scope=\"col\">statistic</th><th scope=\"col\">mean</th><th scope=\"col\">last tenth"
          "</th><th></th></tr></thead>\n<tbody>\n" +
          lines +
-         "</tbody>\n</table>\n</div>\n<p class=\"legend\">Means over the steps of rank 0. Each "
-         "method's page in the documentation says what its statistics mean; <b>sent</b> is the "
-         "share of the elements that travelled, so one over it is a ratio that counts elements "
-         "instead of bytes.</p>\n</details>\n</section>\n";
+         "</tbody>\n</table>\n</div>\n<p class=\"legend\">Means over all steps and over the last "
+         "tenth of them, on rank 0. The page of each method in the documentation explains its "
+         "statistics. <b>sent</b> is the fraction of the elements that were sent, so 1/sent is a "
+         "compression ratio in elements instead of bytes.</p>\n</details>\n</section>\n";
 }
 
 }  // namespace thinreduce::apps

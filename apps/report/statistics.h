@@ -1,4 +1,4 @@
-// What methods tell about their steps, averaged over a run: a table of the page.
+// Statistics that methods report per step, averaged over a run: a table of the page.
 #pragma once
 
 #include <string>
@@ -11,14 +11,14 @@ namespace thinreduce::apps {
 
 struct Statistic {
   std::string name;
-  double mean = kMissing;  // over the steps that tell it
-  double late = kMissing;  // over the last tenth of those
+  double mean = kMissing;  // over the steps that report it
+  double late = kMissing;  // over the last tenth of those steps
 };
 
-// In the order of their names.
+// Returns the statistics of a run, sorted by name.
 [[nodiscard]] std::vector<Statistic> statistics_of(const RunRecord& run);
 
-// As HTML with a heading; "" when no run has statistics. `rows` as summarise(runs) made them.
+// Returns HTML with a heading, or "" when no run has statistics. `rows` must be summarise(runs).
 [[nodiscard]] std::string statistics_section(const std::vector<RunRecord>& runs,
                                              const std::vector<SummaryRow>& rows);
 

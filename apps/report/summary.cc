@@ -21,7 +21,7 @@ std::string show_number(double value) {
 std::string signed_points(double difference) {
   if (!std::isfinite(difference)) return "–";
   const double points = difference * 100;
-  // A true minus sign, as wide as the plus; what rounds to nothing has no sign.
+  // A true minus sign, as wide as the plus; a value that rounds to 0 has neither.
   if (std::abs(points) < 0.005) return "±0.00";
   return fmt::format("{}{:.2f}", points < 0 ? "−" : "+", std::abs(points));
 }
@@ -53,7 +53,7 @@ std::vector<std::string> labels(const std::vector<RunRecord>& runs,
     return text;
   });
   tell_apart([&](std::size_t i) {
-    // A folder given as "run/" has no last name of its own.
+    // For a folder given as "run/" filename() alone would be empty.
     const auto folder = (runs[i].folder / "").parent_path();
     return fmt::format(" ({})", folder.filename().string());
   });
@@ -67,7 +67,7 @@ std::string short_spec(const std::string& spec) {
   try {
     return Spec::parse(spec).short_text();
   } catch (const Error&) {
-    return spec;  // of another version of the program
+    return spec;  // written by another version
   }
 }
 
@@ -110,12 +110,12 @@ std::vector<SummaryRow> summarise(const std::vector<RunRecord>& runs) {
                    .accuracy = run.accuracy,
                    .step_seconds = run.step_seconds,
                    .seconds = run.seconds,
-                   .bytes_a_step = run.bytes_sent / run.steps_done,
+                   .bytes_per_step = run.bytes_sent / run.steps_done,
                    .ratio = run.ratio,
                    .identical = run.identical,
                    .steps_done = run.steps_done,
                    .steps = run.config.steps};
-    // The first fp32 run with the same settings; one with the same seed rather than another.
+    // The reference is the first fp32 run with the same settings, if possible with the same seed.
     const RunRecord* reference = nullptr;
     const RunRecord* twin = nullptr;
     for (std::size_t j = 0; j < runs.size(); ++j) {
@@ -126,7 +126,7 @@ std::vector<SummaryRow> summarise(const std::vector<RunRecord>& runs) {
     if (twin != nullptr) reference = twin;
     if (reference != nullptr && !row.reference) {
       row.speedup = reference->step_seconds / run.step_seconds;
-      // Half a training against a whole one says nothing about the method.
+      // The accuracies of unfinished runs can't be compared.
       if (reference->status == "finished" && run.status == "finished") {
         row.difference = run.accuracy - reference->accuracy;
       }
@@ -156,7 +156,7 @@ std::vector<std::vector<std::string>> to_cells(const std::vector<SummaryRow>& ro
          number(row.step_seconds, show_seconds), number(row.seconds, show_seconds),
          row.reference ? "1.00×"
                        : number(row.speedup, [](double v) { return fmt::format("{:.2f}×", v); }),
-         number(row.bytes_a_step, show_bytes),
+         number(row.bytes_per_step, show_bytes),
          number(row.ratio, [](double v) { return fmt::format("{:.1f}×", v); }),
          !row.identical.has_value() ? "–"
          : *row.identical           ? "yes"
@@ -178,7 +178,7 @@ nlohmann::ordered_json to_json(const std::vector<SummaryRow>& rows) {
                     {"step_seconds", row.step_seconds},
                     {"seconds", row.seconds},
                     {"speedup", row.speedup},
-                    {"bytes_a_step", row.bytes_a_step},
+                    {"bytes_a_step", row.bytes_per_step},
                     {"ratio", row.ratio},
                     {"identical", identical},
                     {"steps", row.steps_done}});

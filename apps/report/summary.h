@@ -1,4 +1,4 @@
-// What the runs add up to: readable names, the fp32 run that each is compared with, one row each.
+// The table of results: one row per run, with a readable name and a comparison with fp32.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,13 +9,13 @@
 
 namespace thinreduce::apps {
 
-// A spec without the options that have their default value; other text as it is.
+// Returns a spec without the options that have their default value; other text unchanged.
 [[nodiscard]] std::string short_spec(const std::string& spec);
 
-// A setting of the training that one expects to be the same in all runs that are compared.
+// A setting of the training that should be the same in all compared runs.
 struct Setting {
   std::string name;
-  std::vector<std::string> values;  // one a run; "" where the run does not say
+  std::vector<std::string> values;  // one per run; "" if the run lacks it
   [[nodiscard]] bool differs() const;
 };
 [[nodiscard]] std::vector<Setting> settings(const std::vector<RunRecord>& runs);
@@ -25,11 +25,11 @@ struct SummaryRow {
   std::string status;
   bool reference = false;  // an fp32 run
   double accuracy = kMissing;
-  double difference = kMissing;  // to the reference with the same settings
+  double difference = kMissing;  // of the accuracy to the reference with the same settings
   double step_seconds = kMissing;
   double seconds = kMissing;
-  double speedup = kMissing;  // time a step of the reference over this one's
-  double bytes_a_step = kMissing;
+  double speedup = kMissing;  // time per step of the reference divided by this one's
+  double bytes_per_step = kMissing;
   double ratio = kMissing;
   std::optional<bool> identical;
   double steps_done = kMissing;
@@ -37,7 +37,7 @@ struct SummaryRow {
 };
 [[nodiscard]] std::vector<SummaryRow> summarise(const std::vector<RunRecord>& runs);
 
-// The rows as people read them; the first row is the heading.
+// Returns the rows as text; the first row is the heading.
 [[nodiscard]] std::vector<std::vector<std::string>> to_cells(const std::vector<SummaryRow>& rows);
 [[nodiscard]] nlohmann::ordered_json to_json(const std::vector<SummaryRow>& rows);
 

@@ -13,9 +13,13 @@ Batches::Batches(const Dataset& data, const BatchOptions& options)
     : data_(data), options_(options) {
   if (options_.side == 0) options_.side = data.train.side;
   if (steps_per_epoch() == 0) {
-    throw Error(ErrorCode::bad_input,
-                fmt::format("{} ranks with batches of {} need more than the {} images of {}",
-                            options_.ranks, options_.batch, data.train.count, data.name));
+    throw Error(
+        ErrorCode::bad_input,
+        fmt::format("{} ranks with batches of {} need {} images per step, but {} has only {} "
+                    "images; use a smaller --batch or fewer --ranks",
+                    options_.ranks, options_.batch,
+                    options_.batch * static_cast<std::size_t>(options_.ranks), data.name,
+                    data.train.count));
   }
 }
 
@@ -57,7 +61,7 @@ Batches::Place Batches::place(std::uint64_t epoch, std::uint32_t image) const {
   return {drawn / choices, drawn % choices, random_below(flip, image, 2) == 1};
 }
 
-// Pixels outside the image are black, as if the padding were part of it.
+// Pixels outside the image are 0.
 void Batches::draw(const Images& source, std::size_t image, Place place,
                    std::span<float> out) const {
   const std::size_t side = options_.side;

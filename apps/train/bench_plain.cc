@@ -14,7 +14,7 @@
 namespace thinreduce::train {
 namespace {
 
-// The training loop as anybody would write it.
+// The usual training loop.
 class PlainLoop {
  public:
   PlainLoop(const TrainOptions& options, const Dataset& data)
@@ -70,7 +70,7 @@ int bench_plain(const TrainOptions& given, const Dataset& data) {
     work();
     return Seconds(Clock::now() - start).count();
   };
-  // They take turns, so that a busy moment of the machine hits both; the first steps warm up.
+  // Both loops take turns, so that a busy machine slows both; the first steps warm up.
   constexpr std::uint64_t kWarmup = 3;
   for (std::uint64_t step = 0; step < options.steps + kWarmup; ++step) {
     const double theirs = timed([&] { plain_loss = plain.step(step); });
@@ -98,8 +98,8 @@ int bench_plain(const TrainOptions& given, const Dataset& data) {
     fmt::print("{}\n", result.dump(2));
   } else {
     fmt::print(
-        "{}, batch {}, {} threads: plain torch {:.1f} images/s, through thinreduce {:.1f}: "
-        "{:.3f} of it (median of {} steps)\n",
+        "{}, batch {}, {} threads: {:.1f} images/s in plain libtorch, {:.1f} with thinreduce "
+        "(ratio {:.3f}); medians of {} steps\n",
         options.model, options.batch, options.threads, theirs, ours, ours / theirs, options.steps);
   }
   return 0;

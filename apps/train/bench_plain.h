@@ -1,4 +1,4 @@
-// What thinreduce costs a single rank: training steps through it, and the same in plain torch.
+// Measures the overhead of thinreduce on a single rank, against the same loop in plain libtorch.
 #pragma once
 
 #include "apps/train/dataset.h"
@@ -6,7 +6,7 @@
 
 namespace thinreduce::train {
 
-// Prints both speeds and their ratio; the exit code.
+// Prints both speeds and their ratio; returns the exit code.
 int bench_plain(const TrainOptions& options, const Dataset& data);
 
 }  // namespace thinreduce::train

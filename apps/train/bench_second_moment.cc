@@ -43,7 +43,7 @@ int bench_second_moment(const TrainOptions& given) {
   Times plain;
   Times squared;
   apps::Progress progress("backward passes", options.steps, options.json);
-  // They take turns, so that a busy moment of the machine hits both; the first passes warm up.
+  // Both passes take turns, so that a busy machine slows both; the first passes warm up.
   constexpr std::uint64_t kWarmup = 2;
   for (std::uint64_t step = 0; step < options.steps + kWarmup; ++step) {
     const bool timed = step >= kWarmup;
@@ -68,8 +68,9 @@ int bench_second_moment(const TrainOptions& given) {
     fmt::print("{}\n", result.dump(2));
   } else {
     fmt::print(
-        "{}, batch {}, {} threads: backward {:.1f} ms, with second moments {:.1f} ms: {:.0f} % "
-        "more, or {:.0f} % of forward and backward (medians of {} passes)\n",
+        "{}, batch {}, {} threads: backward takes {:.1f} ms, with second moments {:.1f} ms: {:.0f} "
+        "% "
+        "more for backward, {:.0f} % more for forward and backward; medians of {} passes\n",
         options.model, options.batch, options.threads, without * 1e3, with * 1e3,
         (with / without - 1) * 100, (with - without) / (forward + without) * 100, options.steps);
   }

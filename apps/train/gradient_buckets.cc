@@ -13,8 +13,8 @@ namespace thinreduce::train {
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// A parameter's gradient accumulator calls back after it has added to the gradient. It lives only
-// as long as somebody holds it.
+// A parameter's gradient accumulator runs its hook after it has added to the gradient. It is
+// destroyed unless something holds it.
 struct GradientBuckets::Hooks {
   struct Hook {
     std::shared_ptr<Node> accumulator;
@@ -84,7 +84,7 @@ void GradientBuckets::begin(OnReady on_ready) {
 }
 
 void GradientBuckets::arrived(std::size_t bucket) {
-  ensure(missing_[bucket] > 0, "a parameter gets one gradient a step");
+  ensure(missing_[bucket] > 0, "a parameter receives one gradient per step");
   --missing_[bucket];
   for (; next_ < layouts_.size() && missing_[next_] == 0; ++next_) {
     on_ready_(layouts_[next_], {values_[next_].data_ptr<float>(), layouts_[next_].elements});
@@ -92,7 +92,7 @@ void GradientBuckets::arrived(std::size_t bucket) {
 }
 
 void GradientBuckets::end() {
-  ensure(next_ == layouts_.size(), "backward gave every parameter a gradient");
+  ensure(next_ == layouts_.size(), "backward produces a gradient for every parameter");
   on_ready_ = nullptr;
 }
 

@@ -1,12 +1,12 @@
-// `thinreduce train`: a real network on real data, its gradients reduced by any method. A program
-// of its own, because loading torch takes longer than most other commands run.
+// `thinreduce train`: trains a network on images, its gradients reduced by any method. A program of
+// its own, because loading libtorch takes longer than most other commands run.
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <csignal>
 #include <mutex>
 
+#include "apps/command_line.h"
 #include "apps/program.h"
 #include "apps/terminal.h"
 #include "apps/train/bench_plain.h"
@@ -22,7 +22,7 @@ namespace {
 
 volatile std::sig_atomic_t stop_signals = 0;
 
-// The first asks the ranks to finish their step and save; the second means it.
+// The first signal asks the ranks to finish their step and save; the second ends the process.
 void on_signal(int /*signal*/) {
   if (stop_signals != 0) ::_exit(apps::kFailed);
   stop_signals = 1;
@@ -30,95 +30,164 @@ void on_signal(int /*signal*/) {
 
 struct Arguments {
   TrainOptions options;
-  std::string link = "unlimited";
-  double timeout = 120;
   bool fetch_only = false;
   bool bench_plain = false;
   bool bench_second_moment = false;
 };
 
-void add_options(CLI::App& app, Arguments& arguments) {
-  TrainOptions& options = arguments.options;
-  app.option_defaults()->always_capture_default();
+constexpr const char* kSettings = "Training settings (a resumed run keeps its own)";
+constexpr double kNoLimit = 1e18;
+
+using apps::number;
+using apps::one_of;
+using apps::whole_number;
+
+void add_training_options(CLI::App& app, TrainOptions& options) {
   std::vector<std::string> names;
   for (const ModelInfo& model : models()) names.push_back(model.name);
-
-  auto* what = app.add_option_group("What is trained (kept by --resume)");
-  what->add_option("--data", options.data, "mnist or cifar10 (default: the model's)")
-      ->check(CLI::IsMember({"mnist", "cifar10"}));
-  what->add_option("--model", options.model, "the network")->check(CLI::IsMember(names));
-  what->add_option("--method", options.method, "how gradients travel, e.g. topk:density=0.01")
+  app.add_option("--model", options.model, "Network to train.")
+      ->type_name("NAME")
+      ->transform(one_of(names));
+  app.add_option("--data", options.data, "Images to train on; each model has one data set.")
+      ->type_name("NAME")
+      ->transform(one_of({"mnist", "cifar10"}))
+      ->default_str("the model's");
+  app.add_option("--method", options.method,
+                 "Method that reduces the gradients, for example topk:density=0.01; `thinreduce "
+                 "methods` lists them.")
       ->type_name("SPEC");
-  what->add_option("--epochs", options.epochs, "how often every image is seen")
-      ->check(CLI::Range(1e-6, 1e6));
-  what->add_option("--steps", options.steps, "steps instead of epochs");
-  what->add_option("--batch", options.batch, "images a rank and step")
-      ->check(CLI::Range(1, 100000));
-  what->add_option("--seed", options.seed, "of the parameters, the order, crops and flips");
-  what->add_option("--optimizer", options.optimizer, "sgd or adam")
-      ->check(CLI::IsMember({"sgd", "adam"}));
-  what->add_option("--learning-rate,--lr", options.learning_rate,
-                   "at its peak (default: what suits the model)")
-      ->check(CLI::Range(0.0, 1e6));
-  what->add_option("--momentum", options.momentum, "of sgd")->check(CLI::Range(0.0, 0.9999));
-  what->add_option("--weight-decay", options.weight_decay, "(default: what suits the model)")
-      ->check(CLI::Range(-1.0, 10.0));
-  what->add_option("--schedule", options.schedule, "of the learning rate")
-      ->check(CLI::IsMember({"constant", "step", "cosine", "onecycle"}));
-  what->add_option("--augment", options.augment, "random crop and flip (auto: for cifar10)")
-      ->check(CLI::IsMember({"auto", "on", "off"}));
-  what->add_option("--bucket-floats", options.bucket_floats, "a bucket's size")
-      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 32U));
-  what->add_option("--min-elements", options.min_elements,
-                   "smaller tensors travel uncompressed, as do 1-D ones");
-  what->add_option("--warmup-steps", options.warmup_steps, "first steps that travel uncompressed");
-  what->add_option("--evaluate-every", options.evaluate_every,
-                   "steps (default: ten times, or every epoch if there are more)");
-  what->add_option("--evaluate-samples", options.evaluate_samples,
-                   "test images of an evaluation; the last one takes all")
-      ->check(CLI::Range(1, 10000));
-  what->add_option("--check-every", options.check_every,
-                   "steps between comparisons of the replicas")
-      ->check(CLI::Range(1, 1000000));
-  what->add_option("--threads", options.threads,
-                   "of a rank (default: 1, or all cores for a single rank)")
-      ->check(CLI::Range(0, 1024));
-
-  auto* resume = app.add_option("--resume", options.resume, "continue a run, with its settings")
-                     ->type_name("RUN");
-  for (auto* option : what->get_options()) {
-    if (!option->get_lnames().empty()) option->excludes(resume);
-  }
-  app.add_option("--ranks", options.launch.ranks, "how many ranks (default: 4)")
-      ->check(CLI::Range(1, 1024));
-  app.add_option("--transport", options.launch.transport,
-                 "threads of this process, processes over gloo, or processes over mpi")
-      ->check(CLI::IsMember({"threads", "gloo", "mpi"}));
-  app.add_option("--link", arguments.link,
-                 "simulate a link a rank: bandwidth[,latency], e.g. 100mbit,5ms");
-  app.add_option("--interface", options.launch.interface, "network interface for gloo, e.g. eth1");
-  app.add_option("--timeout", arguments.timeout, "seconds a silent peer is waited for")
-      ->check(CLI::Range(0.01, 1e6));
-  app.add_option("--out", options.out, "run folder (default: runs/<data>-<model>-<method>-<n>)")
-      ->excludes(resume);
-  app.add_flag("--overwrite", options.overwrite, "replace the run that is in the folder");
-  app.add_option("--stop-after", options.stop_after, "stop after this step as Ctrl-C would");
-  app.add_option("--save-gradients", options.save_gradients,
-                 "record what each rank computed, for `bench codec --gradients`")
-      ->type_name("DIR");
-  app.add_option("--save-every", options.save_every, "steps between recorded ones")
-      ->check(CLI::Range(1, 1000000));
-  app.add_option("--data-dir", options.data_dir,
-                 "where images are kept (default: THINREDUCE_DATA, or the user's cache)");
-  app.add_flag("--fetch-only", arguments.fetch_only, "get the images and stop");
-  app.add_flag("--bench-plain", arguments.bench_plain,
-               "time --steps steps of one rank against the same loop without thinreduce");
-  app.add_flag("--bench-second-moment", arguments.bench_second_moment,
-               "time --steps backward passes of one rank with and without per-sample squares");
-  app.add_flag("--json", options.json, "print the summary as JSON, for scripts");
+  app.add_option("--epochs", options.epochs, "Number of passes over all training images.")
+      ->type_name("X")
+      ->transform(number(1e-6, 1e6));
+  app.add_option("--steps", options.steps, "Number of steps; 0 takes it from --epochs.")
+      ->type_name("N")
+      ->transform(whole_number(0, kNoLimit));
+  app.add_option("--batch", options.batch, "Images per rank and step.")
+      ->type_name("N")
+      ->transform(whole_number(1, 100000));
+  app.add_option("--seed", options.seed,
+                 "Seed of the initial parameters, the order of the images, crops and flips.")
+      ->type_name("N")
+      ->transform(whole_number(0, 18446744073709551615.0));
+  app.add_option("--optimizer", options.optimizer, "Optimizer.")
+      ->type_name("NAME")
+      ->transform(one_of({"sgd", "adam"}));
+  app.add_option("--learning-rate,--lr", options.learning_rate,
+                 "Peak learning rate; 0 takes the value that suits the model and the optimizer.")
+      ->type_name("X")
+      ->transform(number(0, 1e6));
+  app.add_option("--momentum", options.momentum, "Momentum of sgd.")
+      ->type_name("X")
+      ->transform(number(0, 0.9999));
+  app.add_option("--weight-decay", options.weight_decay,
+                 "Weight decay; below 0 takes the value that suits the model.")
+      ->type_name("X")
+      ->transform(number(-1, 10));
+  app.add_option("--schedule", options.schedule, "Schedule of the learning rate.")
+      ->type_name("NAME")
+      ->transform(one_of({"constant", "step", "cosine", "onecycle"}));
+  app.add_option("--augment", options.augment,
+                 "Random crops and flips of the training images; auto turns them on for cifar10.")
+      ->type_name("WORD")
+      ->transform(one_of({"auto", "on", "off"}));
 }
 
-// The data of this process, loaded by the first rank that needs it.
+void add_exchange_options(CLI::App& app, TrainOptions& options) {
+  app.add_option("--bucket-floats", options.bucket_floats,
+                 "Largest bucket, in floats; a larger tensor has a bucket of its own.")
+      ->type_name("N")
+      ->transform(whole_number(1, 4294967296.0));
+  app.add_option("--min-elements", options.min_elements,
+                 "Tensors with fewer elements are sent uncompressed, as 1-D tensors always are.")
+      ->type_name("N")
+      ->transform(whole_number(0, kNoLimit));
+  app.add_option("--warmup-steps", options.warmup_steps,
+                 "Number of steps at the start whose gradients are sent uncompressed.")
+      ->type_name("N")
+      ->transform(whole_number(0, kNoLimit));
+  app.add_option("--evaluate-every", options.evaluate_every,
+                 "Steps between evaluations; 0 evaluates ten times per run, or once per epoch if "
+                 "that is more often.")
+      ->type_name("N")
+      ->transform(whole_number(0, kNoLimit));
+  app.add_option("--evaluate-samples", options.evaluate_samples,
+                 "Test images per evaluation; the last evaluation uses all of them.")
+      ->type_name("N")
+      ->transform(whole_number(1, 10000));
+  app.add_option("--check-every", options.check_every,
+                 "Steps between checks that all ranks hold the same parameters.")
+      ->type_name("N")
+      ->transform(whole_number(1, 1000000));
+  app.add_option("--threads", options.threads,
+                 "Threads per rank; 0 takes 1, or all cores for a single rank.")
+      ->type_name("N")
+      ->transform(whole_number(0, 1024));
+}
+
+void add_run_options(CLI::App& app, TrainOptions& options) {
+  const char* group = "Run folder";
+  app.add_option("--out", options.out, "Run folder to write.")
+      ->type_name("DIR")
+      ->default_str("runs/DATA-MODEL-METHOD-N")
+      ->group(group);
+  app.add_flag("--overwrite", options.overwrite,
+               "Replaces the run or the recorded gradients that are in the folder.")
+      ->group(group);
+  app.add_option(
+         "--resume", options.resume,
+         "Run folder to continue, with the run's own settings. Its ranks, transport and link are "
+         "used unless given.")
+      ->type_name("RUN")
+      ->group(group);
+  app.add_option("--stop-after", options.stop_after,
+                 "Saves and stops after this step, as Ctrl-C does; 0 never stops.")
+      ->type_name("STEP")
+      ->transform(whole_number(0, kNoLimit))
+      ->group(group);
+  app.add_option("--save-gradients", options.save_gradients,
+                 "Folder in which to record every rank's gradients, for `thinreduce bench codec "
+                 "--gradients`.")
+      ->type_name("DIR")
+      ->group(group);
+  app.add_option("--save-every", options.save_every, "Steps between recorded gradients.")
+      ->type_name("N")
+      ->transform(whole_number(1, 1000000))
+      ->group(group);
+}
+
+void add_options(CLI::App& app, Arguments& arguments) {
+  TrainOptions& options = arguments.options;
+  app.add_flag("--json", options.json, "Prints the summary as JSON.");
+  app.option_defaults()->group(kSettings);
+  add_training_options(app, options);
+  add_exchange_options(app, options);
+  app.option_defaults()->group("Other");
+  apps::add_launch_options(app, options.launch);
+  add_run_options(app, options);
+  app.add_option("--data-dir", options.data_dir,
+                 "Folder that holds the images or receives them. By default $THINREDUCE_DATA, or "
+                 "a folder in the user's cache.")
+      ->type_name("DIR");
+  app.add_flag("--fetch-only", arguments.fetch_only, "Downloads the images and exits.");
+  app.add_flag("--bench-plain", arguments.bench_plain,
+               "Times --steps training steps of one rank with thinreduce and in plain libtorch.");
+  app.add_flag("--bench-second-moment", arguments.bench_second_moment,
+               "Times --steps backward passes of one rank with and without second moments.");
+}
+
+// Throws for options that contradict --resume.
+void check_resume(const CLI::App& app) {
+  if (app.count("--resume") == 0) return;
+  for (const CLI::Option* option : app.get_options()) {
+    const bool contradicts = option->get_group() == kSettings || option->get_name() == "--out";
+    if (!contradicts || option->count() == 0) continue;
+    throw Error(ErrorCode::bad_input,
+                fmt::format("--resume continues a run with the run's own settings: leave out {}",
+                            option->get_name()));
+  }
+}
+
+// The images, loaded once per process by the first rank that needs them.
 class SharedData {
  public:
   const Dataset& get(const TrainOptions& options) {
@@ -136,30 +205,31 @@ class SharedData {
 };
 
 void print_summary(const Json& summary) {
-  const auto number = [&](const char* key) { return summary[key].get<double>(); };
+  const auto number_of = [&](const char* key) { return summary[key].get<double>(); };
   if (summary["status"] == "interrupted") {
     fmt::print("interrupted after step {}; continue with: thinreduce train --resume {}\n",
                summary["steps"].get<std::uint64_t>(), summary["run"].get<std::string>());
     return;
   }
-  fmt::print("accuracy {:.2f} %, {} steps in {}, {} sent, gradients {:.1f}x smaller: {}\n",
-             number("accuracy") * 100, summary["steps"].get<std::uint64_t>(),
-             apps::show_seconds(number("seconds")), apps::show_bytes(number("bytes_sent_total")),
-             number("ratio"), summary["run"].get<std::string>());
+  fmt::print(
+      "accuracy {:.2f} %; {} steps in {}; {} sent per rank; compression ratio {:.1f}; run "
+      "folder {}\n",
+      number_of("accuracy") * 100, summary["steps"].get<std::uint64_t>(),
+      apps::show_seconds(number_of("seconds")), apps::show_bytes(number_of("bytes_sent_total")),
+      number_of("ratio"), summary["run"].get<std::string>());
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"Train a network; its gradients travel by any method.", "thinreduce train"};
+  CLI::App app{"Trains a network on images, its gradients reduced by any method.",
+               "thinreduce train"};
+  apps::prepare(app);
   Arguments arguments;
   TrainOptions& options = arguments.options;
+  options.launch.timeout = Seconds(120);
   add_options(app, arguments);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : apps::kUsage;
-  }
-  options.launch.link = Link::parse(arguments.link);
-  options.launch.timeout = Seconds(arguments.timeout);
+  app.footer("Example: thinreduce train --model lenet --method topk --ranks 4 --link 100mbit,5ms");
+  if (const auto code = apps::parse(app, argc, argv)) return *code;
+  check_resume(app);
   options.launch.arguments.assign(argv, argv + argc);
   options.interrupted = [] { return stop_signals != 0; };
   if (!options.resume.empty()) {
@@ -178,7 +248,7 @@ int run(int argc, char** argv) {
   }
   if (arguments.bench_plain) return bench_plain(options, data.get(options));
 
-  Outcome outcome;  // rank 0's, or this process's only rank's
+  Outcome outcome;  // of rank 0, or of the only rank in this process
   const int code = apps::launch(options.launch, [&](const std::shared_ptr<Transport>& transport) {
     std::signal(SIGINT, on_signal);
     std::signal(SIGTERM, on_signal);

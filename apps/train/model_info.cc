@@ -61,8 +61,8 @@ const ModelInfo& find_model(const std::string& name) {
     if (model.name == name) return model;
     names.push_back(model.name);
   }
-  throw Error(ErrorCode::bad_input,
-              fmt::format("there is no model '{}'; there are: {}", name, fmt::join(names, ", ")));
+  throw Error(ErrorCode::bad_input, fmt::format("there is no model '{}'; the models are: {}", name,
+                                                fmt::join(names, ", ")));
 }
 
 }  // namespace thinreduce::train

@@ -14,12 +14,12 @@ Conv2d conv(int in, int out, int kernel, int stride = 1) {
   return Conv2d(nn::Conv2dOptions(in, out, kernel).stride(stride).padding(kernel / 2));
 }
 
-// Batch norm follows, so a bias would be without effect.
+// Without a bias, which the batch norm after it would cancel.
 Conv2d conv3x3(int in, int out, int stride = 1) {
   return Conv2d(nn::Conv2dOptions(in, out, 3).stride(stride).padding(1).bias(false));
 }
 
-// Two 5x5 convolutions and two layers of neurons: LeNet-5's shape at today's width.
+// Two 5x5 convolutions and two linear layers: a wider LeNet-5.
 class LeNet final : public Network {
  public:
   LeNet() {
@@ -58,8 +58,8 @@ class Fc300100 final : public Network {
   Linear fc3_{100, 10};
 };
 
-// Two convolutions and three layers of neurons on crops of 24 x 24, without the local response
-// normalisation that such networks once had: it has no parameters and changes little.
+// Two convolutions and three linear layers on crops of 24 x 24. The original's local response
+// normalisation is left out: it has no parameters and changes little.
 class CifarNet final : public Network {
  public:
   CifarNet() {
@@ -83,7 +83,7 @@ class CifarNet final : public Network {
   Linear fc3_{192, 10};
 };
 
-// Three pairs of 3x3 convolutions with batch norm, then two layers of neurons.
+// Three pairs of 3x3 convolutions with batch norm, then two linear layers.
 class VggSmall final : public Network {
  public:
   VggSmall() {
@@ -111,8 +111,8 @@ class VggSmall final : public Network {
   Linear fc2_{512, 10};
 };
 
-// Two 3x3 convolutions beside a shortcut without parameters: where the block halves the image and
-// doubles the channels, the shortcut takes every second pixel and fills up with zeros.
+// Two 3x3 convolutions and a shortcut without parameters. Where the block halves the image and
+// doubles the channels, the shortcut takes every second pixel and pads the channels with zeros.
 class BlockImpl final : public nn::Module {
  public:
   BlockImpl(int in, int out)
@@ -188,7 +188,7 @@ std::shared_ptr<Network> build(const std::string& model) {
 
 std::shared_ptr<Network> make_network(const std::string& model, std::uint64_t seed) {
   (void)find_model(model);
-  // torch initialises from one generator of the whole process.
+  // libtorch initialises parameters from a generator that the whole process shares.
   static std::mutex generator;
   const std::lock_guard lock(generator);
   torch::manual_seed(seed);

@@ -1,5 +1,5 @@
-// The networks, by name. Parameters depend on the seed only. Their linear and convolution layers
-// can be watched.
+// The networks by name. Initial parameters depend on the seed alone. Their linear and convolution
+// layers can be watched (watched_layers.h).
 #pragma once
 
 #include <torch/torch.h>
@@ -13,7 +13,7 @@ namespace thinreduce::train {
 
 class Network : public torch::nn::Module {
  public:
-  // Images in, ten scores an image out.
+  // Returns ten scores per image.
   virtual torch::Tensor forward(torch::Tensor images) = 0;
 };
 

@@ -1,4 +1,4 @@
-// torch's optimizers, by name.
+// The optimizers of libtorch by name.
 #pragma once
 
 #include <torch/torch.h>

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <thread>
 
+#include "apps/files.h"
 #include "apps/train/model_info.h"
 #include "apps/train/schedule.h"
 #include "thinreduce/error.h"
@@ -17,16 +18,17 @@ void check(const TrainOptions& options) {
   const Spec spec = Spec::parse(options.method);
   if (spec.momentum_inside() && options.optimizer == "adam") {
     throw Error(ErrorCode::bad_input,
-                fmt::format("{} has momentum inside and adam adds its own; use --optimizer sgd or "
-                            "{}:momentum=0",
+                fmt::format("{} applies momentum itself, and so does adam; use --optimizer sgd or "
+                            "--method {}:momentum=0",
                             spec.info->name, spec.info->name));
   }
   (void)Schedule{.kind = options.schedule}.at(0);
   const ModelInfo& model = find_model(options.model);
   if (model.data != options.data) {
     throw Error(ErrorCode::bad_input,
-                fmt::format("{} takes the images of {}, not those of {}; say --data {}", model.name,
-                            model.data, options.data, model.data));
+                fmt::format("model {} needs the images of {}, not of {}; use --data {} or another "
+                            "--model",
+                            model.name, model.data, options.data, model.data));
   }
 }
 
@@ -37,9 +39,12 @@ void settle(TrainOptions& options, int ranks, std::size_t training_images) {
   const ModelInfo& model = find_model(options.model);
   const std::size_t per_epoch = training_images / (options.batch * static_cast<std::size_t>(ranks));
   if (per_epoch == 0) {
-    throw Error(ErrorCode::bad_input,
-                fmt::format("{} ranks with batches of {} need more than the {} images of {}", ranks,
-                            options.batch, training_images, options.data));
+    throw Error(
+        ErrorCode::bad_input,
+        fmt::format("{} ranks with batches of {} need {} images per step, but {} has only {} "
+                    "images; use a smaller --batch or fewer --ranks",
+                    ranks, options.batch, options.batch * static_cast<std::size_t>(ranks),
+                    options.data, training_images));
   }
   if (options.steps == 0) {
     options.steps = static_cast<std::uint64_t>(
@@ -108,10 +113,10 @@ void from_json(const nlohmann::json& json, const std::string& what, TrainOptions
     read("check_every", options.check_every);
     read("threads", options.threads);
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorCode::bad_input, fmt::format("{}: {}", what, error.what()));
+    throw Error(ErrorCode::bad_input, fmt::format("{}: {}", what, apps::plain_text(error)));
   }
   if (options.batch == 0) {
-    throw Error(ErrorCode::bad_input, fmt::format("{}: a batch of 0", what));
+    throw Error(ErrorCode::bad_input, fmt::format("{}: \"batch\" is 0, must be 1 or more", what));
   }
 }
 

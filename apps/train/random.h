@@ -1,4 +1,4 @@
-// Random numbers from a counter: the same on every rank, whatever was drawn before.
+// Counter-based random numbers: the same on every rank, independent of earlier draws.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace thinreduce::train {
 
-// What a number is for, so that no two uses draw the same ones.
+// Purpose of a number, so that different purposes draw different numbers.
 enum class Draw : std::uint64_t { order = 1, crop = 2, flip = 3 };
 
 struct RandomKey {
@@ -20,7 +20,7 @@ inline std::uint64_t random_bits(const RandomKey& key, std::uint64_t index) {
   return mix(mix(mix(mix(key.seed) ^ static_cast<std::uint64_t>(key.draw)) ^ key.epoch) ^ index);
 }
 
-// In [0, bound). The bias of 2^-32 does not matter for shuffling images.
+// Returns a number in [0, bound). Its bias of 2^-32 does not matter for shuffling images.
 inline std::uint64_t random_below(const RandomKey& key, std::uint64_t index, std::uint32_t bound) {
   return ((random_bits(key, index) >> 32U) * bound) >> 32U;
 }

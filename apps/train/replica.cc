@@ -7,7 +7,7 @@
 #include <future>
 #include <sstream>
 
-#include "apps/share.h"
+#include "apps/gather_values.h"
 #include "apps/train/gradient_buckets.h"
 #include "apps/train/model_info.h"
 #include "apps/train/models.h"
@@ -22,8 +22,8 @@
 namespace thinreduce::train {
 namespace {
 
-// The bucket that carries the loss and the wish to stop; the gradient's buckets follow.
-constexpr std::uint32_t kNewsBucket = 0;
+// Bucket 0 carries the loss and the request to stop; the gradient's buckets follow.
+constexpr std::uint32_t kStatusBucket = 0;
 constexpr std::uint32_t kFirstBucket = 1;
 
 BatchOptions batch_options(const TrainOptions& options, const Transport& transport) {
@@ -42,7 +42,7 @@ SessionOptions session_options(const TrainOptions& options) {
           .timeout = options.launch.timeout,
           .min_elements = options.min_elements,
           .warmup_steps = options.warmup_steps,
-          .check_replicas_every = 0,  // the parameters themselves are compared
+          .check_replicas_every = 0,  // check_replicas() compares the parameters themselves
           .seed = options.seed,
           .momentum_inside_ok = true};  // settle() has turned the optimizer's momentum off
 }
@@ -75,7 +75,7 @@ class Replica::Torch {
     session_ = std::make_unique<Session>(transport_, session_options(options));
     // As it is: a method with momentum inside would add it here, too.
     handles_.push_back(
-        session_->add_bucket({.id = kNewsBucket, .elements = 2, .tensors = {}, .spec = "fp32"}));
+        session_->add_bucket({.id = kStatusBucket, .elements = 2, .tensors = {}, .spec = "fp32"}));
     for (const auto& layout : buckets_->layouts()) handles_.push_back(session_->add_bucket(layout));
   }
 
@@ -84,9 +84,11 @@ class Replica::Torch {
       return try_step(settings);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::bad_input) throw;
-      throw Error(ErrorCode::bad_input,
-                  fmt::format("the training diverged in step {}: {}; try a lower --learning-rate",
-                              settings.step + 1, error.what()));
+      throw Error(
+          ErrorCode::bad_input,
+          fmt::format("the training diverged in step {}: {}; try a lower --learning-rate or "
+                      "another --method",
+                      settings.step + 1, error.what()));
     }
   }
 
@@ -117,7 +119,7 @@ class Replica::Torch {
     }
     network_->train();
     Evaluation result{.samples = samples};
-    for (const Sums& sums : apps::share(*transport_, options_.launch.timeout, own)) {
+    for (const Sums& sums : apps::gather_values(*transport_, options_.launch.timeout, own)) {
       result.accuracy += sums.right / static_cast<double>(samples);
       result.loss += sums.loss / static_cast<double>(samples);
     }
@@ -129,14 +131,16 @@ class Replica::Torch {
     for (const auto& parameter : network_->parameters()) {
       sums.push_back(checksum(bytes(parameter)));
     }
-    const auto all = apps::share(*transport_, options_.launch.timeout, checksum(bytes_of(sums)));
+    const auto all =
+        apps::gather_values(*transport_, options_.launch.timeout, checksum(bytes_of(sums)));
     std::vector<std::size_t> drifted;
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
       if (all[rank] != all[0]) drifted.push_back(rank);
     }
     if (drifted.empty()) return;
     throw Error(ErrorCode::mismatch,
-                fmt::format("after step {} the parameters of rank {} differ from those of rank 0",
+                fmt::format("after step {} the parameters of rank {} differ from those of rank 0; "
+                            "the ranks must run the same build of thinreduce and libtorch",
                             step, fmt::join(drifted, ", ")));
   }
 
@@ -164,7 +168,7 @@ class Replica::Torch {
     archive.read("optimizer", optimizer);
     network_->load(network);
     optimizer_->load(optimizer);
-    // Loading replaces the parameters' memory; their gradients stay views of the buckets.
+    // Loading replaces the parameters' tensors, so their gradients need new buckets.
     buckets_ = nullptr;
     buckets_ = std::make_unique<GradientBuckets>(*network_, options_.bucket_floats, kFirstBucket);
   }
@@ -181,10 +185,10 @@ class Replica::Torch {
     batches_.training(settings.step, floats(images_), numbers(labels_));
     if (moments_) moments_->begin();
     const auto loss = torch::nn::functional::cross_entropy(network_->forward(images_), labels_);
-    // The news needs no time of its own: it travels while backward goes on.
-    float news[2]{loss.item<float>(), settings.stop ? 1.0F : 0.0F};
+    // Submitted before backward, so that its latency is hidden.
+    float status[2]{loss.item<float>(), settings.stop ? 1.0F : 0.0F};
     std::vector<std::future<Report>> pending;
-    pending.push_back(session_->submit(handles_[kNewsBucket], news));
+    pending.push_back(session_->submit(handles_[kStatusBucket], status));
     buckets_->begin([&](const BucketLayout& layout, std::span<float> values) {
       if (settings.record != nullptr) settings.record->write(settings.step + 1, layout, values);
       pending.push_back(session_->submit(
@@ -198,7 +202,7 @@ class Replica::Torch {
       failed = std::current_exception();
     }
     const auto computed = Clock::now();
-    // Everything that was submitted must be done before its memory may go.
+    // All submitted buckets must finish before their memory is freed.
     for (auto& bucket : pending) {
       try {
         bucket.get();
@@ -213,8 +217,8 @@ class Replica::Torch {
     set_learning_rate(*optimizer_, settings.learning_rate);
     optimizer_->step();
     const auto end = Clock::now();
-    result.loss = news[0];
-    result.stop = news[1] > 0;
+    result.loss = status[0];
+    result.stop = status[1] > 0;
     result.step_seconds = seconds_between(start, end);
     result.exposed_seconds = seconds_between(computed, exchanged);
     result.compute_seconds = result.step_seconds - result.exposed_seconds;
@@ -222,7 +226,7 @@ class Replica::Torch {
     return result;
   }
 
-  // The running statistics of batch norm are rank 0's, on all ranks, before each forward.
+  // Copies rank 0's running statistics of batch norm to all ranks, before each forward.
   void broadcast_buffers() {
     if (buffers_.empty() || transport_->size() == 1) return;
     std::vector<std::byte> message;
@@ -263,11 +267,12 @@ class Replica::Torch {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::vector<torch::Tensor> buffers_;
   std::unique_ptr<GradientBuckets> buckets_;
-  std::unique_ptr<SecondMoments> moments_;  // when the method wants them
+  std::unique_ptr<SecondMoments> moments_;  // for methods that need them
   torch::Tensor images_;
   torch::Tensor labels_;
   std::vector<BucketHandle> handles_;  // by bucket id
-  std::unique_ptr<Session> session_;   // last: it finishes what uses the rest
+  // Last, so that it is destroyed first and finishes its buckets.
+  std::unique_ptr<Session> session_;
 };
 
 Replica::Replica(const TrainOptions& options, const Dataset& data,

@@ -1,5 +1,4 @@
-// One rank's copy of the network, its optimizer and its side of the exchange. torch stays behind
-// this header.
+// One rank's copy of the network with its optimizer and session. This header hides libtorch.
 #pragma once
 
 #include <cstddef>
@@ -18,18 +17,18 @@ namespace thinreduce::train {
 
 struct StepResult {
   double loss = 0;    // mean over the ranks
-  bool stop = false;  // some rank was asked to stop; all ranks know
+  bool stop = false;  // whether any rank was asked to stop; equal on all ranks
   double step_seconds = 0;
   double compute_seconds = 0;
-  double exposed_seconds = 0;  // waited for the exchange after backward
+  double exposed_seconds = 0;  // spent waiting for the exchange after backward
   std::uint64_t bytes_sent = 0;
   Report report;
 };
 
 struct StepSettings {
-  std::uint64_t step = 0;  // from 0
+  std::uint64_t step = 0;  // counts from 0
   double learning_rate = 0;
-  bool stop = false;  // this rank was asked to stop
+  bool stop = false;  // whether this rank was asked to stop
   const apps::GradientWriter* record = nullptr;
 };
 
@@ -41,7 +40,7 @@ struct Evaluation {
 
 class Replica {
  public:
-  // `data` must stay; the transport is used between steps as well.
+  // `data` must outlive this. The transport is also used between steps.
   Replica(const TrainOptions& options, const Dataset& data, std::shared_ptr<Transport> transport);
   ~Replica();
   Replica(const Replica&) = delete;
@@ -52,12 +51,12 @@ class Replica {
   [[nodiscard]] const std::vector<BucketLayout>& layouts() const;
 
   StepResult step(const StepSettings& settings);
-  // The ranks share the work; all get the result.
+  // Splits the images among the ranks; every rank gets the result.
   Evaluation evaluate(std::size_t samples);
   // Throws Error{mismatch} naming the ranks whose parameters differ from rank 0's.
   void check_replicas(std::uint64_t step);
 
-  // Parameters, buffers and optimizer as bytes, and back; the session saves itself.
+  // Convert parameters, buffers and optimizer to bytes, and back. The session saves itself.
   [[nodiscard]] std::vector<std::byte> save() const;
   void load(std::span<const std::byte> bytes);
   Session& session();

@@ -17,13 +17,14 @@ constexpr const char* kEvaluations = "evaluations.jsonl";
 
 void check_format(const nlohmann::json& json) {
   if (const auto format = json.at("format").get<double>(); !(format <= kRunFormat)) {
-    throw std::runtime_error(
-        fmt::format("format {} was written by a newer thinreduce; this one reads up to {}", format,
-                    kRunFormat));
+    throw std::runtime_error(fmt::format(
+        "format {} was written by a newer thinreduce; this version reads up to format {}", format,
+        kRunFormat));
   }
 }
 
-// runs/mnist-lenet-topk-3: the first number that is free. Creating a folder tells who was first.
+// Creates runs/mnist-lenet-topk-N with the first free N. Creating the folder decides between
+// processes that choose the same N.
 fs::path choose_folder(const TrainOptions& options) {
   const std::string method = options.method.substr(0, options.method.find(':'));
   std::error_code error;
@@ -33,7 +34,8 @@ fs::path choose_folder(const TrainOptions& options) {
     if (fs::create_directory(path, error)) return path;
   }
   throw Error(ErrorCode::unavailable,
-              fmt::format("can't create a folder in runs/: {}; say where: --out", error.message()));
+              fmt::format("can't create a run folder in runs/: {}; choose another with --out",
+                          error.message()));
 }
 
 void remove_run(const fs::path& path) {
@@ -44,7 +46,7 @@ void remove_run(const fs::path& path) {
   remove_old_checkpoints(path, {});
 }
 
-// Keeps the whole lines whose step is at most `step`.
+// Removes the lines of later steps and a last line that was cut.
 void cut_lines(const fs::path& file, std::uint64_t step) {
   std::ifstream in(file);
   std::string kept;
@@ -66,7 +68,7 @@ RunFolder RunFolder::create(const TrainOptions& options, std::uint64_t bytes) {
   if (fs::exists(folder.path_ / "config.json")) {
     if (!options.overwrite) {
       throw Error(ErrorCode::unavailable,
-                  fmt::format("{0} holds a run already; continue it with --resume {0}, replace it "
+                  fmt::format("{0} already holds a run; continue it with --resume {0}, replace it "
                               "with --overwrite, or choose another --out",
                               folder.path_.string()));
     }
@@ -108,7 +110,7 @@ void RunFolder::flush() {
   evaluations_.flush();
   if (!steps_ || !evaluations_) {
     throw Error(ErrorCode::unavailable,
-                fmt::format("can't write to {}: is the disk full?", path_.string()));
+                fmt::format("can't write to {}; check for free disk space", path_.string()));
   }
 }
 
@@ -169,7 +171,9 @@ void read_config(const fs::path& run, TrainOptions& options) {
   const std::string text = apps::read_text(file);
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (json.is_discarded()) {
-    throw Error(ErrorCode::bad_input, fmt::format("{}: not JSON", file.string()));
+    throw Error(
+        ErrorCode::bad_input,
+        fmt::format("{} is not JSON; it must be written by `thinreduce train`", file.string()));
   }
   try {
     check_format(json);
@@ -186,7 +190,8 @@ void read_config(const fs::path& run, TrainOptions& options) {
       options.launch.link = Link::parse(json.at("link").get<std::string>());
     }
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorCode::bad_input, fmt::format("{}: {}", file.string(), error.what()));
+    throw Error(ErrorCode::bad_input,
+                fmt::format("{}: {}", file.string(), apps::plain_text(error)));
   }
 }
 

@@ -11,7 +11,7 @@
 namespace thinreduce::train {
 namespace {
 
-// Half a cosine from `from` to `to`; `part` goes from 0 to 1.
+// Goes from `from` to `to` along half a cosine as `part` goes from 0 to 1.
 double glide(double from, double to, double part) {
   return to + (from - to) * (1 + std::cos(std::numbers::pi * part)) / 2;
 }
@@ -31,7 +31,8 @@ double Schedule::at(std::uint64_t step) const {
   }
   throw Error(
       ErrorCode::bad_input,
-      fmt::format("there is no schedule '{}'; there are: constant, step, cosine, onecycle", kind));
+      fmt::format("there is no schedule '{}'; the schedules are: constant, step, cosine, onecycle",
+                  kind));
 }
 
 }  // namespace thinreduce::train

@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "apps/files.h"
+#include "apps/gather_values.h"
 #include "apps/gradients.h"
-#include "apps/share.h"
 #include "apps/terminal.h"
 #include "apps/train/model_info.h"
 #include "apps/train/replica.h"
@@ -29,14 +29,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A step's figures that differ from rank to rank.
+// Figures of a step that differ between ranks.
 struct RankFigures {
   std::uint64_t bytes_sent = 0;
   std::uint64_t payload_bytes = 0;
   StageTimes stages;
 };
 
-// What a run may write, at most about: two checkpoints, and the lines.
+// Returns about the most bytes that a run writes: two checkpoints and the lines.
 std::uint64_t space_needed(const TrainOptions& options, int ranks) {
   constexpr std::uint64_t kLine = 1000;
   const std::uint64_t model = find_model(options.model).parameters * sizeof(float);
@@ -78,7 +78,7 @@ class Trainer {
     progress_->skip(state_.step);
     bool stop = false;
     while (state_.step < options_.steps && !stop) stop = step();
-    // A run that ends is checked and saved whatever the step.
+    // The last step is always checked and saved.
     write_steps();
     replica_->check_replicas(state_.step);
     const bool interrupted = state_.step < options_.steps;
@@ -96,11 +96,12 @@ class Trainer {
  private:
   static constexpr std::size_t kAllImages = static_cast<std::size_t>(-1);
 
-  // One step and what is due after it; true when the run is to stop here.
+  // Runs one step and the checks, evaluations and saves due after it. Returns true when the run
+  // must stop.
   bool step() {
     const std::uint64_t number = state_.step + 1;
     const bool record = writer_ && number % options_.save_every == 0;
-    // In float precision, so that no rank's math library makes a difference.
+    // Rounded to float, so that differences between math libraries do not reach the parameters.
     const auto rate = static_cast<double>(static_cast<float>(schedule_.at(state_.step)));
     const StepResult result = replica_->step({.step = state_.step,
                                               .learning_rate = rate,
@@ -127,8 +128,8 @@ class Trainer {
     const bool epoch_ends = number % replica_->steps_per_epoch() == 0;
     const bool evaluation = !last && number % options_.evaluate_every == 0;
     if (record) {
-      // Rank 0 lists the step when all ranks have written it.
-      apps::share(*transport_, options_.launch.timeout, number);
+      // Rank 0 lists the step after all ranks have written it.
+      apps::barrier(*transport_, options_.launch.timeout);
       writer_->add_step(number);
     }
     if (evaluation || epoch_ends || stop || number % options_.check_every == 0) write_steps();
@@ -157,19 +158,19 @@ class Trainer {
     return sum;
   }
 
-  // Collects the other ranks' figures of the steps since the last call and writes the lines.
+  // Gathers all ranks' figures of the steps since the last call and writes their lines.
   void write_steps() {
-    const auto all = apps::share_all(*transport_, options_.launch.timeout,
-                                     std::span<const RankFigures>(own_figures_));
+    const auto all = apps::gather_lists(*transport_, options_.launch.timeout,
+                                        std::span<const RankFigures>(own_figures_));
     for (std::size_t i = 0; i < own_figures_.size(); ++i) {
-      RankFigures most;
+      RankFigures largest;
       StageTimes stages;
       for (const auto& rank : all) {
-        if (rank[i].bytes_sent >= most.bytes_sent) most = rank[i];
+        if (rank[i].bytes_sent >= largest.bytes_sent) largest = rank[i];
         stages += rank[i].stages;
       }
-      state_.bytes_sent_total += most.bytes_sent;
-      state_.payload_total += most.payload_bytes;
+      state_.bytes_sent_total += largest.bytes_sent;
+      state_.payload_total += largest.payload_bytes;
       if (!leads_) continue;
       const double part = 1.0 / static_cast<double>(all.size());
       Json& line = lines_[i];
@@ -177,8 +178,8 @@ class Trainer {
                         {"wire", stages.wire * part},
                         {"decode", stages.decode * part},
                         {"wait", stages.wait * part}};
-      line["bytes_sent"] = most.bytes_sent;
-      line["payload_bytes"] = most.payload_bytes;
+      line["bytes_sent"] = largest.bytes_sent;
+      line["payload_bytes"] = largest.payload_bytes;
       folder_->add_step(line);
     }
     own_figures_.clear();
@@ -210,7 +211,7 @@ class Trainer {
     std::fflush(stdout);
   }
 
-  // All ranks save; the checkpoint exists when rank 0 has named it after that.
+  // Saves all ranks. The checkpoint counts once rank 0 has named it in checkpoint.json.
   void save() {
     const fs::path folder = out_ / state_.folder();
     fs::create_directories(folder);
@@ -220,7 +221,7 @@ class Trainer {
       state_.model_checksum = checksum(model);
       write_file(folder / "model.bin", model);
     }
-    apps::share(*transport_, options_.launch.timeout, state_.step);
+    apps::barrier(*transport_, options_.launch.timeout);
     if (!leads_) return;
     write_checkpoint(out_, state_);
     remove_old_checkpoints(out_, state_);
@@ -232,8 +233,8 @@ class Trainer {
     if (checksum(model) != state_.model_checksum) {
       throw Error(
           ErrorCode::bad_state,
-          fmt::format("{} is cut or altered: its checksum is {:016x}, checkpoint.json says "
-                      "{:016x}",
+          fmt::format("{} is cut or altered: its checksum is {:016x}, but checkpoint.json says "
+                      "{:016x}; restore the file or start the run again",
                       (folder / "model.bin").string(), checksum(model), state_.model_checksum));
     }
     replica_->load(model);
@@ -246,29 +247,32 @@ class Trainer {
     settings["resume"] = options_.resume.string();
     settings["stop_after"] = options_.stop_after;
     settings["record"] = options_.save_gradients.empty() ? 0 : options_.save_every;
-    const auto all = apps::share(*transport_, options_.launch.timeout, checksum(settings.dump()));
+    const auto all =
+        apps::gather_values(*transport_, options_.launch.timeout, checksum(settings.dump()));
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
       if (all[rank] == all[0]) continue;
       throw Error(ErrorCode::mismatch,
-                  fmt::format("ranks 0 and {} were started with different options; give all ranks "
-                              "the same",
+                  fmt::format("ranks 0 and {} were started with different options; start all ranks "
+                              "with the same options",
                               rank));
     }
   }
 
-  // Rank 0 chooses the folder and tells the others, who put their checkpoints there.
+  // Rank 0 chooses the folder and broadcasts it to the other ranks, which save their state there.
   void prepare_folder() {
     if (leads_ && options_.resume.empty()) {
       folder_ = RunFolder::create(options_, space_needed(options_, transport_->size()));
     }
     if (!options_.resume.empty()) {
       state_ = read_checkpoint(options_.resume);
-      const auto steps = apps::share(*transport_, options_.launch.timeout, state_.step);
+      const auto steps = apps::gather_values(*transport_, options_.launch.timeout, state_.step);
       for (std::size_t rank = 1; rank < steps.size(); ++rank) {
         if (steps[rank] == steps[0]) continue;
-        throw Error(ErrorCode::mismatch,
-                    fmt::format("{}: rank 0 finds a checkpoint of step {}, rank {} one of step {}",
-                                options_.resume.string(), steps[0], rank, steps[rank]));
+        throw Error(
+            ErrorCode::mismatch,
+            fmt::format("{}: rank 0 has a checkpoint of step {}, but rank {} one of step {}; "
+                        "copy the newer run folder to all machines",
+                        options_.resume.string(), steps[0], rank, steps[rank]));
       }
       if (leads_) folder_ = RunFolder::resume(options_.resume, state_.step);
     }
@@ -291,7 +295,7 @@ class Trainer {
       if (fs::exists(folder / "gradients.json")) {
         if (!options_.overwrite) {
           throw Error(ErrorCode::unavailable,
-                      fmt::format("{} holds recorded gradients already; replace them with "
+                      fmt::format("{} already holds recorded gradients; replace them with "
                                   "--overwrite or choose another folder",
                                   folder.string()));
         }
@@ -301,8 +305,8 @@ class Trainer {
           options_.steps / options_.save_every * static_cast<std::uint64_t>(transport_->size());
       apps::require_space(folder, records * replica_->parameters() * sizeof(float));
     }
-    // The others wait until the folder is there.
-    apps::share(*transport_, options_.launch.timeout, 0);
+    // The other ranks wait until the folder exists.
+    apps::barrier(*transport_, options_.launch.timeout);
     writer_.emplace(apps::RecordingOptions{.folder = folder,
                                            .model = options_.model,
                                            .data = options_.data,
@@ -335,14 +339,16 @@ class Trainer {
   void announce() const {
     if (!leads_ || options_.json) return;
     const int ranks = transport_->size();
-    fmt::print("{} on {}, {} parameters; {} rank{} x {} images = {} a step; {}; link {}; {}\n",
-               options_.model, options_.data, replica_->parameters(), ranks, ranks == 1 ? "" : "s",
-               options_.batch, options_.batch * static_cast<std::size_t>(ranks), options_.method,
-               options_.launch.link.to_string(), out_.string());
+    fmt::print(
+        "{} on {}, {} parameters; {} rank{} x {} images = {} per step; method {}; link {}; "
+        "run folder {}\n",
+        options_.model, options_.data, replica_->parameters(), ranks, ranks == 1 ? "" : "s",
+        options_.batch, options_.batch * static_cast<std::size_t>(ranks), options_.method,
+        options_.launch.link.to_string(), out_.string());
     if (Spec::parse(options_.method).momentum_inside()) {
-      fmt::print("the method keeps the momentum; the optimizer's is 0\n");
+      fmt::print("the method applies momentum itself; the momentum of the optimizer is 0\n");
     }
-    if (state_.step > 0) fmt::print("continues after step {}\n", state_.step);
+    if (state_.step > 0) fmt::print("continuing after step {}\n", state_.step);
     std::fflush(stdout);
   }
 
@@ -386,7 +392,7 @@ class Trainer {
   std::optional<apps::Progress> progress_;
   Checkpoint state_;
   std::uint64_t evaluated_ = 0;           // step of the last evaluation
-  std::vector<RankFigures> own_figures_;  // of the steps that were not written yet
+  std::vector<RankFigures> own_figures_;  // of the steps that are not written yet
   std::vector<Json> lines_;               // of the same steps, on rank 0
   std::vector<double> step_seconds_;
 };

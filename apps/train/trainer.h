@@ -1,4 +1,4 @@
-// A whole run, from the folder to the summary: one rank's side of it.
+// Runs a training from the run folder to the summary, on one rank.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,8 @@ struct Outcome {
   Json summary;  // on rank 0
 };
 
-// Throws Error. `options` as the user gave them, or as read_config() left them.
+// Trains to the end or until interrupted. `options` are those of the user or of read_config().
+// Throws Error.
 Outcome train(const TrainOptions& options, const Dataset& data,
               const std::shared_ptr<Transport>& transport);
 

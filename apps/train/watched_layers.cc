@@ -12,14 +12,14 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
-// `parts` (batch, channels): each sample's part of a bias's gradient.
+// `parts` (batch, channels) holds each sample's part of the bias gradient.
 void add_bias_moments(const at::Tensor& parts, const LayerMoments& moments) {
   if (moments.bias.defined()) moments.bias.add_(parts.square().sum(0));
 }
 
-// `input` (batch, ..., in), `delta` (batch, ..., out). With nothing between, the square of a
-// product is the product of the squares: one more matrix product. Otherwise each sample sums over
-// its positions first.
+// `input` is (batch, ..., in), `delta` is (batch, ..., out). With one position per sample, the
+// square of a product is the product of the squares, so one more matrix product is enough.
+// Otherwise each sample's gradient is summed over its positions first.
 void add_linear_moments(const at::Tensor& input, const at::Tensor& delta,
                         const LayerMoments& moments) {
   const torch::NoGradGuard no_gradients;
@@ -38,7 +38,7 @@ void add_linear_moments(const at::Tensor& input, const at::Tensor& delta,
   }
 }
 
-// A convolution's settings, as torch's functions want them.
+// Settings of a convolution in the form that the functions of libtorch take.
 struct Convolution {
   std::vector<std::int64_t> stride;
   std::vector<std::int64_t> padding;
@@ -49,9 +49,9 @@ struct Convolution {
 template <typename Options>
 Convolution settings_of(const Options& options) {
   ensure(c10::get_if<torch::enumtype::kZeros>(&options.padding_mode()) != nullptr,
-         "second moments of convolutions padded with zeros");
+         "watched convolutions are padded with zeros");
   const auto* padding = c10::get_if<torch::ExpandingArray<2>>(&options.padding());
-  ensure(padding != nullptr, "second moments of convolutions whose padding is a number");
+  ensure(padding != nullptr, "watched convolutions have a numeric padding");
   const auto list = [](const torch::ExpandingArray<2>& array) {
     return std::vector<std::int64_t>(array->begin(), array->end());
   };
@@ -67,21 +67,21 @@ struct ConvGradients {
 };
 
 // Adds the second moments and returns the gradients. Samples become groups of one convolution, so
-// that each gets a gradient of its own. A few at a time: their gradients should stay in the second
-// cache (beyond it, a sample costs twice the time), and memory bounded. But at least two, because
-// torch has no fast way for one.
+// that each has a gradient of its own. Only a few samples run at a time, to bound the memory and
+// keep their gradients in the L2 cache (beyond it, a sample takes twice the time), but at least
+// two, because libtorch is slow for a single group.
 ConvGradients conv_gradients(const at::Tensor& input, const at::Tensor& delta,
                              const Convolution& conv, const LayerMoments& moments) {
   constexpr std::int64_t kFloats = 1 << 18;
   const at::Tensor& moment = moments.weight;
   const auto x = input.contiguous();
   const std::int64_t batch = x.size(0);
-  const auto most = std::max<std::int64_t>(kFloats / moment.numel(), 2);
+  const auto max_count = std::max<std::int64_t>(kFloats / moment.numel(), 2);
   auto shape = moment.sizes().vec();
   const std::int64_t filters = shape[0];
   ConvGradients gradients{.weight = at::zeros_like(moment), .bias = {}};
-  for (std::int64_t first = 0; first < batch; first += most) {
-    const std::int64_t count = std::min(most, batch - first);
+  for (std::int64_t first = 0; first < batch; first += max_count) {
+    const std::int64_t count = std::min(max_count, batch - first);
     shape[0] = count * filters;
     const auto as_groups = [&](const at::Tensor& samples) {
       return samples.narrow(0, first, count)
@@ -104,7 +104,7 @@ ConvGradients conv_gradients(const at::Tensor& input, const at::Tensor& delta,
   return gradients;
 }
 
-// What backward needs beside tensors; torch keeps it as long as the graph.
+// Arguments of backward other than tensors; libtorch keeps them as long as the graph.
 struct ConvCall final : torch::CustomClassHolder {
   Convolution conv;
   LayerMoments moments;
@@ -129,7 +129,7 @@ struct WatchedConvolution : torch::autograd::Function<WatchedConvolution> {
     const Convolution& conv = call.conv;
     const auto delta = deltas[0].contiguous();
     at::Tensor back;
-    if (saved[0].requires_grad()) {  // the images themselves need none
+    if (saved[0].requires_grad()) {  // false for the images
       back = std::get<0>(at::convolution_backward(
           delta, saved[0], saved[1], c10::nullopt, conv.stride, conv.padding, conv.dilation,
           /*transposed=*/false, {0, 0}, conv.groups, {true, false, false}));
@@ -156,7 +156,7 @@ torch::Tensor Conv2dImpl::forward(const torch::Tensor& input) {
   auto call = c10::make_intrusive<ConvCall>();
   call->conv = settings_of(options);
   call->moments = *moments_;
-  // Functions of torch 1.13 take no undefined tensors.
+  // Custom functions of libtorch 1.13 accept no undefined tensors.
   return WatchedConvolution::apply(input, weight, bias.defined() ? bias : at::empty({0}), call);
 }
 

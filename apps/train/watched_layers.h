@@ -1,5 +1,5 @@
-// Linear and convolution layers that can add up the second moments of their gradients in backward;
-// second_moment.h says what those are. Unwatched, they are torch's own layers.
+// Linear and convolution layers that can sum the second moments (second_moment.h) of their
+// gradients in backward. Unless watched, they behave as the layers of libtorch.
 #pragma once
 
 #include <torch/torch.h>
@@ -8,7 +8,7 @@
 
 namespace thinreduce::train {
 
-// Where a layer adds its second moments; `bias` may be undefined.
+// Tensors to which a layer adds its second moments; `bias` may be undefined.
 struct LayerMoments {
   torch::Tensor weight;
   torch::Tensor bias;
@@ -18,7 +18,7 @@ class LinearImpl : public torch::nn::LinearImpl {
  public:
   using torch::nn::LinearImpl::LinearImpl;
   torch::Tensor forward(const torch::Tensor& input);
-  // From the next forward on; nullopt: no more. This layer must outlive the backward.
+  // Takes effect at the next forward; nullopt stops it. The layer must outlive the backward.
   void watch(std::optional<LayerMoments> moments) { moments_ = std::move(moments); }
 
  private:
@@ -26,8 +26,8 @@ class LinearImpl : public torch::nn::LinearImpl {
 };
 TORCH_MODULE(Linear);
 
-// Watched, it computes each sample's own gradient; the gradient is their sum, so it costs no
-// second computation.
+// When watched, it computes each sample's own gradient; their sum is the gradient, which then needs
+// no computation of its own.
 class Conv2dImpl : public torch::nn::Conv2dImpl {
  public:
   using torch::nn::Conv2dImpl::Conv2dImpl;

@@ -1,4 +1,4 @@
-// Figures that every rank tells every other, between steps. Also a barrier.
+// Small values that every rank gathers from all ranks between steps; also serves as a barrier.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,10 +12,10 @@
 
 namespace thinreduce::apps {
 
-// Everybody's values at every rank, in rank order. All ranks must give equally many.
+// Returns the values of all ranks in rank order. Every rank must pass the same number of values.
 template <typename T>
-std::vector<std::vector<T>> share_all(Transport& transport, Seconds timeout,
-                                      std::span<const T> values) {
+std::vector<std::vector<T>> gather_lists(Transport& transport, Seconds timeout,
+                                         std::span<const T> values) {
   static_assert(std::is_trivially_copyable_v<T>);
   Exchange exchange(transport, timeout, {});
   std::vector<std::vector<T>> all;
@@ -23,8 +23,9 @@ std::vector<std::vector<T>> share_all(Transport& transport, Seconds timeout,
          [&](int rank, std::span<const std::byte> payload) {
            if (payload.size() != values.size_bytes()) {
              throw Error(ErrorCode::bad_frame,
-                         fmt::format("figures of rank {}: {} bytes, expected {}", rank,
-                                     payload.size(), values.size_bytes()));
+                         fmt::format("rank {} sent {} bytes of run figures, expected {}; all ranks "
+                                     "must run the same version and options",
+                                     rank, payload.size(), values.size_bytes()));
            }
            std::vector<T> theirs(values.size());
            if (!payload.empty()) std::memcpy(theirs.data(), payload.data(), payload.size());
@@ -33,14 +34,18 @@ std::vector<std::vector<T>> share_all(Transport& transport, Seconds timeout,
   return all;
 }
 
-// One value of each rank.
+// Returns one value per rank.
 template <typename T>
-std::vector<T> share(Transport& transport, Seconds timeout, const T& value) {
+std::vector<T> gather_values(Transport& transport, Seconds timeout, const T& value) {
   std::vector<T> all;
-  for (const auto& one : share_all(transport, timeout, std::span<const T>(&value, 1))) {
+  for (const auto& one : gather_lists(transport, timeout, std::span<const T>(&value, 1))) {
     all.push_back(one[0]);
   }
   return all;
+}
+
+inline void barrier(Transport& transport, Seconds timeout) {
+  (void)gather_values(transport, timeout, 0);
 }
 
 }  // namespace thinreduce::apps

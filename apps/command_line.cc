@@ -1,0 +1,205 @@
+#include "apps/command_line.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "apps/program.h"
+#include "apps/terminal.h"
+
+namespace thinreduce::apps {
+namespace {
+
+constexpr double kUnbounded = 1e18;            // ranges beyond it are not worth showing
+constexpr double kExact = 9007199254740992.0;  // 2^53: larger doubles skip whole numbers
+
+// Option lines as "--name TYPE   Description. [range; default VALUE]".
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (option->get_type_size() == 0) return "";
+    const std::string type = type_and_range(option).first;
+    return type.empty() ? "" : " " + type;
+  }
+
+  std::string make_option_desc(const CLI::Option* option) const override {
+    std::vector<std::string> limits;
+    const std::string range = type_and_range(option).second;
+    const std::string value = option->get_default_str();
+    if (!range.empty()) limits.push_back(range);
+    if (!value.empty() && value != "[]") limits.push_back("default " + value);
+    std::string text = option->get_description();
+    if (!limits.empty()) text += fmt::format(" [{}]", fmt::join(limits, "; "));
+    text = wrapped(text, 0, kColumns - get_column_width());
+    text.pop_back();  // CLI11 ends the last line itself
+    return text;
+  }
+
+ private:
+  // CLI11 joins the type and the descriptions of the checks by colons.
+  static std::pair<std::string, std::string> type_and_range(const CLI::Option* option) {
+    const std::string text = option->get_type_name();
+    const auto colon = text.find(':');
+    if (colon == std::string::npos) return {text, ""};
+    return {text.substr(0, colon), text.substr(colon + 1)};
+  }
+};
+
+std::string show_range(double min, double max) {
+  if (max >= kUnbounded) return fmt::format("{} or more", min);
+  return fmt::format("{} to {}", min, max);
+}
+
+std::optional<double> parse_number(const std::string& text) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, value);
+  if (parsed.ec != std::errc{} || parsed.ptr != end || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+// Replaces 1e6 by 1000000, which CLI11 can convert; digits stay as they are.
+bool take_whole_number(std::string& text, double min, double max) {
+  const auto value = parse_number(text);
+  if (!value || *value != std::floor(*value) || *value < min || *value > max) return false;
+  if (text.find_first_not_of("0123456789") == std::string::npos) return true;
+  if (std::abs(*value) > kExact) return false;
+  text = fmt::format("{}", static_cast<long long>(*value));
+  return true;
+}
+
+struct Command {
+  const CLI::App* app;
+  std::string path;  // "thinreduce bench codec"
+};
+
+// The innermost command that was given.
+Command innermost(const CLI::App& app) {
+  Command command{&app, app.get_name()};
+  while (!command.app->get_subcommands().empty()) {
+    command.app = command.app->get_subcommands().back();
+    command.path += " " + command.app->get_name();
+  }
+  return command;
+}
+
+std::string describe(const CLI::App& app, const CLI::ParseError& error) {
+  const auto [command, path] = innermost(app);
+  const auto unknown = app.remaining(true);
+  const bool is_option = !unknown.empty() && unknown[0].starts_with("-");
+  std::vector<std::string> names;
+  for (const CLI::App* each : command->get_subcommands({})) names.push_back(each->get_name());
+  if (!names.empty() && unknown.empty()) {
+    return fmt::format("`{}` needs a command: {}", path, fmt::join(names, ", "));
+  }
+  if (!names.empty() && !is_option) {
+    return fmt::format("`{}` has no command '{}'; the commands are: {}", path, unknown[0],
+                       fmt::join(names, ", "));
+  }
+  if (is_option) return fmt::format("`{}` has no option '{}'", path, unknown[0]);
+  if (!unknown.empty()) return fmt::format("`{}` takes no argument '{}'", path, unknown[0]);
+  const std::string text = error.what();
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    return text.substr(0, text.find(':')) + " needs a value";
+  }
+  return text;
+}
+
+}  // namespace
+
+CLI::Validator whole_number(double min, double max) {
+  return {[min, max](std::string& text) {
+            if (take_whole_number(text, min, max)) return std::string();
+            return fmt::format("must be a whole number, {}; got '{}'", show_range(min, max), text);
+          },
+          show_range(min, max)};
+}
+
+CLI::Validator whole_number_or_auto(double min, double max) {
+  return {[min, max](std::string& text) {
+            if (text == "auto") text = "-1";
+            if (text == "-1" || take_whole_number(text, min, max)) return std::string();
+            return fmt::format("must be auto or a whole number, {}; got '{}'", show_range(min, max),
+                               text);
+          },
+          show_range(min, max) + ", or auto"};
+}
+
+CLI::Validator number(double min, double max) {
+  return {[min, max](std::string& text) {
+            const auto value = parse_number(text);
+            if (value && *value >= min && *value <= max) return std::string();
+            return fmt::format("must be a number, {}; got '{}'", show_range(min, max), text);
+          },
+          show_range(min, max)};
+}
+
+CLI::Validator one_of(std::vector<std::string> words) {
+  const std::string list = fmt::format("{}", fmt::join(words, ", "));
+  return {[words = std::move(words), list](std::string& text) {
+            if (std::find(words.begin(), words.end(), text) != words.end()) return std::string();
+            return fmt::format("must be one of: {}; got '{}'", list, text);
+          },
+          list};
+}
+
+void add_launch_options(CLI::App& command, LaunchOptions& launch) {
+  const char* group = "Ranks and link";
+  command.add_option("--ranks", launch.ranks, "Number of ranks.")
+      ->type_name("N")
+      ->transform(whole_number(1, 1024))
+      ->default_str(std::to_string(kDefaultRanks))
+      ->group(group);
+  command
+      .add_option("--transport", launch.transport,
+                  "How ranks run and communicate: threads of this process, processes over Gloo, or "
+                  "processes over MPI. Started by torchrun or mpirun, this process is one rank.")
+      ->type_name("NAME")
+      ->transform(one_of({"threads", "gloo", "mpi"}))
+      ->group(group);
+  command
+      .add_option_function<std::string>(
+          "--link", [&](const std::string& text) { launch.link = Link::parse(text); },
+          "Limits each rank's link to BANDWIDTH[,LATENCY], for example 100mbit,5ms.")
+      ->type_name("LINK")
+      ->default_str("unlimited")
+      ->group(group);
+  command.add_option("--interface", launch.interface, "Network interface for gloo, such as eth1.")
+      ->type_name("NAME")
+      ->group(group);
+  command
+      .add_option_function<double>(
+          "--timeout", [&](double seconds) { launch.timeout = Seconds(seconds); },
+          "Longest time to wait for a silent peer, in seconds.")
+      ->type_name("SECONDS")
+      ->transform(number(0.01, 1e6))
+      ->default_str(fmt::format("{}", launch.timeout.count()))
+      ->group(group);
+}
+
+void prepare(CLI::App& app) {
+  auto formatter = std::make_shared<HelpFormatter>();
+  formatter->label("SUBCOMMAND", "COMMAND");
+  formatter->column_width(28);
+  app.formatter(formatter);
+  app.option_defaults()->always_capture_default();
+  app.group("Commands");
+  app.set_help_flag("-h,--help", "Prints this help and exits.");
+}
+
+std::optional<int> parse(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    fmt::print(stderr, "thinreduce: {}\nSee `{} --help`.\n", describe(app, error),
+               innermost(app).path);
+    return kUsage;
+  }
+}
+
+}  // namespace thinreduce::apps
