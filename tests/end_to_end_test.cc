@@ -1,4 +1,4 @@
-// The program as people run it: real processes, real sockets, real signals.
+// The program as users run it: real processes, sockets and signals.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ void expect_good(const Finished& finished, const std::string& spec, int ranks) {
   EXPECT_GT(result["seconds"].get<double>(), 0);
   EXPECT_GT(result["fp32_seconds"].get<double>(), 0);
   EXPECT_GE(result["nmse"].get<double>(), 0);
-  // Two steps of a coarse unbiased quantizer may be off by as much as the gradient; not by more.
+  // The error of two steps of a coarse unbiased quantizer may reach the size of the gradient.
   EXPECT_LT(result["nmse"].get<double>(), 2);
   EXPECT_EQ(result["reference_seconds"].is_null(), result["transport"] == "threads");
   for (const char* stage : {"encode", "wire", "decode", "wait"}) {
@@ -78,7 +78,7 @@ TEST_P(EveryMethod, UnderMpirun) {
   if (::geteuid() == 0) command.emplace_back("--allow-run-as-root");
   for (const auto& word : reduce_command("mpi", GetParam())) command.push_back(word);
   expect_good(run(command), GetParam(), 3);
-  // Without mpirun the program calls it by itself.
+  // Without mpirun the program starts mpirun itself.
   expect_good(run(reduce_command("mpi", GetParam(), {"--ranks", "2"})), GetParam(), 2);
 }
 
@@ -94,14 +94,14 @@ TEST(Ranks, FindOneAnotherByTheVariablesOfTorchrun) {
   ASSERT_EQ(ends[0].code, 0) << ends[0].err;
   const auto result = nlohmann::json::parse(ends[0].out);
   EXPECT_TRUE(result["identical"].get<bool>());
-  EXPECT_TRUE(result["reference_seconds"].is_null());  // Gloo's own can't be throttled
+  EXPECT_TRUE(result["reference_seconds"].is_null());  // the all-reduce of Gloo can't be throttled
   for (int rank = 1; rank < 3; ++rank) {
     EXPECT_EQ(ends[static_cast<std::size_t>(rank)].code, 0);
     EXPECT_EQ(ends[static_cast<std::size_t>(rank)].out, "");
   }
 }
 
-// A reduce that takes minutes on this link, so that the kill comes in the middle of it.
+// Makes a reduce take minutes, so that the kill happens during it.
 const std::vector<std::string> kSlow{"--link", "1mbit", "--timeout", "50"};
 
 TEST(KilledRank, IsNamedByAllOthersOverGloo) {
@@ -121,7 +121,7 @@ TEST(KilledRank, IsNamedByAllOthersOverGloo) {
   EXPECT_LT(std::chrono::steady_clock::now() - killed, 20s);
 }
 
-// The children of a process, oldest first.
+// Returns the children of a process, oldest first.
 std::vector<pid_t> children(pid_t parent) {
   std::ifstream file(fmt::format("/proc/{0}/task/{0}/children", parent));
   std::vector<pid_t> pids;
@@ -173,7 +173,7 @@ TEST(InterruptedRun, EndsAllItsRanks) {
   for (const pid_t rank : ranks) {
     std::ifstream stat(fmt::format("/proc/{}/stat", rank));
     const std::string text((std::istreambuf_iterator<char>(stat)), {});
-    // Gone, or a zombie that nobody has collected yet.
+    // Ended, or a zombie that has not been reaped yet.
     EXPECT_TRUE(text.empty() || text.find(") Z ") != std::string::npos) << text;
   }
 }
@@ -230,8 +230,16 @@ struct Usage {
 
 TEST(WrongUsage, ExitsWithTwoAndSaysWhatToDo) {
   const std::vector<Usage> cases{
-      {{}, "subcommand", {}},
-      {{"bench"}, "subcommand", {}},
+      {{}, "`thinreduce` needs a command: methods, train, bench, report", {}},
+      {{"bogus"}, "`thinreduce` has no command 'bogus'; the commands are: methods, train", {}},
+      {{"--bogus"}, "`thinreduce` has no option '--bogus'", {}},
+      {{"bench"}, "`thinreduce bench` needs a command: codec, reduce", {}},
+      {{"bench", "bogus"}, "`thinreduce bench` has no command 'bogus'", {}},
+      {{"methods", "extra"}, "`thinreduce methods` takes no argument 'extra'", {}},
+      {{"bench", "reduce", "--ranks"}, "--ranks needs a value", {}},
+      {{"bench", "codec", "--floats", "1.5"}, "must be a whole number, 1 to 4294967296", {}},
+      {{"bench", "codec", "--warmup", "-2"}, "must be auto or a whole number", {}},
+      {{"bench", "reduce", "--timeout", "0"}, "must be a number, 0.01 to 1000000; got '0'", {}},
       {{"bench", "reduce", "--method", "topq"}, "there are: fp32", {}},
       {{"bench", "reduce", "--method", "topk:k=1"}, "it has: density", {}},
       {{"bench", "reduce", "--method", "topk:density=x"}, "not 'x'", {}},
@@ -239,12 +247,12 @@ TEST(WrongUsage, ExitsWithTwoAndSaysWhatToDo) {
       {{"bench", "reduce", "--method", "topk:feedback=on,feedback=on"}, "twice", {}},
       {{"bench", "reduce", "--method", "fp32:x=1"}, "no options", {}},
       {{"bench", "reduce", "--method", "dqsg:levels=4"}, "levels must be odd", {}},
-      {{"bench", "codec", "--gradients", "recorded", "--warmup", "3"}, "excludes", {}},
+      {{"bench", "codec", "--gradients", "recorded", "--warmup", "3"}, "leave out --warmup", {}},
       {{"bench", "reduce", "--link", "fast"}, "100mbit,5ms", {}},
       {{"bench", "reduce", "--ranks", "0"}, "--ranks", {}},
       {{"bench", "reduce", "--floats", "-3"}, "--floats", {}},
-      {{"bench", "reduce", "--transport", "pigeon"}, "gloo", {}},
-      {{"bench", "codec", "--nonsense"}, "--nonsense", {}},
+      {{"bench", "reduce", "--transport", "pigeon"}, "one of: threads, gloo, mpi", {}},
+      {{"bench", "codec", "--nonsense"}, "`thinreduce bench codec` has no option '--nonsense'", {}},
       {{"bench", "reduce", "--transport", "gloo"}, "WORLD_SIZE", {{"RANK", "0"}}},
       {{"bench", "reduce", "--transport", "gloo", "--ranks", "3"},
        "WORLD_SIZE says 2",
@@ -257,6 +265,20 @@ TEST(WrongUsage, ExitsWithTwoAndSaysWhatToDo) {
     EXPECT_EQ(end.code, 2) << usage.said << ": " << end.err;
     EXPECT_NE((end.out + end.err).find(usage.said), std::string::npos) << end.out << end.err;
   }
+}
+
+TEST(Help, ShowsRangesAndDefaultsThatAgree) {
+  const Finished end = run({kProgram, "bench", "reduce", "--help"});
+  EXPECT_EQ(end.code, 0) << end.err;
+  EXPECT_NE(end.out.find("[1 to 1024; default 4]"), std::string::npos) << end.out;
+  EXPECT_EQ(end.out.find("Excludes"), std::string::npos) << end.out;
+}
+
+TEST(WholeNumbers, MayHaveAnExponent) {
+  const Finished end = run({kProgram, "bench", "codec", "--method", "fp32", "--floats", "1e3",
+                            "--steps", "2e0", "--warmup", "auto", "--json"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(nlohmann::json::parse(end.out)["floats"], 1000);
 }
 
 TEST(UnknownSimd, IsRefusedWithWhatThereIs) {

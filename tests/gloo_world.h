@@ -55,7 +55,7 @@ inline std::vector<std::byte> pattern(std::size_t size, int seed) {
   return bytes;
 }
 
-// What `action` throws; fails the test when it throws nothing.
+// Returns the Error that `action` throws; anything else fails the test.
 inline Error error_of(const std::function<void()>& action) {
   try {
     action();

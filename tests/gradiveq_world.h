@@ -1,4 +1,4 @@
-// A world of GradiVeQ ranks, gradients for it, and what its ranks hold back.
+// A world of GradiVeQ ranks, gradients for it, and the residuals of its ranks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,17 +30,18 @@ inline GradiveqSettings quick(std::uint64_t warmup, std::uint64_t interval) {
   return settings;
 }
 
-// Slices of `slice` floats in a space of `rank` dimensions, the same space for all seeds.
+// Returns gradients whose slices of `slice` floats lie in a space of `basis_size` dimensions, the
+// same space for all seeds.
 inline PerRank low_rank_gradients(int world, std::size_t slices, std::size_t slice,
-                                  std::size_t rank, unsigned seed) {
-  const auto directions = normal_gradients(static_cast<int>(rank), slice, 99);
-  const auto amounts = normal_gradients(world, slices * rank, seed);
+                                  std::size_t basis_size, unsigned seed) {
+  const auto directions = normal_gradients(static_cast<int>(basis_size), slice, 99);
+  const auto amounts = normal_gradients(world, slices * basis_size, seed);
   PerRank gradients(static_cast<std::size_t>(world), std::vector<float>(slices * slice));
   for (std::size_t r = 0; r < gradients.size(); ++r) {
     for (std::size_t s = 0; s < slices; ++s) {
-      for (std::size_t j = 0; j < rank; ++j) {
+      for (std::size_t j = 0; j < basis_size; ++j) {
         for (std::size_t k = 0; k < slice; ++k) {
-          gradients[r][s * slice + k] += amounts[r][s * rank + j] * directions[j][k];
+          gradients[r][s * slice + k] += amounts[r][s * basis_size + j] * directions[j][k];
         }
       }
     }
@@ -60,8 +61,8 @@ inline double error_of(const std::vector<float>& mean, const PerRank& gradients)
   return energy > 0 ? error / energy : error;
 }
 
-// What a rank holds back, of a bucket that is one run: the part of `kept` that was not sent, and
-// the projections that are owed.
+// Returns the residual of a rank for a shapeless bucket: the part of `kept` that was not sent, and
+// the owed projections.
 inline std::vector<float> residual_of(const MemoryArchive& archive, std::size_t slice) {
   std::vector<float> kept = archive.find("kept");
   const auto rank = archive.find_number("rank");
@@ -90,8 +91,8 @@ inline std::vector<float> residual_of(const MemoryArchive& archive, std::size_t 
   return kept;
 }
 
-// Rank 1 leaves after so many steps: rank 0 keeps what it held back and its whole gradient. Covers
-// every phase of settings that are quick(2, 4).
+// Rank 1 leaves after some steps: rank 0 must keep its residual and its whole gradient. Covers
+// every phase of the settings quick(2, 4).
 inline void expect_failed_exchange_keeps_the_gradient(GradiveqSettings settings) {
   constexpr std::size_t kElements = 16 * 40 + 5;
   settings.slice = 16;
@@ -113,8 +114,8 @@ inline void expect_failed_exchange_keeps_the_gradient(GradiveqSettings settings)
   }
 }
 
-// State saved after `moment` steps and loaded into new methods: the rest of the run has the same
-// bits.
+// State that is saved after `moment` steps and loaded into new methods must give the same bits in
+// the rest of the run.
 inline void expect_saved_state_resumes(const GradiveqSettings& settings, unsigned moment) {
   const auto layout = layout_of({{16, 8, 3, 3}, {10, 256}});
   GradiveqWorld whole(3, settings, layout);

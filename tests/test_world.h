@@ -1,5 +1,5 @@
-// A world of ranks for the tests of methods: each rank has its transport and its method, and a step
-// runs them on threads.
+// A world of ranks for tests of methods. Each rank has a transport and a method; a step runs the
+// ranks as threads.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@
 
 namespace thinreduce {
 
-// One vector a rank.
+// One vector per rank.
 using PerRank = std::vector<std::vector<float>>;
 
 // Keeps every field that a method shows, in order; shows them back when `loading`.
@@ -80,7 +80,7 @@ class MemoryArchive final : public Archive {
   }
 };
 
-// A bucket that is one run of unknown shape.
+// Returns a bucket without tensors.
 inline BucketLayout shapeless(std::size_t elements) {
   return {.id = 0, .elements = elements, .tensors = {}};
 }
@@ -93,8 +93,7 @@ inline BucketLayout layout_of(const std::vector<std::vector<std::int64_t>>& shap
   return layout;
 }
 
-// Two convolutions, a bias that nobody has flagged, a matrix, and one that is too small to gain
-// from a factorisation.
+// Returns two convolutions, a bias, a matrix, and a matrix too small to gain from a factorisation.
 inline BucketLayout mixed_layout() {
   return layout_of({{16, 8, 3, 3}, {16}, {40, 101}, {3, 5}, {24, 16, 5, 5}});
 }
@@ -123,7 +122,7 @@ class TestWorld {
     }
   }
 
-  // The bucket's values after one reduce; `thrown` says where it failed.
+  // Returns the values after one reduce; `thrown` holds the exceptions of the ranks.
   PerRank step(PerRank values) {
     std::vector<std::jthread> ranks;
     statistics.assign(values.size(), {});
@@ -150,7 +149,8 @@ class TestWorld {
     return values;
   }
 
-  // A step that must succeed with the same bits and fingerprints on all ranks: the mean.
+  // Returns the mean of a step, which must succeed with the same bits and fingerprints on all
+  // ranks.
   std::vector<float> mean(const PerRank& gradients) {
     const auto after = step(gradients);
     for (std::size_t rank = 0; rank < after.size(); ++rank) {
@@ -179,7 +179,7 @@ class TestWorld {
     EXPECT_EQ(archive.at_number, archive.numbers.size());
   }
 
-  // What a method shows to an archive as its residual, or under another name; empty without one.
+  // Returns the residual, or another field of the state; empty when the method has none.
   [[nodiscard]] std::vector<float> residual(std::size_t rank,
                                             std::string_view wanted = "residual") {
     const MemoryArchive archive = saved(rank);
@@ -194,7 +194,7 @@ class TestWorld {
   std::uint64_t step_ = 0;
 
  public:
-  PerRank second_moments;  // handed in with the values, unless empty
+  PerRank second_moments;  // given to reduce(), unless empty
   std::vector<std::exception_ptr> thrown;
   std::vector<std::map<std::string, double>> statistics;
   std::vector<std::uint64_t> payload_bytes;
@@ -210,7 +210,7 @@ inline PerRank normal_gradients(int world, std::size_t elements, unsigned seed) 
   return gradients;
 }
 
-// Small whole numbers: their sums are exact in any order.
+// Returns small whole numbers, whose sums are exact in any order.
 inline PerRank whole_gradients(int world, std::size_t elements, unsigned seed) {
   auto gradients = normal_gradients(world, elements, seed);
   for (auto& gradient : gradients) {
@@ -219,7 +219,7 @@ inline PerRank whole_gradients(int world, std::size_t elements, unsigned seed) {
   return gradients;
 }
 
-// Sums of squares that go with gradients of about 1: some larger, some smaller than g^2.
+// Returns sums of squares for gradients of about 1: some larger, some smaller than g^2.
 inline PerRank random_moments(int world, std::size_t elements, unsigned seed) {
   auto moments = normal_gradients(world, elements, seed + 1000);
   for (auto& moment : moments) {
@@ -237,7 +237,7 @@ inline std::vector<double> exact_sum(const PerRank& values) {
 }
 
 inline constexpr int kWorlds[] = {1, 2, 3, 4, 7};
-// The last has three blocks of the top-k payload.
+// The last size has three blocks of the top-k payload.
 inline constexpr std::size_t kBucketSizes[] = {1, 2, 5, 63, 1000, 1009, 4099, 140001};
 
 }  // namespace thinreduce

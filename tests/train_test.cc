@@ -1,4 +1,4 @@
-// `thinreduce train` as people run it: real processes, real images, real signals.
+// `thinreduce train` as users run it: real processes, images and signals.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -54,7 +54,7 @@ class Train : public testing::Test {
     words.insert(words.end(), more.begin(), more.end());
     return run(words);
   }
-  // The losses of all steps and the parameters, as text.
+  // Returns the losses of all steps and of the last evaluation as text.
   [[nodiscard]] std::string result(const std::string& out) const {
     std::string text;
     std::uint64_t expected = 1;
@@ -113,7 +113,7 @@ TEST_F(Train, WritesTheRunFolderOfItsDocument) {
   EXPECT_EQ(last["bytes_sent_total"], bytes);
   EXPECT_EQ(last["accuracy"], summary["accuracy"]);
 
-  // A finished run is not overwritten by accident.
+  // A finished run is not overwritten unless asked.
   const Finished again = run(command("a", {"--steps", "1"}));
   EXPECT_EQ(again.code, 1);
   EXPECT_NE(again.err.find("--overwrite"), std::string::npos) << again.err;
@@ -131,20 +131,20 @@ TEST_F(Train, ResumesToTheSameBits) {
   const Finished rest = resume("halves");
   ASSERT_EQ(rest.code, 0) << rest.err;
   EXPECT_EQ(result("straight"), result("halves"));
-  // Residuals too.
+  // The residuals must be the same, too.
   for (const char* rank : {"rank-0.state", "rank-1.state"}) {
     EXPECT_EQ(text_of(folder / "straight" / "checkpoint-20" / rank),
               text_of(folder / "halves" / "checkpoint-20" / rank));
   }
   EXPECT_FALSE(fs::exists(folder / "halves" / "checkpoint-10"));
 
-  // A checkpoint that is cut, or residuals that are missing, are noticed.
+  // A checkpoint that was cut is refused.
   fs::resize_file(folder / "halves" / "checkpoint-20" / "model.bin", 1000);
   const Finished cut = resume("halves");
   EXPECT_EQ(cut.code, 1);
   EXPECT_NE(cut.err.find("model.bin is cut or altered"), std::string::npos) << cut.err;
 
-  // So are files of a later version.
+  // So are files of a later format.
   for (const char* name : {"checkpoint.json", "config.json"}) {
     auto json = json_of(folder / "halves" / name);
     json["format"] = 2;
@@ -182,7 +182,7 @@ TEST_F(Train, FourRanksLearnAsOneOnTheJoinedBatch) {
   }
 }
 
-// A run that goes on until it is told to stop.
+// The run would take hours; Ctrl-C stops it.
 TEST_F(Train, EndsCleanlyOnCtrlC) {
   for (const std::string transport : {"threads", "gloo"}) {
     Process training(command(transport, {"--ranks", "2", "--epochs", "50", "--transport", transport,
@@ -195,7 +195,7 @@ TEST_F(Train, EndsCleanlyOnCtrlC) {
     if (transport == "threads") {
       training.kill(SIGINT);
     } else {
-      // As a terminal does: to the launcher, which waits, and to the ranks.
+      // A terminal sends the signal to the launcher, which waits, and to the ranks.
       std::ifstream file(fmt::format("/proc/{0}/task/{0}/children", training.pid()));
       for (pid_t pid = 0; file >> pid;) ::kill(pid, SIGINT);
       training.kill(SIGINT);
@@ -231,7 +231,7 @@ TEST_F(Train, UnwritableAndFullPlacesAreReportedBeforeTheFirstStep) {
 }
 
 TEST_F(Train, DataThatCantBeHadAreExplained) {
-  // An npm that fails as it does without a network.
+  // An npm that fails as it does without network.
   const fs::path bin = folder / "bin";
   fs::create_directories(bin);
   std::ofstream(bin / "npm") << "#!/bin/sh\necho 'network is unreachable'; exit 1\n";
@@ -275,7 +275,10 @@ TEST(TrainUsage, ExitsWithTwoAndSaysWhatToDo) {
       {{"--model", "lenet9"}, "fc-300-100"},
       {{"--method", "topq"}, "there are: fp32"},
       {{"--model", "lenet", "--data", "cifar10", "--ranks", "1"}, "--data mnist"},
-      {{"--resume", "/tmp", "--model", "lenet"}, "--resume"},
+      {{"--resume", "/tmp", "--model", "lenet"}, "leave out --model"},
+      {{"--resume", "/tmp", "--out", "x"}, "leave out --out"},
+      {{"--steps", "many"}, "must be a whole number, 0 or more; got 'many'"},
+      {{"--nonsense"}, "`thinreduce train` has no option '--nonsense'"},
       {{"--link", "fast"}, "100mbit,5ms"},
   };
   for (const auto& [arguments, said] : cases) {

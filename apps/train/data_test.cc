@@ -1,4 +1,4 @@
-// Decoders, shards and schedules.
+// Tests of decoders, batches, schedules, run settings and recorded gradients.
 #include <gtest/gtest.h>
 #include <png.h>
 
@@ -95,7 +95,8 @@ TEST(Png, ARowIsAnImage) {
 
 TEST(Png, RefusesCutAndForeignFiles) {
   const Bytes whole = make_png(4, 1024);
-  for (std::size_t size = 0; size < whole.size() - 12; size += 7) {  // the last 12 carry nothing
+  for (std::size_t size = 0; size < whole.size() - 12;
+       size += 7) {  // the last 12 bytes hold no data
     Images images;
     const Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size));
     thrown_text(ErrorCode::bad_input, [&] { append_png(cut, "x.png", images); });
@@ -140,9 +141,9 @@ TEST(Mnist, IsTheRealOneAndACutFileIsNoticed) {
     altered.seekp(1'000'000);
     altered.put('x');
   }
-  EXPECT_NE(said().find(file.string() + ": was altered"), std::string::npos) << said();
+  EXPECT_NE(said().find(file.string() + " has checksum"), std::string::npos) << said();
   fs::resize_file(file, 47040016 / 2);
-  EXPECT_NE(said().find(file.string() + ": has 23520008 bytes instead of 47040016"),
+  EXPECT_NE(said().find(file.string() + " has 23520008 bytes, expected 47040016"),
             std::string::npos)
       << said();
   fs::remove_all(copy);
@@ -171,7 +172,7 @@ TEST(Cifar10, IsTheRealOne) {
   }
 }
 
-// 100 images of 4 x 4 whose pixels are the image's number.
+// Returns 100 images of 4 x 4 pixels, each with the number of its image.
 Dataset numbered() {
   Dataset data{.name = "numbered", .train = {}, .test = {}, .mean = {0}, .deviation = {1.0F / 255}};
   data.train = {.count = 100, .channels = 1, .side = 4, .pixels = {}, .labels = {}};
@@ -244,8 +245,8 @@ TEST(Batches, CropsAreOfTheImageOrTheBlackAroundIt) {
       black.insert(std::count_if(image, image + 16, [](float v) { return std::abs(v) < 1e-3; }));
     }
   }
-  EXPECT_GT(black.size(), 3U);  // they really differ
-  // Without augmentation it is the middle: the image itself.
+  EXPECT_GT(black.size(), 3U);  // the crops differ
+  // Without augmentation the centre crop is the image itself.
   Batches middle(data, {.seed = 3, .batch = 50, .side = 4, .padding = 2});
   middle.training(1, images, labels);
   EXPECT_NEAR(images[0], static_cast<float>(indices[0]), 1e-3);
@@ -313,7 +314,7 @@ TEST(RecordedGradients, ComeBackAndDamageIsNamed) {
   const fs::path file = folder / "step-000007-rank-1-bucket-1.f32";
   fs::resize_file(file, 10);
   const auto cut = thrown_text(ErrorCode::bad_input, [&] { recorded.read(7, 1, layout, values); });
-  EXPECT_NE(cut.find(file.string() + ": 10 bytes"), std::string::npos) << cut;
+  EXPECT_NE(cut.find(file.string() + ": has 10 bytes"), std::string::npos) << cut;
   fs::remove(file);
   thrown_text(ErrorCode::unavailable, [&] { recorded.read(7, 1, layout, values); });
 
@@ -341,7 +342,7 @@ TEST(Files, UnwritableAndFullPlacesAreReported) {
       thrown_text(ErrorCode::unavailable, [] { apps::require_space("/proc/thinreduce", 1000); })
           .find("/proc/thinreduce"),
       std::string::npos);
-  // More than any disk has.
+  // More than any disk holds.
   const fs::path folder = fs::path(testing::TempDir()) / "space";
   const auto text = thrown_text(ErrorCode::unavailable,
                                 [&] { apps::require_space(folder, std::uint64_t{1} << 53U); });

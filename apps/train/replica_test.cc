@@ -1,4 +1,4 @@
-// Models and replicas on real gradients.
+// Tests of models, gradient buckets and replicas.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -52,11 +52,11 @@ TEST(GradientBuckets, AreReversedWholeAndHandedOverInOrder) {
     buckets.end();
   }
   EXPECT_EQ(order, (std::vector<std::uint32_t>{1, 2, 3, 1, 2, 3}));
-  // Zeroed between the steps: the second step's gradient is not the sum of both.
+  // Gradients are zeroed between steps, so the second is not the sum of both.
   EXPECT_EQ(network->named_parameters()["fc2.bias"].grad()[0].item<float>(), 1.0F);
 }
 
-// Noise with labels, in the shape of a model's images.
+// Returns noise with labels, in the shape of a model's images.
 Dataset noise(std::size_t channels, std::size_t side) {
   Dataset data{.name = "noise",
                .train = {},
@@ -86,7 +86,7 @@ TrainOptions settled(const std::string& model, const std::string& data, std::siz
   return options;
 }
 
-// The losses of five steps, and the final evaluation.
+// Returns the losses of five steps and of the final evaluation.
 std::vector<double> losses(const TrainOptions& options, const Dataset& data, int ranks) {
   std::vector<double> result;
   run_ranks(ranks, [&](std::unique_ptr<Transport> transport) {
@@ -137,7 +137,7 @@ TEST(Replica, BatchNormHasTheStatisticsOfRankZeroEverywhere) {
   const auto theirs = saved[1]->buffers();
   ASSERT_GT(ours.size(), 0U);
   for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_TRUE(ours[i].equal(theirs[i])) << i;
-  // They did move away from where they start.
+  // The parameters have changed.
   EXPECT_NE(saved[0]->named_buffers()["norm1.running_mean"][0].item<float>(), 0.0F);
 }
 

@@ -1,4 +1,4 @@
-// Second moments against the definition: one backward a sample, squared and summed.
+// Compares second moments with their definition: one backward per sample, squared and summed.
 #include "apps/train/second_moment.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,8 @@ void expect_near(const torch::Tensor& found, const torch::Tensor& expected,
   EXPECT_LT((found - expected).abs().max().item<double>(), 2e-5 * largest) << what;
 }
 
-// `loss(first, count)` is that of samples [first, first + count), divided by the whole batch.
+// `loss(first, count)` must return the loss of samples [first, first + count), divided by the size
+// of the whole batch.
 template <typename Loss>
 Moments brute_force(nn::Module& model, std::int64_t batch, Loss&& loss) {
   Moments sums;
@@ -33,13 +34,13 @@ Moments brute_force(nn::Module& model, std::int64_t batch, Loss&& loss) {
   return sums;
 }
 
-// The same from one backward of the whole batch.
+// Returns the same from one backward of the whole batch.
 template <typename Loss>
 Moments watched(nn::Module& model, std::int64_t batch, Loss&& loss) {
   GradientBuckets buckets(model, 1000, 0);
   SecondMoments moments(model, buckets.layouts());
   std::map<std::string, torch::Tensor> found;
-  for (int round = 0; round < 2; ++round) {  // the second must not add to the first
+  for (int round = 0; round < 2; ++round) {  // the second round must not add to the first
     moments.begin();
     buckets.begin([&](const BucketLayout& layout, std::span<float> values) {
       const auto moment = moments.of(layout);
@@ -63,7 +64,7 @@ template <typename Loss>
 void expect_same(nn::Module& model, std::int64_t batch, Loss&& loss) {
   const Moments expected = brute_force(model, batch, loss);
   const Moments found = watched(model, batch, loss);
-  // The gradients of watched layers, which the last backward has left, are torch's own too.
+  // Watched layers must also have the same gradients as libtorch's layers.
   const auto gradients = torch::autograd::grad({loss(0, batch)}, model.parameters());
   const auto parameters = model.named_parameters();
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -72,14 +73,14 @@ void expect_same(nn::Module& model, std::int64_t batch, Loss&& loss) {
   }
 }
 
-// A layer alone in a model, as SecondMoments wants it.
+// A model of one layer.
 template <typename Holder>
 struct Alone final : nn::Module {
   explicit Alone(Holder given) : layer(register_module("layer", std::move(given))) {}
   Holder layer;
 };
 
-// A loss with other derivatives at every output.
+// A loss with a different derivative at every output.
 template <typename Holder>
 void expect_layer(Holder layer, const torch::Tensor& input) {
   Alone<Holder> model(std::move(layer));
@@ -138,12 +139,12 @@ TEST(SecondMoment, ConvolutionsOfEveryKind) {
       }
     }
   }
-  // Not laid out as torch usually does.
+  // Inputs that are not contiguous.
   expect_layer(Conv2d(nn::Conv2dOptions(6, 12, 3).padding(1)),
                torch::randn({3, 6, 9, 8}).contiguous(torch::MemoryFormat::ChannelsLast));
 }
 
-// Whole networks without batch norm, whose samples do not see one another.
+// Networks without batch norm, whose samples do not influence one another.
 TEST(SecondMoment, NetworksWithTheMeanLoss) {
   for (const char* model : {"lenet", "fc-300-100", "cifarnet"}) {
     SCOPED_TRACE(model);
@@ -161,8 +162,8 @@ TEST(SecondMoment, NetworksWithTheMeanLoss) {
   }
 }
 
-// With batch norm there is no sample on its own, but parts that add up to the gradient obey Cauchy
-// and Schwarz.
+// With batch norm samples have no gradient of their own, but parts that add up to the gradient
+// satisfy the Cauchy-Schwarz inequality.
 TEST(SecondMoment, IsAtLeastTheSquareOfTheMeanByTheBatch) {
   const auto network = make_network("vgg-small", 3);
   constexpr std::int64_t kBatch = 6;
@@ -173,7 +174,7 @@ TEST(SecondMoment, IsAtLeastTheSquareOfTheMeanByTheBatch) {
   buckets.begin([&](const BucketLayout& layout, std::span<float> values) {
     const auto moment = moments.of(layout);
     for (const Tensor& tensor : layout.tensors) {
-      if (tensor.shape.size() < 2) continue;  // batch norm's, among others
+      if (tensor.shape.size() < 2) continue;  // such as the parameters of batch norm
       double least = 0, found = 0;
       for (std::size_t i = tensor.offset; i < tensor.offset + tensor.elements(); ++i) {
         // (sum of the parts)^2 <= batch * sum of their squares
@@ -192,7 +193,7 @@ TEST(SecondMoment, IsAtLeastTheSquareOfTheMeanByTheBatch) {
   EXPECT_EQ(compared, 8U);
 }
 
-// Evaluation is not watched, nor is anything after SecondMoments is gone.
+// Layers are not watched in an evaluation or after SecondMoments is destroyed.
 TEST(SecondMoment, IsOnlyForTraining) {
   Alone<Conv2d> model(Conv2d(nn::Conv2dOptions(2, 3, 3)));
   GradientBuckets buckets(model, 1000, 0);
