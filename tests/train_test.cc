@@ -273,7 +273,7 @@ TEST_F(Train, RecordedGradientsServeTheCodecBench) {
 TEST(TrainUsage, ExitsWithTwoAndSaysWhatToDo) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
       {{"--model", "lenet9"}, "fc-300-100"},
-      {{"--method", "topq"}, "there are: fp32"},
+      {{"--method", "topq"}, "the methods are: fp32"},
       {{"--model", "lenet", "--data", "cifar10", "--ranks", "1"}, "--data mnist"},
       {{"--resume", "/tmp", "--model", "lenet"}, "leave out --model"},
       {{"--resume", "/tmp", "--out", "x"}, "leave out --out"},

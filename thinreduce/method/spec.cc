@@ -23,7 +23,7 @@ const MethodInfo& find_method(std::string_view name) {
     if (info.name == name) return info;
     names.push_back(info.name);
   }
-  refuse(fmt::format("there is no method '{}'; there are: {}", name, fmt::join(names, ", ")));
+  refuse(fmt::format("there is no method '{}'; the methods are: {}", name, fmt::join(names, ", ")));
 }
 
 const OptionInfo& find_option(const MethodInfo& info, std::string_view name) {
@@ -32,11 +32,12 @@ const OptionInfo& find_option(const MethodInfo& info, std::string_view name) {
     if (option.name == name || (!option.old_name.empty() && option.old_name == name)) return option;
     names.push_back(option.name);
   }
-  if (names.empty()) refuse(fmt::format("{} has no options, so no '{}'", info.name, name));
-  refuse(fmt::format("{} has no option '{}'; it has: {}", info.name, name, fmt::join(names, ", ")));
+  if (names.empty()) refuse(fmt::format("{} has no options; leave out '{}'", info.name, name));
+  refuse(fmt::format("{} has no option '{}'; its options are: {}", info.name, name,
+                     fmt::join(names, ", ")));
 }
 
-// The value in its one spelling, so that equal specs have equal text.
+// Returns the value in its canonical spelling, so that equal specs have equal text.
 std::string checked_value(const MethodInfo& info, const OptionInfo& option,
                           const std::string& text) {
   if (std::find(option.choices.begin(), option.choices.end(), text) != option.choices.end()) {
@@ -46,7 +47,7 @@ std::string checked_value(const MethodInfo& info, const OptionInfo& option,
     if (old_word == text) return word;
   }
   if (option.kind == OptionInfo::Kind::choice) {
-    refuse(fmt::format("{}: {} is one of {}, not '{}'", info.name, option.name,
+    refuse(fmt::format("{}: {} must be one of: {}; got '{}'", info.name, option.name,
                        fmt::join(option.choices, ", "), text));
   }
   double value = 0;
@@ -57,13 +58,13 @@ std::string checked_value(const MethodInfo& info, const OptionInfo& option,
       (whole && value != std::floor(value)) || value < option.min || value > option.max) {
     std::string words;
     for (const auto& word : option.choices) words += fmt::format(" or {}", word);
-    refuse(fmt::format("{}: {} is {} from {} to {}{}, not '{}'", info.name, option.name,
+    refuse(fmt::format("{}: {} must be {} from {} to {}{}; got '{}'", info.name, option.name,
                        whole ? "a whole number" : "a number", option.min, option.max, words, text));
   }
   return whole ? fmt::format("{}", static_cast<long long>(value)) : fmt::format("{}", value);
 }
 
-// Where another method's name begins. Not every plus: an exponent may have one.
+// Returns the position of the plus before a second method's name. An exponent may have a plus, too.
 std::size_t find_plus(std::string_view text) {
   for (std::size_t i = 0; i + 1 < text.size(); ++i) {
     if (text[i] == '+' && text[i + 1] >= 'a' && text[i + 1] <= 'z') return i;
@@ -71,7 +72,7 @@ std::size_t find_plus(std::string_view text) {
   return std::string_view::npos;
 }
 
-// Of `method:option=value,option=value`.
+// Parses the options of `method:option=value,option=value`.
 Options parse_options(const MethodInfo& info, std::string_view text) {
   Options options;
   for (const OptionInfo& option : info.options) {
@@ -89,11 +90,11 @@ Options parse_options(const MethodInfo& info, std::string_view text) {
     if (more) rest = rest.substr(comma + 1);
     const auto equals = item.find('=');
     if (equals == std::string_view::npos) {
-      refuse(fmt::format("spec '{}': '{}' is not of the form option=value", text, item));
+      refuse(fmt::format("spec '{}': '{}' must have the form option=value", text, item));
     }
     const OptionInfo& option = find_option(info, item.substr(0, equals));
     if (std::find(given.begin(), given.end(), option.name) != given.end()) {
-      refuse(fmt::format("spec '{}' gives {} twice", text, option.name));
+      refuse(fmt::format("spec '{}' gives {} twice; give it once", text, option.name));
     }
     given.push_back(option.name);
     options.values[option.name] = checked_value(info, option, std::string(item.substr(equals + 1)));

@@ -39,14 +39,14 @@ TEST(Spec, RefusesWithWhatExists) {
   EXPECT_NE(refused("topk:dens=0.1").find("density, feedback"), std::string::npos);
   EXPECT_NE(refused("topk:density=0").find("from 1e-06 to 1"), std::string::npos);
   for (const char* value : {"", "nan", "inf", "0x1", "0.1x", "1e999", "-0.1", " 0.1"}) {
-    EXPECT_NE(refused(std::string("topk:density=") + value).find("density is a number"),
+    EXPECT_NE(refused(std::string("topk:density=") + value).find("density must be a number"),
               std::string::npos);
   }
   EXPECT_NE(refused("topk:feedback=yes").find("on, off"), std::string::npos);
   EXPECT_NE(refused("topk:density=0.1,density=0.2").find("twice"), std::string::npos);
 }
 
-// Each value is in range: only together are they wrong.
+// Each value is in range, but together they are wrong.
 TEST(Spec, RefusesOptionsThatContradictEachOther) {
   const auto refused = [](const std::string& text) {
     return thrown_text(ErrorCode::bad_spec, [&] { (void)Spec::parse(text); });
@@ -58,7 +58,7 @@ TEST(Spec, RefusesOptionsThatContradictEachOther) {
   EXPECT_NE(refused("gradiveq:slice=16,basis=17").find("at most slice"), std::string::npos);
   EXPECT_NE(refused("fft:bits=4,mantissa=9").find("smaller than bits"), std::string::npos);
   EXPECT_NE(refused("fft:theta=auto,schedule=linear").find("no schedule"), std::string::npos);
-  // Behind the plus as well, and between both.
+  // The same holds for the second method, and for both together.
   EXPECT_NE(refused("gradiveq+dqsg:levels=4").find("levels is odd"), std::string::npos);
   EXPECT_NE(refused("gradiveq:basis=2,energy=0.9+qsgd").find("exclude each other"),
             std::string::npos);
