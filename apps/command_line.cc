@@ -19,6 +19,13 @@ constexpr double kExact = 9007199254740992.0;  // 2^53: larger doubles skip whol
 // Option lines as "--name TYPE   Description. [range; default VALUE]".
 class HelpFormatter : public CLI::Formatter {
  public:
+  std::string make_help(const CLI::App* app, std::string name,
+                        CLI::AppFormatMode mode) const override {
+    // CLI11 separates groups of options by two empty lines.
+    return CLI::detail::find_and_replace(CLI::Formatter::make_help(app, name, mode), "\n\n\n",
+                                         "\n\n");
+  }
+
   std::string make_option_opts(const CLI::Option* option) const override {
     if (option->get_type_size() == 0) return "";
     const std::string type = type_and_range(option).first;
@@ -101,9 +108,15 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error) {
   }
   if (is_option) return fmt::format("`{}` has no option '{}'", path, unknown[0]);
   if (!unknown.empty()) return fmt::format("`{}` takes no argument '{}'", path, unknown[0]);
-  const std::string text = error.what();
-  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
-    return text.substr(0, text.find(':')) + " needs a value";
+  for (const CLI::Option* option : command->get_options()) {
+    if (!option->get_required() || option->count() > 0) continue;
+    return fmt::format("`{}` needs {}: {}", path, option->get_name(), option->get_description());
+  }
+  const std::string text = error.what();  // "--name: what is wrong"
+  const std::string name = text.substr(0, text.find(':'));
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) return name + " needs a value";
+  if (dynamic_cast<const CLI::ValidationError*>(&error) != nullptr) {
+    return name + text.substr(std::min(text.size(), name.size() + 1));
   }
   return text;
 }
@@ -183,6 +196,7 @@ void add_launch_options(CLI::App& command, LaunchOptions& launch) {
 void prepare(CLI::App& app) {
   auto formatter = std::make_shared<HelpFormatter>();
   formatter->label("SUBCOMMAND", "COMMAND");
+  formatter->label("Positionals", "Arguments");
   formatter->column_width(28);
   app.formatter(formatter);
   app.option_defaults()->always_capture_default();

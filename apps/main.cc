@@ -90,7 +90,9 @@ CLI::App* add_reduce(CLI::App& bench, BenchReduceOptions& options) {
 
 CLI::App* add_report(CLI::App& app, ReportOptions& options) {
   auto* command = app.add_subcommand("report", "Compares training runs on one HTML page.");
-  command->add_option("RUN", options.runs, "Folders that `thinreduce train` wrote.")->required();
+  command->add_option("RUN", options.runs, "One or more folders that `thinreduce train` wrote.")
+      ->type_name("")
+      ->required();
   command->add_option("-o,--output", options.output, "HTML file to write.")->type_name("FILE");
   command
       ->add_option(
@@ -120,7 +122,6 @@ int run(int argc, char** argv) {
   prepare(app);
   app.set_version_flag("--version", THINREDUCE_VERSION, "Prints the version and exits.");
   app.require_subcommand(1);
-  app.footer("`thinreduce COMMAND --help` explains a command.");
 
   bool methods_json = false;
   auto* methods_command =
@@ -135,6 +136,7 @@ int run(int argc, char** argv) {
   add_reduce(*bench, reduce);
   ReportOptions page;
   auto* report_command = add_report(app, page);
+  app.footer("`thinreduce COMMAND --help` explains a command.");
   if (const auto code = parse(app, argc, argv)) return *code;
 
   if (*methods_command) return list_methods(methods_json);

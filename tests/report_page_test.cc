@@ -303,7 +303,7 @@ TEST(Report, RefusesWhatItCannotRead) {
     EXPECT_EQ(finished.out, "");
   };
   fs::remove(page);
-  expect_refused(make_report({}, {"-o", page}), 2, "RUN is required");
+  expect_refused(make_report({}, {"-o", page}), 2, "needs RUN: One or more folders");
   expect_refused(make_report({good, folder / "none"}, {"-o", page}), 1, "none; give folders");
   expect_refused(make_report({folder / "other"}, {"-o", page}), 1, "is not a run folder");
   expect_refused(make_report({good}, {"-o", page, "--codec", folder / "none.json"}), 1,
