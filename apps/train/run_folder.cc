@@ -138,6 +138,12 @@ void write_checkpoint(const fs::path& run, const Checkpoint& checkpoint) {
 
 Checkpoint read_checkpoint(const fs::path& run) {
   const fs::path file = run / "checkpoint.json";
+  if (!fs::exists(file)) {
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{} has no checkpoint.json: the run ended before its first checkpoint; "
+                            "start it again with --out {} --overwrite",
+                            run.string(), run.string()));
+  }
   const std::string text = apps::read_text(file);
   try {
     const auto json = nlohmann::json::parse(text);
@@ -168,6 +174,12 @@ void remove_old_checkpoints(const fs::path& run, const Checkpoint& newest) {
 
 void read_config(const fs::path& run, TrainOptions& options) {
   const fs::path file = run / "config.json";
+  if (!fs::exists(file)) {
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{} is not a run folder: it has no config.json; give a folder that "
+                            "`thinreduce train` wrote",
+                            run.string()));
+  }
   const std::string text = apps::read_text(file);
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (json.is_discarded()) {
