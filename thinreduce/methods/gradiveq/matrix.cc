@@ -1,6 +1,7 @@
 #include "thinreduce/methods/gradiveq/matrix.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "thinreduce/error.h"
 
@@ -35,37 +36,35 @@ class Fetcher {
   std::size_t at_ = 0;
 };
 
-// `kVectors` input vectors times `kWide` vectors of columns: all sums stay in registers, so that a
-// row of the matrix is loaded once for all inputs and an input once for all columns.
-template <std::size_t kVectors, std::size_t kWide>
+// Multiplies input vectors by `kWide` vectors of columns. All sums stay in registers, so that a row
+// of the matrix is loaded once for all inputs and an input once for all columns. The sums are
+// parameters, because vectors of a length unknown to the compiler (SVE) can't be in an array: sum s
+// belongs to input s / kWide and vector s % kWide of columns.
+template <std::size_t kWide, std::size_t... s, typename... Sums>
 HWY_INLINE void multiply_block(const Matrix& matrix, const float* HWY_RESTRICT columns,
                                const float* HWY_RESTRICT in, float* HWY_RESTRICT out,
-                               Fetcher& fetcher) {
+                               Fetcher& fetcher, std::index_sequence<s...> /*indices*/,
+                               Sums... sums) {
   const Floats d;
-  using V = hn::Vec<Floats>;
   const std::size_t lanes = hn::Lanes(d);
-  V sums[kVectors][kWide];
-  for (std::size_t v = 0; v < kVectors; ++v) {
-    for (std::size_t w = 0; w < kWide; ++w) sums[v][w] = hn::Zero(d);
-  }
   for (std::size_t row = 0; row < matrix.rows; ++row) {
     if (row % 2 == 0) fetcher.step();
-    V factors[kWide];
-    for (std::size_t w = 0; w < kWide; ++w) {
-      factors[w] = hn::LoadU(d, columns + row * matrix.stride + w * lanes);
-    }
-    for (std::size_t v = 0; v < kVectors; ++v) {
-      const V value = hn::Set(d, in[v * matrix.rows + row]);
-      for (std::size_t w = 0; w < kWide; ++w) {
-        sums[v][w] = hn::Add(sums[v][w], hn::Mul(value, factors[w]));
-      }
-    }
+    const float* const factors = columns + row * matrix.stride;
+    const auto first = hn::LoadU(d, factors);
+    const auto last = hn::LoadU(d, factors + (kWide - 1) * lanes);
+    ((sums = hn::Add(sums, hn::Mul(hn::Set(d, in[s / kWide * matrix.rows + row]),
+                                   s % kWide == 0 ? first : last))),
+     ...);
   }
-  for (std::size_t v = 0; v < kVectors; ++v) {
-    for (std::size_t w = 0; w < kWide; ++w) {
-      hn::StoreU(sums[v][w], d, out + v * matrix.stride + w * lanes);
-    }
-  }
+  (hn::StoreU(sums, d, out + s / kWide * matrix.stride + s % kWide * lanes), ...);
+}
+
+template <std::size_t kWide, std::size_t... s>
+HWY_INLINE void multiply_block(const Matrix& matrix, const float* columns, const float* in,
+                               float* out, Fetcher& fetcher, std::index_sequence<s...> indices) {
+  static_assert(kWide == 1 || kWide == 2);
+  multiply_block<kWide>(matrix, columns, in, out, fetcher, indices,
+                        (static_cast<void>(s), hn::Zero(Floats()))...);
 }
 
 template <std::size_t kVectors>
@@ -73,10 +72,12 @@ HWY_INLINE void multiply_rows(const Matrix& matrix, const float* in, float* out,
   const std::size_t lanes = hn::Lanes(Floats());
   std::size_t column = 0;
   for (; column + 2 * lanes <= matrix.stride; column += 2 * lanes) {
-    multiply_block<kVectors, 2>(matrix, matrix.values.data() + column, in, out + column, fetcher);
+    multiply_block<2>(matrix, matrix.values.data() + column, in, out + column, fetcher,
+                      std::make_index_sequence<2 * kVectors>());
   }
   for (; column < matrix.stride; column += lanes) {
-    multiply_block<kVectors, 1>(matrix, matrix.values.data() + column, in, out + column, fetcher);
+    multiply_block<1>(matrix, matrix.values.data() + column, in, out + column, fetcher,
+                      std::make_index_sequence<kVectors>());
   }
 }
 

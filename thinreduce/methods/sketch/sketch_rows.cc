@@ -102,19 +102,17 @@ using Integers = hn::RebindToUnsigned<Floats>;
 // sketch is larger than the L2 cache. A tile, its words and its cells stay in the L1 cache.
 constexpr std::size_t kTileBlocks = 64;
 
-// One vector's part of a block as its word wants it: vector `part` of the group exchanges lanes
-// with vector `other` of the block.
-struct Exchange {
-  explicit Exchange(std::uint64_t word)
-      : vector(word_exchange(word) / hn::Lanes(Floats())),
-        lanes(hn::IndicesFromVec(
-            Floats(),
-            hn::Xor(hn::Iota(Integers(), 0),
-                    hn::Set(Integers(), word_exchange(word) & static_cast<std::uint32_t>(
-                                                                  hn::Lanes(Floats()) - 1))))) {}
-  std::size_t vector;
-  decltype(hn::IndicesFromVec(Floats(), hn::Zero(Integers()))) lanes;
-};
+// A word exchanges the elements of its block: vector `part` of the group holds vector
+// `part ^ exchanged_vector(word)` of the block, with its lanes in the order exchanged_lanes(word).
+HWY_INLINE std::size_t exchanged_vector(std::uint64_t word) {
+  return word_exchange(word) / hn::Lanes(Floats());
+}
+HWY_INLINE auto exchanged_lanes(std::uint64_t word) {
+  const Integers integers;
+  const auto mask = static_cast<std::uint32_t>(hn::Lanes(integers) - 1);
+  return hn::IndicesFromVec(
+      Floats(), hn::Xor(hn::Iota(integers, 0), hn::Set(integers, word_exchange(word) & mask)));
+}
 
 // The sign bits of the elements of vector `part`.
 HWY_INLINE hn::Vec<Floats> signs_of(std::uint64_t word, std::size_t part) {
@@ -141,12 +139,13 @@ void sketch_accumulate(std::span<const float> values, std::uint64_t first_block,
       for (std::size_t b = 0; b < blocks; ++b) {
         const float* HWY_RESTRICT const block = values.data() + (tile + b) * kSketchBlock;
         float* HWY_RESTRICT const group = row_cells + word_group(words[b], sketch.columns);
-        const Exchange exchange(words[b]);
+        const std::size_t exchanged = exchanged_vector(words[b]);
+        const auto lane_order = exchanged_lanes(words[b]);
         for (std::size_t part = 0; part < kSketchBlock / lanes; ++part) {
-          const std::size_t other = part ^ exchange.vector;
+          const std::size_t other = part ^ exchanged;
           const auto signed_values =
               hn::Xor(hn::LoadU(d, block + other * lanes), signs_of(words[b], other));
-          const auto placed = hn::TableLookupLanes(signed_values, exchange.lanes);
+          const auto placed = hn::TableLookupLanes(signed_values, lane_order);
           hn::StoreU(hn::Add(hn::LoadU(d, group + part * lanes), placed), d, group + part * lanes);
         }
       }
@@ -178,11 +177,10 @@ HWY_INLINE void estimate_rows(std::span<const float> cells, const SketchRows& sk
       // What row `row` says about vector `part` of the block.
       const auto says = [&](std::size_t row, std::size_t part) HWY_ATTR {
         const std::uint64_t word = words[row][b];
-        const Exchange exchange(word);
         const float* const group =
             cells.data() + row * sketch.columns + word_group(word, sketch.columns);
-        const auto found = hn::LoadU(d, group + (part ^ exchange.vector) * lanes);
-        return hn::Xor(hn::TableLookupLanes(found, exchange.lanes), signs_of(word, part));
+        const auto found = hn::LoadU(d, group + (part ^ exchanged_vector(word)) * lanes);
+        return hn::Xor(hn::TableLookupLanes(found, exchanged_lanes(word)), signs_of(word, part));
       };
       float* const out = estimates.data() + (tile + b) * kSketchBlock;
       for (std::size_t part = 0; part < kSketchBlock / lanes; ++part) {
