@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/law_specs.h"
 #include "thinreduce/method/layout.h"
 
 namespace thinreduce {
@@ -59,20 +60,35 @@ inline std::filesystem::path state_path(const Folder& folder, int rank) {
   return folder.path / ("rank" + std::to_string(rank) + ".state");
 }
 
-// Base of the tests that hold for every method in every world.
+// A law that holds for every method in every world: GetParam() is the spec and the number of ranks.
 class Sessions : public testing::TestWithParam<std::tuple<std::string, int>> {
  protected:
   [[nodiscard]] std::string spec() const { return std::get<0>(GetParam()); }
   [[nodiscard]] int world() const { return std::get<1>(GetParam()); }
+  // Enough steps that the method compresses in `more` of them.
+  [[nodiscard]] std::uint64_t steps(unsigned more) const { return steps_of(spec(), more); }
 };
 
-inline auto every_method_and_world() {
-  return testing::Combine(
-      testing::Values("fp32", "bf16", "gradiveq:warmup=2", "gradiveq:warmup=2+qsgd",
-                      "gradiveq:warmup=2+dqsg", "fft", "dqsg", "dqsg:collective=gather", "ndqsg",
-                      "sketch", "sketch:momentum=0.9", "topk:density=0.1", "qsgd", "terngrad",
-                      "powersgd", "variance", "variance:tau=0.1,index=28bit"),
-      testing::Values(1, 2, 3, 4));
+// Returns every method at its default in many worlds, its other words in two, and some specs whose
+// numbers take another way through the code.
+inline std::vector<std::tuple<std::string, int>> every_method_and_world() {
+  std::vector<std::tuple<std::string, int>> cases;
+  const std::vector<std::string> defaults = default_specs();
+  for (const std::string& spec : defaults) {
+    for (const int world : {1, 2, 3, 5, 8}) cases.emplace_back(spec, world);
+  }
+  const std::vector<std::string> all = law_specs();
+  for (std::size_t i = defaults.size(); i < all.size(); ++i) cases.emplace_back(all[i], 3);
+  for (const char* spec : {"gradiveq:warmup=2", "sketch:momentum=0.9", "topk:density=0.1",
+                           "variance:tau=0.1,index=28bit"}) {
+    for (const int world : {1, 2, 4}) cases.emplace_back(spec, world);
+  }
+  return cases;
+}
+
+inline std::string session_case_name(
+    const testing::TestParamInfo<std::tuple<std::string, int>>& info) {
+  return test_name(std::get<0>(info.param)) + "_on_" + std::to_string(std::get<1>(info.param));
 }
 
 }  // namespace thinreduce

@@ -34,6 +34,7 @@ class MemoryArchive final : public Archive {
   using Archive::Archive;
 
   void summed(std::string_view name, std::vector<float>& values, Length /*length*/) override {
+    has_summed = true;
     floats(name, values);
   }
   void replicated(std::string_view name, std::vector<float>& values, Length /*length*/) override {
@@ -64,6 +65,7 @@ class MemoryArchive final : public Archive {
   }
 
   bool loading = false;
+  bool has_summed = false;  // the method owes something to the sum over the ranks
   std::size_t at_vector = 0, at_number = 0;
   std::vector<std::pair<std::string, std::vector<float>>> vectors;
   std::vector<std::pair<std::string, std::uint64_t>> numbers;
@@ -177,6 +179,13 @@ class TestWorld {
     methods_[rank]->state(archive);
     EXPECT_EQ(archive.at_vector, archive.vectors.size());
     EXPECT_EQ(archive.at_number, archive.numbers.size());
+  }
+
+  // Returns what a rank still owes to the sum, per element.
+  [[nodiscard]] std::vector<float> kept(std::size_t rank) {
+    std::vector<float> values(layout_.elements);
+    methods_[rank]->add_residual(values);
+    return values;
   }
 
   // Returns the residual, or another field of the state; empty when the method has none.

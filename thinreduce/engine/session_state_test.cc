@@ -14,19 +14,22 @@ namespace thinreduce {
 namespace {
 
 class SessionStates : public Sessions {};
-INSTANTIATE_TEST_SUITE_P(All, SessionStates, every_method_and_world());
+INSTANTIATE_TEST_SUITE_P(All, SessionStates, testing::ValuesIn(every_method_and_world()),
+                         session_case_name);
 
 TEST_P(SessionStates, ResumedStateContinuesToTheSameBits) {
   const Folder folder;
   const BucketLayout layout = mixed_layout(0);
+  const std::uint64_t saved_at = steps(2);
+  const std::uint64_t end = steps(5);
   std::vector<std::vector<float>> straight(static_cast<std::size_t>(world()));
   std::vector<std::vector<float>> resumed(static_cast<std::size_t>(world()));
   run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
     const auto rank = static_cast<std::size_t>(transport->rank());
     Session session(std::move(transport), {.spec = spec(), .momentum_inside_ok = true});
     const auto bucket = session.add_bucket(layout);
-    for (std::uint64_t step = 0; step < 6; ++step) {
-      if (step == 3) session.save(state_path(folder, session.rank()));
+    for (std::uint64_t step = 0; step < end; ++step) {
+      if (step == saved_at) session.save(state_path(folder, session.rank()));
       straight[rank] = gradient(layout.elements, session.rank(), step);
       session.submit(bucket, straight[rank]).get();
     }
@@ -36,7 +39,7 @@ TEST_P(SessionStates, ResumedStateContinuesToTheSameBits) {
     Session session(std::move(transport), {.spec = spec(), .momentum_inside_ok = true});
     session.load(state_path(folder, session.rank()));
     const auto bucket = session.add_bucket(layout);
-    for (std::uint64_t step = 3; step < 6; ++step) {
+    for (std::uint64_t step = saved_at; step < end; ++step) {
       resumed[rank] = gradient(layout.elements, session.rank(), step);
       EXPECT_EQ(session.submit(bucket, resumed[rank]).get().step, step + 1);
     }

@@ -19,7 +19,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-INSTANTIATE_TEST_SUITE_P(All, Sessions, every_method_and_world());
+INSTANTIATE_TEST_SUITE_P(All, Sessions, testing::ValuesIn(every_method_and_world()),
+                         session_case_name);
 
 TEST_P(Sessions, AllRanksHoldTheSameBitsAndRawTensorsAreExact) {
   const BucketLayout layout = mixed_layout(5);
@@ -30,7 +31,7 @@ TEST_P(Sessions, AllRanksHoldTheSameBitsAndRawTensorsAreExact) {
                     {.spec = spec(), .check_replicas_every = 1, .momentum_inside_ok = true});
     const auto bucket = session.add_bucket(layout);
     std::vector<float> values;
-    for (std::uint64_t step = 0; step < 5; ++step) {
+    for (std::uint64_t step = 0; step < steps(5); ++step) {
       values = gradient(layout.elements, session.rank(), step);
       const Report report = session.submit(bucket, values).get();
       EXPECT_EQ(report.step, step + 1);
@@ -45,7 +46,7 @@ TEST_P(Sessions, AllRanksHoldTheSameBitsAndRawTensorsAreExact) {
   // What travels uncompressed gets the method's momentum, if it has any.
   const double momentum = Spec::parse(spec()).momentum();
   std::vector<double> mean(layout.elements);
-  for (std::uint64_t step = 0; step < 5; ++step) {
+  for (std::uint64_t step = 0; step < steps(5); ++step) {
     const auto fresh = true_mean(layout.elements, world(), step);
     for (std::size_t i = 0; i < mean.size(); ++i) mean[i] = momentum * mean[i] + fresh[i];
   }

@@ -39,6 +39,10 @@ class Method {
   // nonsense; what was taken in and not delivered is then still in the residual.
   virtual void reduce(const Bucket& bucket, Exchange& exchange) = 0;
 
+  // Adds this rank's residual to `values`, one per element of the bucket: the gradient that
+  // reduce() took in and has not delivered yet.
+  virtual void add_residual(std::span<float> /*values*/) {}
+
   // Shows every piece of state to the archive, for saving and loading.
   virtual void state(Archive& /*archive*/) {}
 

@@ -55,6 +55,10 @@ class DqsgSum final : public Method {
     exchange.timed(Stage::encode, [&] { keep_the_rest(sum); });
   }
 
+  void add_residual(std::span<float> values) override {
+    if (!residual_.empty()) kernels::add(values, residual_);
+  }
+
   void state(Archive& archive) override {
     if (keeps_residual()) archive.summed("residual", residual_);
   }

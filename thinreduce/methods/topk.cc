@@ -52,6 +52,10 @@ class TopK final : public Method {
     });
   }
 
+  void add_residual(std::span<float> values) override {
+    if (!residual_.empty()) kernels::add(values, residual_);
+  }
+
   void state(Archive& archive) override {
     if (feedback_) archive.summed("residual", residual_);
   }

@@ -81,6 +81,10 @@ class Fft final : public Method {
     report(exchange, theta);
   }
 
+  void add_residual(std::span<float> values) override {
+    if (!residual_.empty()) kernels::add(values, residual_);
+  }
+
   void state(Archive& archive) override {
     if (options_.feedback) archive.summed("residual", residual_);
     if (options_.control) {

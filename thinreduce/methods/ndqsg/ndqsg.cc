@@ -88,6 +88,10 @@ class Ndqsg final : public Method {
     end_step(exchange);
   }
 
+  void add_residual(std::span<float> values) override {
+    if (!residual_.empty()) kernels::add(values, residual_);
+  }
+
   void state(Archive& archive) override {
     if (options_.feedback) archive.summed("residual", residual_);
     side_.state(archive);

@@ -75,6 +75,10 @@ class PowerSgd final : public Method {
     });
   }
 
+  void add_residual(std::span<float> values) override {
+    if (!residual_.empty()) kernels::add(values, residual_);
+  }
+
   void state(Archive& archive) override {
     archive.summed("residual", residual_);
     archive.replicated("q", q_);

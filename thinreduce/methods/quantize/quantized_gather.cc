@@ -63,6 +63,10 @@ class QuantizedGather final : public Method {
     exchange.timed(Stage::encode, [&] { keep_the_rest(exchange); });
   }
 
+  void add_residual(std::span<float> values) override {
+    if (!residual_.empty()) kernels::add(values, residual_);
+  }
+
   void state(Archive& archive) override {
     if (keeps_residual()) archive.summed("residual", residual_);
   }

@@ -64,6 +64,10 @@ class Sketch final : public Method {
         static_cast<double>(largest.indices.size()) / static_cast<double>(elements_);
   }
 
+  void add_residual(std::span<float> values) override {
+    if (!residual_.empty()) kernels::add(values, residual_);
+  }
+
   void state(Archive& archive) override {
     archive.summed("residual", residual_);
     if (setup_.momentum > 0) archive.summed("momentum", velocity_);

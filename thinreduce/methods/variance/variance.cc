@@ -9,6 +9,7 @@
 
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/error.h"
+#include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/method/limits.h"
 #include "thinreduce/methods/variance/delay.h"
@@ -132,6 +133,8 @@ class Variance final : public Method {
     tell(bucket, exchange);
     ++steps_;
   }
+
+  void add_residual(std::span<float> values) override { kernels::add(values, sums_); }
 
   void state(Archive& archive) override {
     archive.summed("residual", sums_);
