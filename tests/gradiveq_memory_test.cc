@@ -102,7 +102,7 @@ class Counted final : public RingPayload {
 
 GradiveqSettings counted_settings() {
   auto settings = gradiveq_settings(Spec::parse("gradiveq").options);
-  settings.schedule.warmup = 6;
+  settings.warmup = 6;
   settings.ring = [](Exchange& exchange, RingPayload& payload) {
     const Pause pause;
     Counted counted(payload);
@@ -162,7 +162,7 @@ TEST(GradiveqMemory, TwoFloatsAnElementAndTheBases) {
   for (const char* text : {"gradiveq", "gradiveq:layout=paper", "gradiveq:slice=256,basis=32"}) {
     SCOPED_TRACE(text);
     auto settings = gradiveq_settings(Spec::parse(text).options);
-    settings.schedule.warmup = 6;
+    settings.warmup = 6;
     const auto layout = layout_of(kLayers);
     const auto transports = connect_threads(1);
     std::vector<float> values = normal_gradients(1, layout.elements, 0)[0];

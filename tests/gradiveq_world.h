@@ -24,9 +24,9 @@ class GradiveqWorld : public TestWorld {
 
 inline GradiveqSettings quick(std::uint64_t warmup, std::uint64_t interval) {
   GradiveqSettings settings;
-  settings.schedule.warmup = warmup;
-  settings.schedule.interval = interval;
-  settings.schedule.collect = 3;
+  settings.warmup = warmup;
+  settings.interval = interval;
+  settings.collect = 3;
   return settings;
 }
 
@@ -65,7 +65,7 @@ inline double error_of(const std::vector<float>& mean, const PerRank& gradients)
 // the owed projections.
 inline std::vector<float> residual_of(const MemoryArchive& archive, std::size_t slice) {
   std::vector<float> kept = archive.find("kept");
-  const auto rank = archive.find_number("rank");
+  const auto rank = archive.find_number("basis size");
   if (archive.find_number("fresh") != 0 || rank == 0) return kept;
   const auto& basis = archive.find("basis");
   const std::vector<float> none;

@@ -19,18 +19,18 @@ namespace thinreduce {
 namespace {
 
 constexpr std::size_t kSlice = 16;
-constexpr std::size_t kRank = 3;
+constexpr std::size_t kSize = 3;
 
 struct Message {
   std::array<std::byte, 24> head{};
-  std::vector<float> columns = std::vector<float>(kSlice * kRank);
+  std::vector<float> columns = std::vector<float>(kSlice * kSize);
 };
 
 // The first unit vectors.
 Message good_message() {
   Message message;
-  for (std::size_t j = 0; j < kRank; ++j) message.columns[j * kRank + j] = 1;
-  store_value<std::uint32_t>(message.head, 4, kRank);
+  for (std::size_t j = 0; j < kSize; ++j) message.columns[j * kSize + j] = 1;
+  store_value<std::uint32_t>(message.head, 4, kSize);
   store_value(message.head, 8, 0.5f);
   store_value(message.head, 16, checksum(std::as_bytes(std::span(message.columns))));
   return message;
@@ -41,8 +41,7 @@ std::string received(const Message& message, GradiveqLayer& layer) {
   GradiveqSettings settings;
   settings.slice = kSlice;
   BucketLayout layout{.id = 0, .elements = 4 * kSlice, .tensors = {}};
-  auto layers = cut_layers(settings, layout);
-  GradiveqBases bases(settings, {.layout = layout, .rank = 1, .world = 2, .seed = 0}, layers);
+  auto layers = cut_layers(settings, {.layout = layout, .rank = 1, .world = 2, .seed = 0});
   auto transports = connect_threads(2);
   std::jthread peer([&] {
     Exchange exchange(*transports[0], Seconds(20), {});
@@ -57,7 +56,7 @@ std::string received(const Message& message, GradiveqLayer& layer) {
   std::string error;
   Exchange exchange(*transports[1], Seconds(20), FrameId{.step = 12});
   try {
-    bases.renew({0}, 12, exchange);
+    renew_bases(settings, layers, {0}, 12, exchange);
     layer = layers[0];
   } catch (const Error& refused) {
     error = refused.what();
@@ -71,7 +70,7 @@ TEST(GradiveqBases, AGoodBasisArrives) {
   GradiveqLayer layer;
   EXPECT_EQ(received(good_message(), layer), "");
   EXPECT_EQ(layer.basis.columns(), good_message().columns);
-  EXPECT_EQ(layer.mean_share, 0.5f);
+  EXPECT_EQ(layer.mean_weight, 0.5f);
   EXPECT_TRUE(layer.fresh && layer.decided);
 }
 
@@ -87,16 +86,16 @@ TEST(GradiveqBases, ABadBasisIsRefusedNamingItsRank) {
   expect(message, "order 1 of 1");
   message = good_message();
   store_value<std::uint32_t>(message.head, 4, kSlice + 1);
-  expect(message, "rank 17 of 16");
+  expect(message, "17 columns for slices of 16");
   message = good_message();
   store_value(message.head, 8, std::nanf(""));
-  expect(message, "of the mean");
+  expect(message, "weight of the mean");
   message = good_message();
   store_value<std::uint32_t>(message.head, 12, 1);
-  expect(message, "where 0 belongs");
+  expect(message, "must be 0 and is 1");
   message = good_message();
   message.columns[0] = -1;
-  expect(message, "altered");
+  expect(message, "checksum");
   for (const float bad : {2.0f, std::nanf(""), INFINITY}) {
     message = good_message();
     message.columns[0] = bad;
@@ -117,7 +116,7 @@ TEST(GradiveqBases, NoMessageDoesHarm) {
       store_value(message.head, 16, checksum(std::as_bytes(std::span(message.columns))));
     }
     // A shorter basis than the peer sends leaves the two ranks out of step; not this test's matter.
-    if (load_value<std::uint32_t>(message.head, 4) < kRank) continue;
+    if (load_value<std::uint32_t>(message.head, 4) < kSize) continue;
     GradiveqLayer layer;
     if (!received(message, layer).empty()) continue;
     for (const float value : layer.basis.columns()) ASSERT_LT(std::abs(value), 1.01f);

@@ -1,14 +1,14 @@
 #include "thinreduce/methods/gradiveq/basis.h"
 
+#include <fmt/format.h>
+
 #include <Eigen/Eigenvalues>
 #include <Eigen/QR>
 #include <algorithm>
-#include <bit>
 #include <numeric>
 
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
-#include "thinreduce/method/archive.h"
 #include "thinreduce/wire/checksum.h"
 
 namespace thinreduce {
@@ -17,7 +17,7 @@ namespace {
 using RowMajor = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Doubles = Eigen::MatrixXd;
 
-// Below this share of the largest energy, float32 samples have noise instead of a direction.
+// Below this fraction of the largest energy, the direction of float32 samples is rounding noise.
 constexpr double kNoise = 1e-11;
 
 Eigen::Map<const RowMajor> as_matrix(std::span<const float> values, std::size_t columns) {
@@ -27,43 +27,60 @@ Eigen::Map<const RowMajor> as_matrix(std::span<const float> values, std::size_t 
 
 Eigen::SelfAdjointEigenSolver<Doubles> solve(const Doubles& symmetric) {
   Eigen::SelfAdjointEigenSolver<Doubles> solver(symmetric);
-  ensure(solver.info() == Eigen::Success, "the eigenvectors of finite moments exist");
+  ensure(solver.info() == Eigen::Success, "basis: eigenvectors of finite moments must exist");
   return solver;
+}
+
+struct Rows {
+  std::span<float> values;
+  std::size_t columns = 0;
+};
+
+// kernels::multiply() into dense rows, without a copy where the columns need no padding.
+void multiply(const kernels::Matrix& matrix, std::span<const float> in, const Rows& out,
+              std::vector<float>& padded, const kernels::Ahead& ahead) {
+  if (matrix.stride == out.columns) return kernels::multiply(matrix, in, out.values, ahead);
+  const std::size_t rows = out.values.size() / out.columns;
+  if (padded.size() < rows * matrix.stride) padded.resize(rows * matrix.stride);
+  kernels::multiply(matrix, in, std::span(padded).first(rows * matrix.stride), ahead);
+  for (std::size_t i = 0; i < rows; ++i) {
+    std::copy_n(&padded[i * matrix.stride], out.columns, &out.values[i * out.columns]);
+  }
 }
 
 }  // namespace
 
-Basis::Basis(std::span<const float> columns, std::size_t slice, std::size_t rank)
+Basis::Basis(std::span<const float> columns, std::size_t slice, std::size_t size)
     : slice_(slice),
-      rank_(rank),
-      down_(slice * projected_stride()),
-      up_(rank * rebuilt_stride()),
+      size_(size),
+      down_(slice * kernels::padded_columns(size)),
+      up_(size * kernels::padded_columns(slice)),
       hash_(checksum(std::as_bytes(columns))) {
-  ensure(columns.size() == slice * rank && rank > 0, "a basis of the size it says");
+  ensure(columns.size() == slice * size && size > 0, "basis: columns must be slice x size floats");
   for (std::size_t k = 0; k < slice; ++k) {
-    for (std::size_t j = 0; j < rank; ++j) {
-      down_[k * projected_stride() + j] = columns[k * rank + j];
-      up_[j * rebuilt_stride() + k] = columns[k * rank + j];
+    for (std::size_t j = 0; j < size; ++j) {
+      down_[k * kernels::padded_columns(size) + j] = columns[k * size + j];
+      up_[j * kernels::padded_columns(slice) + k] = columns[k * size + j];
     }
   }
 }
 
-void Basis::project(std::span<const float> slices, std::span<float> projected,
-                    const kernels::Ahead& ahead) const {
-  kernels::multiply({down_, slice_, projected_stride()}, slices, projected, ahead);
+void Basis::project(std::span<const float> slices, std::span<float> projections,
+                    std::vector<float>& padded, const kernels::Ahead& ahead) const {
+  multiply({down_, slice_, kernels::padded_columns(size_)}, slices, {projections, size_}, padded,
+           ahead);
 }
 
 void Basis::rebuild(std::span<const float> projections, std::span<float> slices,
-                    const kernels::Ahead& ahead) const {
-  kernels::multiply({up_, rank_, rebuilt_stride()}, projections, slices, ahead);
+                    std::vector<float>& padded, const kernels::Ahead& ahead) const {
+  multiply({up_, size_, kernels::padded_columns(slice_)}, projections, {slices, slice_}, padded,
+           ahead);
 }
 
 std::vector<float> Basis::columns() const {
-  std::vector<float> columns(slice_ * rank_);
+  std::vector<float> columns(slice_ * size_);
   for (std::size_t k = 0; k < slice_; ++k) {
-    for (std::size_t j = 0; j < rank_; ++j) {
-      columns[k * rank_ + j] = down_[k * projected_stride() + j];
-    }
+    std::copy_n(&down_[k * kernels::padded_columns(size_)], size_, &columns[k * size_]);
   }
   return columns;
 }
@@ -72,43 +89,43 @@ double Spectrum::total() const {
   return std::accumulate(energies.begin(), energies.end(), 0.0);
 }
 
-std::size_t Spectrum::rank_for(double share) const {
-  const double wanted = share * total();
+std::size_t Spectrum::size_for(double fraction) const {
+  const double wanted = fraction * total();
   double kept = 0;
-  std::size_t rank = 0;
-  while (rank < energies.size() && (rank == 0 || kept < wanted)) kept += energies[rank++];
-  return std::max<std::size_t>(1, rank);
+  std::size_t size = 0;
+  while (size < energies.size() && (size == 0 || kept < wanted)) kept += energies[size++];
+  return std::max<std::size_t>(1, size);
 }
 
-std::vector<float> Spectrum::columns(std::size_t rank) const {
+std::vector<float> Spectrum::columns(std::size_t size) const {
   const auto rows = static_cast<Eigen::Index>(slice);
+  const auto wanted = static_cast<Eigen::Index>(size);
   std::size_t determined = 0;
-  while (determined < std::min(rank, energies.size()) &&
+  while (determined < std::min(size, energies.size()) &&
          energies[determined] > kNoise * energies[0]) {
     ++determined;
   }
-  Doubles basis;
   const Eigen::Map<const Doubles> known(directions.data(), rows,
                                         static_cast<Eigen::Index>(determined));
-  if (determined == rank) {
+  Doubles basis;
+  if (determined == size) {
     basis = known;
   } else if (determined == 0) {
-    basis = Doubles::Identity(rows, static_cast<Eigen::Index>(rank));
+    basis = Doubles::Identity(rows, wanted);
   } else {
-    basis = Eigen::HouseholderQR<Doubles>(known).householderQ() *
-            Doubles::Identity(rows, static_cast<Eigen::Index>(rank));
+    basis = Eigen::HouseholderQR<Doubles>(known).householderQ() * Doubles::Identity(rows, wanted);
   }
-  std::vector<float> columns(slice * rank);
-  Eigen::Map<RowMajor>(columns.data(), rows, static_cast<Eigen::Index>(rank)) = basis.cast<float>();
+  std::vector<float> columns(slice * size);
+  Eigen::Map<RowMajor>(columns.data(), rows, wanted) = basis.cast<float>();
   return columns;
 }
 
 Spectrum spectrum_of_moments(std::span<const float> moments, std::size_t slice) {
+  const auto rows = static_cast<Eigen::Index>(slice);
   const auto solver = solve(as_matrix(moments, slice).cast<double>());
   Spectrum spectrum{slice, std::vector<double>(slice), std::vector<double>(slice * slice)};
-  Eigen::Map<Eigen::VectorXd>(spectrum.energies.data(), static_cast<Eigen::Index>(slice)) =
+  Eigen::Map<Eigen::VectorXd>(spectrum.energies.data(), rows) =
       solver.eigenvalues().reverse().cwiseMax(0.0);
-  const auto rows = static_cast<Eigen::Index>(slice);
   Eigen::Map<Doubles>(spectrum.directions.data(), rows, rows) =
       solver.eigenvectors().rowwise().reverse();
   return spectrum;
@@ -135,8 +152,7 @@ Spectrum spectrum_of_samples(std::span<const float> samples, std::size_t slice) 
 
 void SliceStatistics::add(std::span<const float> samples) {
   if (samples.empty()) return;
-  const std::size_t count = samples.size() / slice_;
-  weight_ += static_cast<double>(count);
+  weight_ += static_cast<double>(samples.size() / slice_);
   if (!folded_ && values_.size() + samples.size() < slice_ * slice_) {
     values_.reserve(slice_ * slice_);
     values_.insert(values_.end(), samples.begin(), samples.end());
@@ -159,11 +175,11 @@ void SliceStatistics::add(const SliceStatistics& other) {
   weight_ += other.weight_;
 }
 
-void SliceStatistics::forget(double most) {
-  if (weight_ <= most) return;
+void SliceStatistics::forget(double max) {
+  if (weight_ <= max) return;
   fold();
-  kernels::scale(values_, static_cast<float>(most / weight_));
-  weight_ = most;
+  kernels::scale(values_, static_cast<float>(max / weight_));
+  weight_ = max;
 }
 
 Spectrum SliceStatistics::spectrum() const {
@@ -180,19 +196,14 @@ double SliceStatistics::energy() const {
   return sum;
 }
 
-// The trace of U^T C U.
+// Returns the trace of U^T C U.
 double SliceStatistics::energy_within(const Basis& basis) const {
-  const Doubles moments = as_matrix(as_moments(), slice_).cast<double>();
-  const Doubles columns = as_matrix(basis.columns(), basis.rank()).cast<double>();
-  return columns.cwiseProduct(moments * columns).sum();
-}
-
-std::vector<float> SliceStatistics::as_moments() const {
-  SliceStatistics copy(slice_);
-  copy.folded_ = folded_;
-  copy.values_ = values_;
+  SliceStatistics copy = *this;
   copy.fold();
-  return copy.values_;
+  const Doubles moments = as_matrix(copy.values_, slice_).cast<double>();
+  const std::vector<float> u = basis.columns();
+  const Doubles columns = as_matrix(u, basis.size()).cast<double>();
+  return columns.cwiseProduct(moments * columns).sum();
 }
 
 void SliceStatistics::fold() {
@@ -203,7 +214,7 @@ void SliceStatistics::fold() {
   add_moments(samples);
 }
 
-// values_ += X^T X, some samples and some rows at a time so that the product stays in the cache.
+// Adds X^T X to values_, a few samples and rows at a time so that the product stays in the cache.
 void SliceStatistics::add_moments(std::span<const float> samples) {
   constexpr std::size_t kSamples = 64;
   constexpr std::size_t kRows = 8;
@@ -238,19 +249,18 @@ void SliceStatistics::add_moments(std::span<const float> samples) {
 }
 
 void SliceStatistics::state(Archive& archive) {
-  auto weight = std::bit_cast<std::uint64_t>(weight_);
-  std::uint64_t folded = folded_ ? 1 : 0;
-  archive.number("weight", weight);
-  archive.number("folded", folded);
+  show_number(archive, "weight", weight_);
+  show_number(archive, "folded", folded_);
   archive.replicated("moments", values_);
-  weight_ = std::bit_cast<double>(weight);
-  folded_ = folded != 0;
-  const std::size_t whole = slice_ * slice_;
-  const bool fits = folded_ ? values_.size() == whole
-                            : values_.size() < std::max<std::size_t>(1, whole) &&
+  const std::size_t all = slice_ * slice_;
+  const bool fits = folded_ ? values_.size() == all
+                            : values_.size() < std::max<std::size_t>(1, all) &&
                                   (slice_ == 0 || values_.size() % slice_ == 0);
   if (!fits || kernels::first_nonfinite(values_) != values_.size()) {
-    throw Error(ErrorCode::bad_state, "the moments are not those of slices of this size");
+    throw Error(ErrorCode::bad_state,
+                fmt::format("gradiveq: the {} floats of moments in the state do not describe "
+                            "slices of {} floats, or are not finite",
+                            values_.size(), slice_));
   }
 }
 

@@ -40,22 +40,18 @@ double energy(std::span<const float> values) {
   return sum;
 }
 
-// Down and up again, slice by slice.
+// Projects slices and rebuilds them.
 std::vector<float> through(const Basis& basis, std::span<const float> slices) {
-  std::vector<float> out;
-  std::vector<float> projected(basis.projected_stride());
-  std::vector<float> rebuilt(basis.rebuilt_stride());
-  for (std::size_t at = 0; at < slices.size(); at += basis.slice()) {
-    basis.project(slices.subspan(at, basis.slice()), projected);
-    basis.rebuild(std::span(projected).first(basis.rank()), rebuilt);
-    out.insert(out.end(), rebuilt.begin(),
-               rebuilt.begin() + static_cast<std::ptrdiff_t>(basis.slice()));
-  }
-  return out;
+  std::vector<float> padded;
+  std::vector<float> projected(slices.size() / basis.slice() * basis.size());
+  std::vector<float> rebuilt(slices.size());
+  basis.project(slices, projected, padded);
+  basis.rebuild(projected, rebuilt, padded);
+  return rebuilt;
 }
 
-Basis basis_of(const Spectrum& spectrum, std::size_t rank) {
-  return {spectrum.columns(rank), spectrum.slice, rank};
+Basis basis_of(const Spectrum& spectrum, std::size_t size) {
+  return {spectrum.columns(size), spectrum.slice, size};
 }
 
 Spectrum spectrum_of(std::span<const float> samples, std::size_t slice) {
@@ -65,7 +61,7 @@ Spectrum spectrum_of(std::span<const float> samples, std::size_t slice) {
 }
 
 struct Case {
-  std::size_t slice, rank, samples;
+  std::size_t slice, size, samples;
 };
 constexpr Case kCases[] = {{1, 1, 5},    {2, 1, 1},    {7, 3, 40},  {16, 2, 5},
                            {33, 32, 90}, {64, 8, 300}, {64, 8, 20}, {144, 18, 60}};
@@ -73,13 +69,13 @@ constexpr Case kCases[] = {{1, 1, 5},    {2, 1, 1},    {7, 3, 40},  {16, 2, 5},
 TEST(GradiveqBasis, ColumnsAreOrthonormal) {
   for (const auto& c : kCases) {
     const auto samples = correlated(c.samples, c.slice, 1);
-    const auto columns = spectrum_of(samples, c.slice).columns(c.rank);
-    for (std::size_t a = 0; a < c.rank; ++a) {
+    const auto columns = spectrum_of(samples, c.slice).columns(c.size);
+    for (std::size_t a = 0; a < c.size; ++a) {
       for (std::size_t b = 0; b <= a; ++b) {
         double product = 0;
         for (std::size_t k = 0; k < c.slice; ++k) {
-          product += static_cast<double>(columns[k * c.rank + a]) *
-                     static_cast<double>(columns[k * c.rank + b]);
+          product += static_cast<double>(columns[k * c.size + a]) *
+                     static_cast<double>(columns[k * c.size + b]);
         }
         ASSERT_NEAR(product, a == b ? 1 : 0, 1e-6) << c.slice << " " << a << " " << b;
       }
@@ -89,24 +85,25 @@ TEST(GradiveqBasis, ColumnsAreOrthonormal) {
 
 TEST(GradiveqBasis, ProjectionIsLinear) {
   for (const auto& c : kCases) {
-    const Basis basis = basis_of(spectrum_of(correlated(c.samples, c.slice, 2), c.slice), c.rank);
+    const Basis basis = basis_of(spectrum_of(correlated(c.samples, c.slice, 2), c.slice), c.size);
     const auto a = normal(c.slice, 3);
     const auto b = normal(c.slice, 4);
     std::vector<float> both(c.slice);
     for (std::size_t k = 0; k < c.slice; ++k) both[k] = a[k] + b[k];
-    std::vector<float> of_a(basis.projected_stride());
+    std::vector<float> padded;
+    std::vector<float> of_a(basis.size());
     std::vector<float> of_b = of_a;
     std::vector<float> of_both = of_a;
-    basis.project(a, of_a);
-    basis.project(b, of_b);
-    basis.project(both, of_both);
-    for (std::size_t j = 0; j < c.rank; ++j) ASSERT_NEAR(of_both[j], of_a[j] + of_b[j], 1e-5);
+    basis.project(a, of_a, padded);
+    basis.project(b, of_b, padded);
+    basis.project(both, of_both, padded);
+    for (std::size_t j = 0; j < c.size; ++j) ASSERT_NEAR(of_both[j], of_a[j] + of_b[j], 1e-5);
   }
 }
 
 TEST(GradiveqBasis, ProjectingTwiceChangesNothing) {
   for (const auto& c : kCases) {
-    const Basis basis = basis_of(spectrum_of(correlated(c.samples, c.slice, 5), c.slice), c.rank);
+    const Basis basis = basis_of(spectrum_of(correlated(c.samples, c.slice, 5), c.slice), c.size);
     const auto once = through(basis, normal(c.slice * 3, 6));
     const auto twice = through(basis, once);
     for (std::size_t i = 0; i < once.size(); ++i) ASSERT_NEAR(twice[i], once[i], 1e-5);
@@ -118,21 +115,21 @@ TEST(GradiveqBasis, LosesTheDroppedEnergiesOfItsSamples) {
     const auto samples = correlated(c.samples, c.slice, 7);
     const auto spectrum = spectrum_of(samples, c.slice);
     EXPECT_NEAR(spectrum.total(), energy(samples), 1e-5 * energy(samples));
-    for (const std::size_t rank : {std::size_t{1}, c.rank}) {
-      const Basis basis = basis_of(spectrum, rank);
+    for (const std::size_t size : {std::size_t{1}, c.size}) {
+      const Basis basis = basis_of(spectrum, size);
       const auto rebuilt = through(basis, samples);
       double lost = 0;
       for (std::size_t i = 0; i < samples.size(); ++i) {
         lost += std::pow(static_cast<double>(samples[i]) - static_cast<double>(rebuilt[i]), 2);
       }
       double dropped = 0;
-      for (std::size_t j = rank; j < spectrum.energies.size(); ++j) dropped += spectrum.energies[j];
-      EXPECT_NEAR(lost, dropped, 1e-5 * energy(samples)) << c.slice << " " << rank;
+      for (std::size_t j = size; j < spectrum.energies.size(); ++j) dropped += spectrum.energies[j];
+      EXPECT_NEAR(lost, dropped, 1e-5 * energy(samples)) << c.slice << " " << size;
     }
   }
 }
 
-TEST(GradiveqBasis, FullRankIsExact) {
+TEST(GradiveqBasis, FullSizeIsExact) {
   for (const std::size_t slice : {1, 5, 16, 33, 144}) {
     const Basis basis = basis_of(spectrum_of(correlated(9, slice, 8), slice), slice);
     const auto slices = normal(slice * 4, 9);
@@ -158,25 +155,25 @@ TEST(GradiveqBasis, BothRoutesAgree) {
     }
     const auto by_moments = spectrum_of_moments(moments, c.slice);
     const auto by_samples = spectrum_of_samples(samples, c.slice);
-    for (std::size_t j = 0; j < c.rank; ++j) {
+    for (std::size_t j = 0; j < c.size; ++j) {
       EXPECT_NEAR(by_samples.energies[j], by_moments.energies[j], 1e-5 * by_moments.energies[0]);
     }
     const auto probe = normal(c.slice * 3, 11);
-    const auto a = through(basis_of(by_moments, c.rank), probe);
-    const auto b = through(basis_of(by_samples, c.rank), probe);
+    const auto a = through(basis_of(by_moments, c.size), probe);
+    const auto b = through(basis_of(by_samples, c.size), probe);
     for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-3);
   }
 }
 
-TEST(GradiveqBasis, RankForEnergy) {
+TEST(GradiveqBasis, SizeForEnergy) {
   const Spectrum spectrum{4, {6, 3, 1, 0}, std::vector<double>(16)};
-  EXPECT_EQ(spectrum.rank_for(0.5), 1U);
-  EXPECT_EQ(spectrum.rank_for(0.6), 1U);
-  EXPECT_EQ(spectrum.rank_for(0.61), 2U);
-  EXPECT_EQ(spectrum.rank_for(0.9), 2U);
-  EXPECT_EQ(spectrum.rank_for(0.99), 3U);
-  EXPECT_EQ(spectrum.rank_for(1), 3U);
-  EXPECT_EQ((Spectrum{4, {}, {}}).rank_for(0.9), 1U);
+  EXPECT_EQ(spectrum.size_for(0.5), 1U);
+  EXPECT_EQ(spectrum.size_for(0.6), 1U);
+  EXPECT_EQ(spectrum.size_for(0.61), 2U);
+  EXPECT_EQ(spectrum.size_for(0.9), 2U);
+  EXPECT_EQ(spectrum.size_for(0.99), 3U);
+  EXPECT_EQ(spectrum.size_for(1), 3U);
+  EXPECT_EQ((Spectrum{4, {}, {}}).size_for(0.9), 1U);
 }
 
 // However the samples come in, in whatever portions, what is known is the same.

@@ -71,7 +71,7 @@ TEST(GradiveqComposed, OddSizes) {
       for (const bool phases : {false, true}) {
         SCOPED_TRACE(testing::Message() << inner << ", " << elements << " elements");
         auto settings = composed(inner, 1, 3);
-        settings.schedule.phases = phases;
+        settings.phases = phases;
         GradiveqWorld ranks(3, settings, shapeless(elements));
         for (unsigned step = 0; step < 8; ++step) {
           for (const float value : ranks.mean(normal_gradients(3, elements, step))) {
@@ -88,7 +88,7 @@ TEST(GradiveqComposed, FineCodesOfLowRankGradientsAreNearlyExact) {
   for (const std::string inner : {"qsgd:bits=8,block=16", "dqsg:levels=255,block=32"}) {
     auto settings = composed(inner, 3, 50);
     settings.slice = 40;
-    settings.rule.rank = 5;
+    settings.basis_size = 5;
     GradiveqWorld ranks(4, settings, shapeless(40 * 40));
     for (unsigned step = 0; step < 10; ++step) {
       const auto gradients = low_rank_gradients(4, 40, 40, 5, step);
@@ -107,7 +107,7 @@ TEST(GradiveqComposed, NothingIsLostAndNothingGrows) {
     for (const bool phases : {false, true}) {
       SCOPED_TRACE(testing::Message() << inner << (phases ? ", phases" : ""));
       auto settings = composed(inner, 2, 7);
-      settings.schedule.phases = phases;
+      settings.phases = phases;
       settings.slice = kSlice;
       settings.sample = settings.flush = 0.03;
       settings.trigger = 0;
@@ -178,7 +178,7 @@ TEST(GradiveqComposed, WithoutFeedbackTheCodesAreUnbiased) {
   for (const std::string inner : {"qsgd:bits=3,block=32", "dqsg:levels=3"}) {
     auto settings = composed(inner, 1, 10000);
     settings.slice = 16;
-    settings.rule.rank = 16;
+    settings.basis_size = 16;
     settings.feedback = false;
     settings.sample = 0;
     settings.trigger = 0;

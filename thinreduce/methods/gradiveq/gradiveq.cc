@@ -5,24 +5,40 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <numeric>
 
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/methods/gradiveq/bases.h"
+#include "thinreduce/methods/gradiveq/layer.h"
+#include "thinreduce/methods/gradiveq/projections.h"
 #include "thinreduce/methods/gradiveq/ring.h"
 #include "thinreduce/wire/checksum.h"
+#include "thinreduce/wire/mix.h"
 
 namespace thinreduce {
 namespace {
 
-// The mean of a slice follows its samples at this rate: it remembers about eight of them.
+// The mean of a slice is an exponential average of its samples: it remembers about eight of them.
 constexpr float kMeanRate = 0.125f;
-// What a rank has seen of its own loss fades at this rate a step.
+// The factor per step by which a rank's memory of its own loss fades.
 constexpr float kLossMemory = 0.9f;
-// At least this share of the interval lies between a new basis and one that ranks ask for.
-constexpr std::uint64_t kEarliest = 8;
+// Votes renew a basis at most this many times per interval.
+constexpr std::uint64_t kRenewalsPerInterval = 8;
+// Samples for a first basis, per float of a slice, if the layer has as many slices.
+constexpr std::size_t kSamplesPerDimension = 4;
+
+// The number of events in step `step` when there are `rate` per step on average, and before it.
+struct Due {
+  std::size_t before = 0;
+  std::size_t now = 0;
+};
+Due due_at(std::uint64_t step, double rate) {
+  const auto until = [&](std::uint64_t steps) {
+    return static_cast<std::size_t>(std::floor(static_cast<double>(steps) * rate));
+  };
+  return {until(step), until(step + 1) - until(step)};
+}
 
 class GradiVeQ final : public Method {
  public:
@@ -30,327 +46,356 @@ class GradiVeQ final : public Method {
       : settings_(settings),
         seed_(setup.seed),
         bucket_(setup.layout.id),
-        elements_(setup.layout.elements),
-        layers_(cut_layers(settings, setup.layout)),
-        bases_(settings, setup, layers_),
-        projections_({settings.quantizer, settings.feedback}, setup),
-        payload_(settings.quantizer ? &projections_ : nullptr),
-        mean_(elements_),
-        kept_(settings.feedback ? elements_ : 0),
-        whole_(layers_.size()),
-        votes_(layers_.size()),
-        lost_(2 * layers_.size()) {
-    payload_.arrange(layers_);
+        layers_(cut_layers(settings, setup)),
+        mean_(setup.layout.elements),
+        kept_(settings.feedback ? setup.layout.elements : 0),
+        ring_(settings.quantizer ? &quantized_.emplace(*settings.quantizer, setup) : nullptr) {
+    std::size_t longest = 0;
+    for (const auto& layer : layers_) {
+      for (const Slicing& slicing : layer.candidates) longest = std::max(longest, slicing.slice());
+    }
+    for (auto* scratch : {&slice_, &slice_mean_, &projection_}) scratch->resize(longest);
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
-    ensure(bucket.values.size() == elements_, "gradiveq: the bucket keeps its size");
+    ensure(bucket.values.size() == mean_.size(), "gradiveq: the size of a bucket must not change");
     if (compressing_) {
       compressed_step(bucket.values, exchange);
     } else {
-      full_step(bucket.values, exchange);
+      uncompressed_step(bucket.values, exchange);
     }
     ++step_;
   }
 
+  void add_residual(std::span<float> values) override;
   void state(Archive& archive) override;
   [[nodiscard]] std::uint64_t fingerprint() const override;
 
  private:
-  [[nodiscard]] GradiveqRing::Fields fields(std::span<float> values) {
-    return {values, mean_, kept_};
-  }
-
-  // Everything travels uncompressed, with what was kept before.
-  void full_step(std::span<float> values, Exchange& exchange) {
+  // The first steps, and with `phases` some steps per cycle: sends everything uncompressed, and
+  // learns the next bases from it.
+  void uncompressed_step(std::span<float> values, Exchange& exchange) {
     exchange.timed(Stage::encode, [&] {
       if (kept_.empty()) return;
-      // If the exchange fails, nothing of this is lost.
+      // `kept_` holds the gradient too until the exchange has succeeded.
       kernels::add(kept_, values);
       std::copy(kept_.begin(), kept_.end(), values.begin());
     });
     ring_sum(exchange, values, 1.0f);
     exchange.timed(Stage::decode, [&] {
-      if (const auto bad = kernels::first_nonfinite(values); bad != values.size()) {
-        throw Error(ErrorCode::bad_input,
-                    fmt::format("gradiveq: bucket {}, step {}: element {} of the sum over the {} "
-                                "ranks is {}; gradients are too large",
-                                bucket_, step_, bad, exchange.size(), values[bad]));
-      }
+      require_finite_sum(exchange, values, "element");
       std::fill(kept_.begin(), kept_.end(), 0.0f);
-      if (const std::uint64_t collected = collecting(); collected > 0) collect(values, collected);
+      collect_samples(values);
       kernels::scale(values, 1.0f / static_cast<float>(exchange.size()));
     });
-    if (++phase_step_ < full_steps()) return;
-    std::vector<std::size_t> all(layers_.size());
-    std::iota(all.begin(), all.end(), std::size_t{0});
-    renew(all, exchange);
-    begin_phase(true);
+    if (++phase_step_ < settings_.uncompressed_steps(cycle_ == 0)) return;
+    renew(due([](std::size_t) { return true; }), exchange);
+    compressing_ = true;
+    phase_step_ = 0;
   }
 
-  // How many uncompressed steps come before the next compressed one.
-  [[nodiscard]] std::uint64_t full_steps() const {
-    const auto& schedule = settings_.schedule;
-    if (!schedule.phases) return std::max<std::uint64_t>(1, schedule.warmup);
-    return schedule.collect +
-           (cycle_ == 0 ? schedule.warmup : schedule.returning(settings_.feedback));
-  }
-
-  // Which step of collecting samples this uncompressed step is, from 1; 0: none.
-  [[nodiscard]] std::uint64_t collecting() const {
-    if (!settings_.schedule.phases) return phase_step_ + 1;
-    const std::uint64_t before = full_steps() - settings_.schedule.collect;
-    return phase_step_ < before ? 0 : phase_step_ - before + 1;
-  }
-
-  // `sums` are over all ranks.
-  void collect(std::span<const float> sums, std::uint64_t collected) {
-    // In phases it is the mean over the phase.
-    const bool phases = settings_.schedule.phases;
-    const float rate = phases ? 1.0f / static_cast<float>(collected) : kMeanRate;
-    for (std::size_t l = 0; l < layers_.size(); ++l) {
-      bases_.collect(l, {.sums = sums,
-                         .mean = mean_,
-                         .rate = rate,
-                         .steps = phases ? settings_.schedule.collect : full_steps(),
-                         .key = {seed_, step_, bucket_, l}});
-    }
-    for (std::size_t i = 0; i < mean_.size(); ++i) mean_[i] += rate * (sums[i] - mean_[i]);
-  }
-
+  // The algorithm.
   void compressed_step(std::span<float> values, Exchange& exchange) {
+    const float share = 1.0f / static_cast<float>(exchange.size());
     exchange.timed(Stage::encode, [&] {
       choose_whole_slices();
-      vote(values);
-      payload_.start({.fields = fields(values),
-                      .world = exchange.size(),
-                      .whole = whole_,
-                      .votes = settings_.trigger > 0 ? std::span<const float>(votes_)
-                                                     : std::span<const float>()});
+      vote(values, share);
+    });
+    project_sum_and_rebuild(values, exchange);
+    if (!settings_.phases) {
+      exchange.timed(Stage::decode, [&] { learn(values, static_cast<float>(exchange.size())); });
+    }
+    exchange.statistics["loss"] = local_loss();
+    ++phase_step_;
+    renew_due_bases(exchange);
+  }
+
+  // 1. Draws the samples of this step. With `running`, they are sent whole, and so are the slices
+  // whose turn it is to deliver their residual.
+  void choose_whole_slices() {
+    for (std::size_t l = 0; l < layers_.size(); ++l) {
+      GradiveqLayer& layer = layers_[l];
+      const std::size_t slices = layer.slicing().slices();
+      const auto all = static_cast<double>(slices);
+      // Small layers need more to learn enough: up to one slice per step, or one of 32.
+      const double rate = std::max(settings_.sample * all, std::min(1.0, all / 32));
+      draw_samples(l, slices, due_at(step_, rate).now);
+      layer.sent_as.assign(layer.compressed() ? slices : 0, SentAs::projection);
+      if (!layer.compressed() || settings_.phases) continue;
+      // The first step with a basis sends residuals too: no sample would be the gradient alone.
+      if (!layer.fresh) {
+        for (const auto slice : layer.samples) layer.sent_as[slice] = SentAs::sample;
+      }
+      if (kept_.empty()) continue;
+      const Due turn = due_at(step_, settings_.flush * all);
+      for (std::size_t i = 0; i < std::min(turn.now, slices); ++i) {
+        layer.sent_as[(turn.before + i) % slices] = SentAs::flush;
+      }
+    }
+  }
+
+  // Draws `count` of `slices` slices, one from each of `count` equal parts: the same on all ranks.
+  void draw_samples(std::size_t l, std::size_t slices, std::size_t count) {
+    layers_[l].samples.clear();
+    count = std::min(count, slices);
+    const std::uint64_t stream = mix(mix(mix(mix(seed_) ^ step_) ^ bucket_) ^ l);
+    for (std::size_t i = 0; i < count; ++i) {
+      const UnitRange part = cut({0, slices}, count, i);
+      layers_[l].samples.push_back(part.begin + mix(stream ^ i) % part.size());
+    }
+  }
+
+  // 2. Measures this rank's own loss on the samples and votes for new bases where it is large.
+  void vote(std::span<const float> values, float share) {
+    for (GradiveqLayer& layer : layers_) {
+      layer.lost *= kLossMemory;
+      layer.energy *= kLossMemory;
+      layer.vote = 0;
+      if (!layer.compressed()) continue;
+      for (const auto slice : layer.samples) measure_loss(layer, slice, values, share);
+      layer.vote = layer.lost > static_cast<float>(settings_.trigger) * layer.energy ? 1 : 0;
+    }
+  }
+
+  void measure_loss(GradiveqLayer& layer, std::size_t slice, std::span<const float> values,
+                    float share) {
+    const std::size_t k = layer.slicing().slice();
+    const auto own = std::span(slice_).first(k);
+    const auto mean = std::span(slice_mean_).first(k);
+    const auto projection = std::span(projection_).first(layer.basis.size());
+    layer.slicing().gather(values, slice * k, own);
+    layer.slicing().gather(mean_, slice * k, mean);
+    const double energy = dot(own, own);
+    kernels::center(own, mean, layer.mean_weight * share, own);
+    layer.basis.project(own, projection, padded_);
+    // U is orthonormal: the energy of the projection is not lost.
+    const double lost = std::max(0.0, dot(own, own) - dot(projection, projection));
+    // The energy of a gradient near the largest float is not a float.
+    constexpr double kMax = 1e30;
+    layer.lost += static_cast<float>(std::min(lost, kMax));
+    layer.energy += static_cast<float>(std::min(energy, kMax));
+  }
+
+  // 3. Projects the slices, sums projections and whole slices over the ranks, and rebuilds the
+  // mean: segment by segment inside the ring, or all at once around a quantizer.
+  void project_sum_and_rebuild(std::span<float> values, Exchange& exchange) {
+    exchange.timed(Stage::encode, [&] {
+      ring_.start({.layers = layers_,
+                   .values = values,
+                   .mean = mean_,
+                   .kept = kept_,
+                   .exchange = &exchange,
+                   .votes = settings_.trigger > 0});
     });
     try {
-      if (settings_.quantizer) {
-        quantized_exchange(exchange);
+      if (quantized_) {
+        ring_.reduce_quantized(step_, exchange);
       } else {
-        settings_.ring(exchange, payload_);
+        settings_.ring(exchange, ring_);
       }
     } catch (...) {
-      payload_.put_back();
-      for (auto& layer : layers_) layer.fresh = true;
+      for (std::size_t l = 0; l < layers_.size(); ++l) ring_.settle(l);
       throw;
     }
     for (auto& layer : layers_) layer.fresh = !layer.compressed();
-    if (!settings_.schedule.phases)
-      exchange.timed(Stage::decode, [&] { learn(values, exchange.size()); });
-    exchange.statistics["loss"] = local_loss();
-    ++phase_step_;
-    if (settings_.schedule.phases) {
-      if (phase_step_ >= settings_.schedule.interval || !wanted(exchange).empty())
-        end_compressing();
-    } else {
-      renew(due(exchange), exchange);
+  }
+
+  // 4. The samples move the means at all ranks and enter the statistics of the layers' owners.
+  void learn(std::span<const float> values, float world) {
+    for (std::size_t l = 0; l < layers_.size(); ++l) {
+      GradiveqLayer& layer = layers_[l];
+      const Slicing& slicing = layer.slicing();
+      const std::size_t k = slicing.slice();
+      const auto mean = std::span(slice_mean_).first(k);
+      for (const auto slice : layer.samples) {
+        if (layer.compressed() && layer.sent_as[slice] != SentAs::sample) continue;
+        std::span<const float> sum = std::span(slice_).first(k);
+        if (layer.compressed()) {
+          sum = ring_.whole_sum(l, slice);
+        } else {
+          slicing.gather(values, slice * k, std::span(slice_).first(k));
+          kernels::scale(std::span(slice_).first(k), world);
+        }
+        slicing.gather(mean_, slice * k, mean);
+        if (layer.owned) layer.take_sample(0, sum, mean);
+        move_mean(mean, sum, kMeanRate);
+        slicing.scatter(mean, slice * k, mean_);
+      }
+      if (layer.owned) layer.add_samples(layer.evidence[0].fit);
     }
   }
 
-  // All projections must be there before the first leaves, because their sizes decide the steps.
-  void quantized_exchange(Exchange& exchange) {
-    exchange.timed(Stage::encode, [&] { payload_.encode({0, payload_.units()}); });
-    projections_.exchange(whole_, step_, exchange, payload_.moments());
-    ring_sum(exchange, payload_.rest(), 1.0f);
-    exchange.timed(Stage::decode, [&] { payload_.deliver(); });
+  // The same in an uncompressed step, where any slice can be a sample. `sums` are over the ranks.
+  void collect_samples(std::span<const float> sums) {
+    const bool phases = settings_.phases;
+    const std::uint64_t all_steps = settings_.uncompressed_steps(cycle_ == 0);
+    const std::uint64_t steps = phases ? settings_.collect : all_steps;
+    if (phase_step_ < all_steps - steps) return;
+    // In phases, the mean is that of the phase, and Welford's weights make the moments those around
+    // the final mean.
+    const auto collected = static_cast<float>(phase_step_ - (all_steps - steps) + 1);
+    const float rate = phases ? 1.0f / collected : kMeanRate;
+    const float weight = phases ? std::sqrt(1 - rate) : 1;
+    for (std::size_t l = 0; l < layers_.size(); ++l) {
+      GradiveqLayer& layer = layers_[l];
+      for (std::size_t c = 0; c < layer.evidence.size(); ++c) {
+        const Slicing& slicing = layer.candidates[layer.decided ? layer.chosen : c];
+        const std::size_t k = slicing.slice();
+        if (k == 0) continue;
+        draw_samples(l, slicing.slices(), (kSamplesPerDimension * k + steps - 1) / steps);
+        for (const auto slice : layer.samples) {
+          slicing.gather(sums, slice * k, std::span(slice_).first(k));
+          slicing.gather(mean_, slice * k, std::span(slice_mean_).first(k));
+          layer.take_sample(c, std::span(slice_).first(k), std::span(slice_mean_).first(k), weight);
+        }
+        const bool tests = layer.evidence.size() > 1 && step_ % 2 == 1;
+        layer.add_samples(tests ? layer.evidence[c].test : layer.evidence[c].fit);
+      }
+    }
+    move_mean(mean_, sums, rate);
   }
 
-  void choose_whole_slices() {
-    for (std::size_t l = 0; l < layers_.size(); ++l) {
-      whole_[l].clear();
-      const GradiveqLayer& layer = layers_[l];
-      const std::size_t slices = layer.slicing().slices();
-      drawn_.clear();
-      draw_samples(l);
-      if (!layer.compressed() || settings_.schedule.phases) continue;
-      // The first step of a basis sends what was kept: a sample would not be the gradient alone.
-      if (!layer.fresh) {
-        for (const auto slice : drawn_) whole_[l].push_back({slice, WholeSlice::Kind::sample});
-      }
-      if (kept_.empty()) continue;
-      const Due due = due_at(step_, settings_.flush * static_cast<double>(slices));
-      for (std::size_t i = 0; i < std::min(due.now, slices); ++i) {
-        whole_[l].push_back({(due.before + i) % slices, WholeSlice::Kind::flush});
-      }
-      // Of two entries for a slice the flush stays.
-      std::sort(whole_[l].begin(), whole_[l].end(), [](const auto& a, const auto& b) {
-        return a.slice != b.slice ? a.slice < b.slice : a.kind > b.kind;
+  static void move_mean(std::span<float> mean, std::span<const float> sum, float rate) {
+    for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += rate * (sum[i] - mean[i]);
+  }
+
+  // 5. With `running`, renews bases that most ranks voted for, and all others in turn, spread over
+  // the interval. With `phases`, ends the phase when it is over or most ranks voted.
+  void renew_due_bases(Exchange& exchange) {
+    const std::uint64_t interval = settings_.interval;
+    const auto now = due([&](std::size_t l) {
+      const bool turn = (phase_step_ + l * interval / layers_.size()) % interval == 0;
+      return voted_out(l, exchange) || (turn && !settings_.phases);
+    });
+    if (!settings_.phases) {
+      exchange.timed(Stage::encode, [&] {
+        for (const auto l : now) ring_.settle(l);
       });
-      const auto same = [](const auto& a, const auto& b) { return a.slice == b.slice; };
-      whole_[l].erase(std::unique(whole_[l].begin(), whole_[l].end(), same), whole_[l].end());
+      renew(now, exchange);
+    } else if (phase_step_ >= interval || !now.empty()) {
+      for (std::size_t l = 0; l < layers_.size(); ++l) ring_.settle(l);
+      compressing_ = false;
+      phase_step_ = 0;
+      ++cycle_;
     }
   }
 
-  // Few slices of a small layer would teach too little: up to one a step, or one of 32, at least.
-  void draw_samples(std::size_t l) {
-    const std::size_t slices = layers_[l].slicing().slices();
-    const auto all = static_cast<double>(slices);
-    const double rate = std::max(settings_.sample * all, std::min(1.0, all / 32));
-    draw_slices({seed_, step_, bucket_, l}, slices, due_at(step_, rate).now, drawn_);
-  }
-
-  // Measures this rank's loss on the samples and votes for new bases.
-  void vote(std::span<const float> values) {
-    const float share = 1.0f / static_cast<float>(bases_.world());
+  // Returns the layers that can be compressed and for which `wanted` holds.
+  template <typename Wanted>
+  [[nodiscard]] std::vector<std::size_t> due(Wanted wanted) const {
+    std::vector<std::size_t> layers;
     for (std::size_t l = 0; l < layers_.size(); ++l) {
-      const GradiveqLayer& layer = layers_[l];
-      float& lost = lost_[2 * l];
-      float& total = lost_[2 * l + 1];
-      lost *= kLossMemory;
-      total *= kLossMemory;
-      votes_[l] = 0;
-      if (!layer.compressed()) continue;
-      drawn_.clear();
-      draw_samples(l);
-      for (const auto slice : drawn_) {
-        const SliceLoss loss = bases_.measure(layer, slice, values, mean_, share);
-        lost += loss.lost;
-        total += loss.total;
-      }
-      votes_[l] = lost > static_cast<float>(settings_.trigger) * total ? 1.0f : 0.0f;
+      if (wanted(l) && layers_[l].slicing().slices() > 0) layers.push_back(l);
     }
+    return layers;
   }
 
+  // Returns whether most ranks voted for a new basis of a layer whose basis is not too new.
+  [[nodiscard]] bool voted_out(std::size_t l, const Exchange& exchange) const {
+    if (settings_.trigger == 0) return false;
+    const float votes = ring_.vote_sums()[l];
+    if (!(votes >= 0 && votes <= static_cast<float>(exchange.size()))) {
+      throw Error(ErrorCode::bad_frame,
+                  fmt::format("gradiveq: bucket {}, step {}: {} votes of {} ranks for a new basis "
+                              "of tensor '{}'; a rank sent invalid data",
+                              bucket_, step_, votes, exchange.size(), layers_[l].name));
+    }
+    const std::uint64_t pause =
+        std::max<std::uint64_t>(1, settings_.interval / kRenewalsPerInterval);
+    return 2 * votes > static_cast<float>(exchange.size()) &&
+           step_ - layers_[l].renewed_at >= pause;
+  }
+
+  void renew(const std::vector<std::size_t>& layers, Exchange& exchange) {
+    exchange.statistics["renewed"] = static_cast<double>(layers.size());
+    if (!layers.empty()) renew_bases(settings_, layers_, layers, step_, exchange);
+  }
+
+  // Returns the fraction of this rank's energy that the bases lose.
   [[nodiscard]] double local_loss() const {
     double lost = 0;
-    double total = 0;
-    for (std::size_t l = 0; l < layers_.size(); ++l) {
-      lost += lost_[2 * l];
-      total += lost_[2 * l + 1];
+    double energy = 0;
+    for (const GradiveqLayer& layer : layers_) {
+      lost += layer.lost;
+      energy += layer.energy;
     }
-    return total > 0 ? lost / total : 0;
+    return energy > 0 ? lost / energy : 0;
   }
 
-  // The samples of this step go into the means of all ranks and the statistics of a layer's owner.
-  void learn(std::span<const float> values, int world) {
-    for (std::size_t l = 0; l < layers_.size(); ++l) {
-      const GradiveqLayer& layer = layers_[l];
-      if (layer.compressed()) {
-        for (const WholeSlice& whole : whole_[l]) {
-          if (whole.kind != WholeSlice::Kind::sample) continue;
-          bases_.learn(l, whole.slice, payload_.whole_sum(l, whole.slice), {mean_, kMeanRate});
-        }
-      } else {
-        drawn_.clear();
-        draw_samples(l);
-        for (const auto slice : drawn_) {
-          const auto sum = bases_.sum_from_mean(layer, slice, values, world);
-          bases_.learn(l, slice, sum, {mean_, kMeanRate});
-        }
-      }
-      bases_.flush_samples(l);
-    }
-  }
-
-  // Layers for which most ranks voted and whose basis is not new.
-  [[nodiscard]] std::vector<std::size_t> wanted(const Exchange& exchange) const {
-    std::vector<std::size_t> layers;
-    const auto sums = payload_.vote_sums();
-    for (std::size_t l = 0; l < sums.size(); ++l) {
-      if (!(sums[l] >= 0 && sums[l] <= static_cast<float>(exchange.size()))) {
-        throw Error(ErrorCode::bad_frame,
-                    fmt::format("gradiveq: bucket {}, step {}: {} ranks have {} votes for a new "
-                                "basis of tensor '{}'",
-                                bucket_, step_, exchange.size(), sums[l], layers_[l].name));
-      }
-      const std::uint64_t rest =
-          std::max<std::uint64_t>(1, settings_.schedule.interval / kEarliest);
-      if (2 * sums[l] > static_cast<float>(exchange.size()) &&
-          step_ - bases_.renewed_at(l) >= rest) {
-        layers.push_back(l);
-      }
-    }
-    return layers;
-  }
-
-  // The layers' turns are spread over the interval, so that no step has to renew all.
-  [[nodiscard]] std::vector<std::size_t> due(const Exchange& exchange) const {
-    std::vector<std::size_t> layers = wanted(exchange);
-    const std::uint64_t interval = settings_.schedule.interval;
-    for (std::size_t l = 0; l < layers_.size(); ++l) {
-      const bool turn = (phase_step_ + l * interval / layers_.size()) % interval == 0;
-      if (turn && std::find(layers.begin(), layers.end(), l) == layers.end()) layers.push_back(l);
-    }
-    return layers;
-  }
-
-  void renew(const std::vector<std::size_t>& which, Exchange& exchange) {
-    std::vector<std::size_t> sliced;
-    for (const auto l : which) {
-      if (bases_.can_compress(l)) sliced.push_back(l);
-    }
-    exchange.statistics["renewed"] = static_cast<double>(sliced.size());
-    if (sliced.empty()) return;
-    exchange.timed(Stage::encode, [&] {
-      for (const auto l : sliced) payload_.settle(l, fields({}));
-    });
-    bases_.renew(sliced, step_, exchange);
-    payload_.arrange(layers_);
-  }
-
-  void end_compressing() {
-    for (std::size_t l = 0; l < layers_.size(); ++l) {
-      payload_.settle(l, fields({}));
-      layers_[l].fresh = true;
-    }
-    begin_phase(false);
-  }
-
-  void begin_phase(bool compressing) {
-    compressing_ = compressing;
-    phase_step_ = 0;
-    if (!compressing) ++cycle_;
-  }
-
-  GradiveqSettings settings_;
-  std::uint64_t seed_;
-  std::uint64_t bucket_;
-  std::size_t elements_;
-  std::vector<GradiveqLayer> layers_;
-  GradiveqBases bases_;
-  GradiveqProjections projections_;  // used with a quantizer only
-  GradiveqRing payload_;
+  const GradiveqSettings settings_;
+  const std::uint64_t seed_;
+  const std::uint64_t bucket_;
 
   std::uint64_t step_ = 0;
-  std::uint64_t phase_step_ = 0;  // steps since the phase began
-  std::uint64_t cycle_ = 0;       // phases of compressing that are over
+  std::uint64_t phase_step_ = 0;  // steps since compressing began or ended
+  std::uint64_t cycle_ = 0;       // times that compressing ended
   bool compressing_ = false;
-  std::vector<float> mean_;  // of the sum over the ranks
-  std::vector<float> kept_;  // see GradiveqLayer::fresh
-  std::vector<std::vector<WholeSlice>> whole_;
-  std::vector<float> votes_;
-  std::vector<float> lost_;  // of each layer: energy lost, energy in all
-  std::vector<std::size_t> drawn_;
+  std::vector<GradiveqLayer> layers_;
+  std::vector<float> mean_;  // per element, of the sum over the ranks
+  std::vector<float> kept_;  // per element, see GradiveqLayer::fresh; empty without feedback
+
+  std::optional<QuantizedProjections> quantized_;
+  GradiveqRing ring_;
+  std::vector<float> slice_, slice_mean_, projection_, padded_;  // scratch for one slice
 };
 
+// The part of `kept_` within a basis was sent; of it, a quantizer owes its errors.
+void GradiVeQ::add_residual(std::span<float> values) {
+  if (kept_.empty()) return;
+  kernels::add(values, kept_);
+  for (const GradiveqLayer& layer : layers_) {
+    if (!layer.compressed() || layer.fresh) continue;
+    const std::size_t k = layer.slicing().slice();
+    const auto slice = std::span(slice_).first(k);
+    const auto within = std::span(slice_mean_).first(k);
+    const auto projection = std::span(projection_).first(layer.basis.size());
+    for (std::size_t s = 0; s < layer.slicing().slices(); ++s) {
+      layer.slicing().gather(kept_, s * k, slice);
+      layer.basis.project(slice, projection, padded_);
+      kernels::scale(projection, -1.0f);
+      if (layer.quantized) {
+        for_projections(layer, {s, s + 1}, [&](std::size_t place, std::size_t at) {
+          projection[at] += layer.owed[place];
+        });
+      }
+      layer.basis.rebuild(projection, within, padded_);
+      layer.slicing().gather(values, s * k, slice);
+      kernels::add(slice, within);
+      layer.slicing().scatter(slice, s * k, values);
+    }
+  }
+}
+
 void GradiVeQ::state(Archive& archive) {
-  std::uint64_t compressing = compressing_ ? 1 : 0;
+  std::size_t layers = layers_.size();
   archive.number("step", step_);
   archive.number("phase step", phase_step_);
   archive.number("cycle", cycle_);
-  archive.number("compressing", compressing);
+  show_number(archive, "compressing", compressing_);
+  show_number(archive, "layers", layers);
+  if (layers != layers_.size()) {
+    throw Error(ErrorCode::bad_state, fmt::format("gradiveq: bucket {} has {} tensors to compress, "
+                                                  "{} in the state",
+                                                  bucket_, layers_.size(), layers));
+  }
   archive.replicated("mean", mean_, Archive::Length::per_element);
   if (settings_.feedback) archive.summed("kept", kept_);
-  archive.replicated("losses", lost_);
-  if (lost_.size() != 2 * layers_.size()) {
-    throw Error(ErrorCode::bad_state, fmt::format("gradiveq has {} layers here, {} in the state",
-                                                  layers_.size(), lost_.size() / 2));
-  }
-  compressing_ = compressing != 0;
-  bases_.state(archive);
-  payload_.arrange(layers_);
-  if (settings_.quantizer) projections_.state(archive);
+  for (std::size_t l = 0; l < layers_.size(); ++l) layers_[l].state(archive, l);
 }
 
 std::uint64_t GradiVeQ::fingerprint() const {
-  const std::uint64_t parts[] = {step_, phase_step_, cycle_, compressing_ ? 1U : 0U,
-                                 bases_.fingerprint()};
-  return checksum(std::as_bytes(std::span(parts)));
+  const std::uint64_t schedule[] = {step_, phase_step_, cycle_, compressing_ ? 1U : 0U};
+  std::uint64_t hash = checksum(std::as_bytes(std::span(schedule)));
+  for (const GradiveqLayer& layer : layers_) {
+    const std::uint64_t parts[] = {hash,
+                                   layer.chosen,
+                                   layer.slicing().slice(),
+                                   layer.basis.size(),
+                                   layer.basis.hash(),
+                                   std::bit_cast<std::uint32_t>(layer.mean_weight)};
+    hash = checksum(std::as_bytes(std::span(parts)));
+  }
+  return hash;
 }
 
 }  // namespace

@@ -1,57 +1,61 @@
-// GradiVeQ: slices of neighbouring gradients are projected onto the few directions in which they
-// vary, and the projections are summed inside a pipelined ring.
+// GradiVeQ: projects slices of neighbouring gradients onto the few directions in which they vary
+// most, and sums the projections inside a pipelined ring. docs/methods/gradiveq.md explains it;
+// gradiveq.cc reads as the algorithm.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "thinreduce/collective/ring.h"
 #include "thinreduce/method/method.h"
-#include "thinreduce/methods/gradiveq/quantizer.h"
+#include "thinreduce/methods/quantize/quantized_gather.h"
 
 namespace thinreduce {
 
-struct GradiveqSettings {
-  // What decides the rank of a basis; the first that is not zero.
-  struct RankRule {
-    std::size_t rank = 0;
-    double energy = 0;  // the least share of the samples' energy that is kept
-    double ratio = 8;   // floats for each that is sent, slices that travel whole included
-  };
-  // When gradients travel uncompressed and when bases are renewed, in steps.
-  struct Schedule {
-    bool phases = false;  // else running
-    std::uint64_t warmup = 4;
-    std::uint64_t collect = 100;
-    std::uint64_t interval = 100;
-    // Phases: uncompressed steps, before samples are collected, for what was held back. It must not
-    // enter the mean, which would add it again in every compressed step.
-    [[nodiscard]] std::uint64_t returning(bool feedback) const { return feedback ? 1 : 0; }
-  };
+// The method that quantizes the projections, the second one of a spec such as gradiveq+dqsg.
+struct ProjectionQuantizer {
+  QuantizedGatherOptions options;
+  bool summed = false;  // integer codes are summed in a ring; otherwise payloads are gathered
+};
+// Throws Error{bad_spec} for options that cannot serve projections.
+[[nodiscard]] ProjectionQuantizer projection_quantizer(const InnerMethod& inner, bool feedback);
 
-  std::size_t slice = 0;  // 0: from the layer's shape
-  std::string layout = "auto";
-  RankRule rule;
-  Schedule schedule;
-  double sample = 0.004;
-  double flush = 0.02;
-  double trigger = 0.5;  // 0: never
+struct GradiveqSettings {
+  std::size_t slice = 0;        // floats per slice; 0: from the tensor's shape
+  std::string layout = "auto";  // see slicing.h
+
+  // The first of these that is not 0 decides the size of a basis.
+  std::size_t basis_size = 0;  // floats sent per slice
+  double energy = 0;           // min fraction of the samples' energy that is kept
+  double ratio = 8;            // input floats per float sent, including slices sent whole
+
+  bool phases = false;  // the paper's schedule; otherwise some slices are sampled in every step
+  std::uint64_t warmup = 4;      // uncompressed steps at the start
+  std::uint64_t collect = 100;   // phases: uncompressed steps per cycle
+  std::uint64_t interval = 100;  // steps between two bases of a layer
+
+  double sample = 0.004;  // fraction of the slices that is sampled per step
+  double flush = 0.02;    // fraction of the slices that is sent whole with its residual per step
+  double trigger = 0.5;   // loss above which a rank votes for a new basis; 0: no votes
   bool feedback = true;
-  // Quantizes the projections; none: they travel as floats.
-  MakeProjectionQuantizer quantizer;
-  // The ring of floats; tests replace it.
+  std::optional<ProjectionQuantizer> quantizer;  // none: projections are sent as floats
+  // Sums the payload; tests replace it.
   std::function<void(Exchange&, RingPayload&)> ring = [](Exchange& exchange, RingPayload& payload) {
     ring_all_reduce(exchange, payload);
   };
+
+  // Returns the number of uncompressed steps before the first, or another, compressed step.
+  [[nodiscard]] std::uint64_t uncompressed_steps(bool first) const;
 };
 
-[[nodiscard]] std::unique_ptr<Method> make_gradiveq(const GradiveqSettings& settings,
-                                                    const MethodSetup& setup);
 // Throws Error{bad_spec} for options that contradict each other.
 [[nodiscard]] GradiveqSettings gradiveq_settings(const Options& options);
+[[nodiscard]] std::unique_ptr<Method> make_gradiveq(const GradiveqSettings& settings,
+                                                    const MethodSetup& setup);
 [[nodiscard]] MethodInfo gradiveq_info();
 
 }  // namespace thinreduce

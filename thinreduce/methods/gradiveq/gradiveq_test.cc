@@ -47,7 +47,7 @@ TEST(Gradiveq, OddSizes) {
       SCOPED_TRACE(testing::Message() << world << " ranks, " << elements << " elements");
       for (const bool phases : {false, true}) {
         auto settings = quick(1, 3);
-        settings.schedule.phases = phases;
+        settings.phases = phases;
         GradiveqWorld ranks(world, settings, shapeless(elements));
         for (unsigned step = 0; step < 12; ++step) {
           const auto mean = ranks.mean(normal_gradients(world, elements, step));
@@ -65,9 +65,9 @@ TEST(Gradiveq, LowRankGradientsAreExactOnceTheBasisIsKnown) {
       for (const bool phases : {false, true}) {
         SCOPED_TRACE(testing::Message() << slice << " " << rank << ", " << world << " ranks");
         auto settings = quick(3, 50);
-        settings.schedule.phases = phases;
+        settings.phases = phases;
         settings.slice = slice;
-        settings.rule.rank = rank;
+        settings.basis_size = rank;
         GradiveqWorld ranks(world, settings, shapeless(kSlices * slice + 3));
         for (unsigned step = 0; step < 10; ++step) {
           auto gradients = low_rank_gradients(world, kSlices, slice, rank, step);
@@ -83,7 +83,7 @@ TEST(Gradiveq, LowRankGradientsAreExactOnceTheBasisIsKnown) {
 TEST(Gradiveq, FullRankIsExact) {
   auto settings = quick(1, 3);
   settings.slice = 24;
-  settings.rule.rank = 24;
+  settings.basis_size = 24;
   GradiveqWorld ranks(3, settings, shapeless(24 * 30 + 7));
   for (unsigned step = 0; step < 10; ++step) {
     const auto gradients = normal_gradients(3, 24 * 30 + 7, step);
@@ -126,12 +126,12 @@ TEST(Gradiveq, RealLayersAreProjectedAsDefined) {
     SCOPED_TRACE(testing::Message()
                  << c.layout << " " << c.slice << " " << c.rank << ", " << c.world << " ranks");
     auto settings = quick(2, 50);
-    settings.schedule.phases = true;  // all of the mean is taken off
-    settings.schedule.warmup = 0;
-    settings.schedule.collect = 2;
+    settings.phases = true;  // all of the mean is taken off
+    settings.warmup = 0;
+    settings.collect = 2;
     settings.layout = c.layout;
     settings.slice = c.slice;
-    settings.rule.rank = c.rank;
+    settings.basis_size = c.rank;
     const auto layout = layout_of({c.shape});
     GradiveqWorld ranks(c.world, settings, layout);
     for (unsigned step = 0; step < 2; ++step) {
@@ -143,7 +143,7 @@ TEST(Gradiveq, RealLayersAreProjectedAsDefined) {
 
     const auto& basis = before.find("basis");
     const auto& taken_off = before.find("mean");
-    const auto rank = before.find_number("rank");
+    const auto rank = before.find_number("basis size");
     const auto order = before.find_number("order");
     Slicing slicing = Slicing::of_tensor(
         layout.tensors[0],
@@ -250,7 +250,7 @@ TEST(Gradiveq, WhiteNoiseIsConserved) {
   constexpr std::size_t kElements = kSlice * 50 + 9;
   for (const bool phases : {false, true}) {
     auto settings = quick(2, 7);
-    settings.schedule.phases = phases;
+    settings.phases = phases;
     settings.slice = kSlice;
     settings.sample = settings.flush = 0.03;
     settings.trigger = 0;
@@ -292,7 +292,7 @@ TEST(Gradiveq, WhiteNoiseIsNoticed) {
   // By the energy rule: bases would not pay, so gradients travel whole and arrive exactly.
   auto by_energy = quick(8, 20);
   by_energy.slice = 32;
-  by_energy.rule.energy = 0.95;
+  by_energy.energy = 0.95;
   GradiveqWorld honest(2, by_energy, shapeless(kElements));
   // By the trigger: most ranks lose more than half, so bases are renewed as often as allowed.
   auto by_trigger = quick(8, 64);
@@ -319,15 +319,15 @@ TEST(Gradiveq, WhiteNoiseIsNoticed) {
 TEST(Gradiveq, TheEnergyRuleComesBack) {
   auto settings = quick(4, 6);
   settings.slice = 32;
-  settings.rule.energy = 0.9;
+  settings.energy = 0.9;
   settings.sample = 0.5;
   GradiveqWorld ranks(2, settings, shapeless(32 * 60));
   for (unsigned step = 0; step < 6; ++step) (void)ranks.mean(normal_gradients(2, 32 * 60, step));
-  EXPECT_EQ(ranks.saved(0).find_number("rank"), 0U);
+  EXPECT_EQ(ranks.saved(0).find_number("basis size"), 0U);
   for (unsigned step = 6; step < 60; ++step) {
     (void)ranks.mean(low_rank_gradients(2, 60, 32, 3, step));
   }
-  EXPECT_EQ(ranks.saved(0).find_number("rank"), 3U);
+  EXPECT_EQ(ranks.saved(0).find_number("basis size"), 3U);
 }
 
 // The layout in which slices correlate wins, and all ranks know.
@@ -337,7 +337,7 @@ TEST(Gradiveq, AutoChoosesTheOrderThatLosesLeast) {
     constexpr std::size_t kIn = 64;
     auto settings = quick(6, 50);
     settings.slice = 32;
-    settings.rule.rank = 2;
+    settings.basis_size = 2;
     GradiveqWorld ranks(3, settings, layout_of({{kOut, kIn}}));
     double last = 1;
     for (unsigned step = 0; step < 8; ++step) {
@@ -361,7 +361,7 @@ TEST(Gradiveq, AutoChoosesTheOrderThatLosesLeast) {
 TEST(Gradiveq, DefaultsSendAnEighth) {
   constexpr std::size_t kElements = 256 * 600;
   auto settings = gradiveq_settings(Spec::parse("gradiveq").options);
-  settings.schedule.warmup = 1;
+  settings.warmup = 1;
   GradiveqWorld ranks(2, settings, shapeless(kElements));
   const auto gradients = normal_gradients(2, kElements, 0);
   (void)ranks.mean(gradients);
@@ -401,8 +401,7 @@ TEST(Gradiveq, OptionsAreChecked) {
         "gradiveq:basis=8,energy=0.9", "gradiveq:slice=16,basis=17"}) {
     EXPECT_THROW((void)Spec::parse(spec), Error) << spec;
   }
-  EXPECT_EQ(gradiveq_settings(Spec::parse("gradiveq:sampling=phases").options).schedule.interval,
-            400U);
+  EXPECT_EQ(gradiveq_settings(Spec::parse("gradiveq:sampling=phases").options).interval, 400U);
 }
 
 }  // namespace

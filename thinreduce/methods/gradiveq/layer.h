@@ -1,4 +1,5 @@
-// One tensor as GradiVeQ treats it: how it is cut, and its basis once there is one.
+// One tensor as GradiVeQ treats it. GradiVeQ owns the layers of its bucket; they hold everything
+// that the method knows about a tensor, except for the mean and the residual of its elements.
 #pragma once
 
 #include <cstddef>
@@ -7,53 +8,92 @@
 #include <vector>
 
 #include "thinreduce/methods/gradiveq/basis.h"
+#include "thinreduce/methods/gradiveq/gradiveq.h"
 #include "thinreduce/methods/gradiveq/slicing.h"
 
 namespace thinreduce {
 
+// How elements are sent in a compressed step.
+enum class SentAs : std::uint8_t {
+  projection,  // of a slice
+  sample,      // a whole slice: the gradient alone, for the statistics
+  flush,       // a whole slice: the gradient and its residual
+  unsliced,    // elements outside slices or without a basis: the gradient and its residual
+  votes,       // no elements: the votes for new bases
+};
+
 struct GradiveqLayer {
   std::string name;
-  std::vector<Slicing> candidates;  // all that are tried; those without slices travel whole
-  std::size_t chosen = 0;
-  bool decided = false;  // by samples; from then on, `chosen` stays
+  std::vector<Slicing> candidates;  // the orders to try; without slices: never compressed
+  std::size_t chosen = 0;           // in candidates
+  bool decided = false;             // the samples have decided `chosen`, for the rest of the run
+  bool owned = false;               // this rank keeps the statistics and computes the basis
+  bool quantized = false;           // `owed` is kept
 
-  // No rank: the layer travels uncompressed, because there is no basis yet or none that pays.
+  // Size 0: the layer is sent uncompressed, because it has no basis yet or none that pays.
   Basis basis;
-  // How much of the mean is taken off before slices are projected.
-  float mean_share = 0;
-  // What is kept is a residual no part of which was sent, since the basis is new. Else it is all
-  // that was taken in since then, of which the part within the basis was sent.
+  // The factor of the mean that is subtracted before slices are projected.
+  float mean_weight = 0;
+  // True after a new basis: `kept` is the residual, and none of it was sent. False: `kept` is
+  // everything since then, of which the part within the basis was sent.
   bool fresh = true;
+  std::uint64_t renewed_at = 0;  // the step of the last new basis
+  // With a quantizer and feedback: errors of this rank's codes, one per projected float, ordered by
+  // coordinate, then by slice.
+  std::vector<float> owed;
+
+  // The current step.
+  std::vector<std::size_t> samples;  // slices, ascending
+  std::vector<SentAs> sent_as;       // per slice of a compressed layer
+  float vote = 0;                    // 1: this rank wants a new basis
+  // Energies of this rank's own samples, fading: the part outside the basis, and all of it.
+  float lost = 0;
+  float energy = 0;
+
+  // Statistics, at the owner. Until the samples have decided on a candidate, every other step of
+  // samples tests the basis that the others give.
+  struct Evidence {
+    SliceStatistics fit;
+    SliceStatistics test;
+  };
+  std::vector<Evidence> evidence;  // per candidate; one after the decision
+  // Sums over samples of <sum, mean> and <mean, mean>: how well the mean predicts.
+  double agreement = 0;
+  double strength = 0;
+  std::vector<float> pending;  // samples that are not in the evidence yet
 
   [[nodiscard]] const Slicing& slicing() const { return candidates[chosen]; }
-  [[nodiscard]] bool compressed() const { return basis.rank() > 0; }
+  [[nodiscard]] bool compressed() const { return basis.size() > 0; }
+
+  // Takes a sample at the owner: the sum of one of the candidate's slices over the ranks, and the
+  // mean before it.
+  void take_sample(std::size_t candidate, std::span<const float> sum, std::span<const float> mean,
+                   float weight = 1);
+  // Adds the pending samples to the statistics.
+  void add_samples(SliceStatistics& statistics);
+  void set_basis(std::span<const float> columns, std::size_t size);
+  // Shows layer `number` of the bucket.
+  void state(Archive& archive, std::size_t number);
 };
 
-// A slice that travels uncompressed in a step.
-struct WholeSlice {
-  // sample: the gradient alone, for the statistics; flush: with all that was kept.
-  enum class Kind : std::uint8_t { sample, flush };
-  std::size_t slice = 0;
-  Kind kind = Kind::sample;
-};
+// Returns the tensors of a bucket that a method compresses, cut in all orders to try.
+[[nodiscard]] std::vector<GradiveqLayer> cut_layers(const GradiveqSettings& settings,
+                                                    const MethodSetup& setup);
 
-// What all ranks must draw alike.
-struct SampleKey {
-  std::uint64_t seed = 0;
-  std::uint64_t step = 0;
-  std::uint64_t bucket = 0;
-  std::uint64_t layer = 0;
-};
+// Returns <a, b>, added up in order.
+[[nodiscard]] double dot(std::span<const float> a, std::span<const float> b);
 
-// `count` different slices of `slices`, ascending, one from each of `count` equal parts; appended.
-void draw_slices(const SampleKey& key, std::size_t slices, std::size_t count,
-                 std::vector<std::size_t>& drawn);
-
-// How many fall due in step `step` when `rate` do on average, and how many did before.
-struct Due {
-  std::size_t before = 0;
-  std::size_t now = 0;
-};
-[[nodiscard]] Due due_at(std::uint64_t step, double rate);
+// Calls visit(place in a layer's projections, place in the tile) for the projections of `slices`.
+// A tile is ordered by slice, then by coordinate; see GradiveqLayer::owed.
+template <typename Visit>
+void for_projections(const GradiveqLayer& layer, UnitRange slices, Visit visit) {
+  const std::size_t size = layer.basis.size();
+  const std::size_t all = layer.slicing().slices();
+  for (std::size_t j = 0; j < size; ++j) {
+    for (std::size_t i = 0; i < slices.size(); ++i) {
+      visit(j * all + slices.begin + i, i * size + j);
+    }
+  }
+}
 
 }  // namespace thinreduce

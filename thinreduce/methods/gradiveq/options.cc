@@ -1,4 +1,6 @@
-// GradiVeQ's options as text.
+// GradiVeQ's options.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -8,48 +10,91 @@
 namespace thinreduce {
 namespace {
 
-// Of what a step may send, 16 % goes to slices with all that was held back of them: at ratio 8 each
-// comes every 50 steps. A gradient that arrives later is of little use; with every 250 steps a
-// training lost two points.
-double natural_flush(const GradiveqSettings& settings) {
-  constexpr double kShare = 0.16;
-  constexpr double kMost = 0.02;
-  if (settings.rule.rank > 0 || settings.rule.energy > 0) return kMost / 5;
-  return std::min(kMost, kShare / settings.rule.ratio);
+// Slices sent with their residual take 16 % of the floats of a step: at ratio 8 the turn of a slice
+// comes every 50 steps. A residual that is delivered later is of little use: a training run in
+// which the turn came every 250 steps lost two points of accuracy.
+double auto_flush(const GradiveqSettings& settings) {
+  constexpr double kFraction = 0.16;
+  constexpr double kMax = 0.02;
+  if (settings.basis_size > 0 || settings.energy > 0) return kMax / 5;
+  return std::min(kMax, kFraction / settings.ratio);
 }
 
 std::uint64_t whole_number(const Options& options, const char* name) {
   return static_cast<std::uint64_t>(options.integer(name));
 }
 
+[[noreturn]] void refuse(const std::string& why) {
+  throw Error(ErrorCode::bad_spec, "gradiveq" + why);
+}
+
 }  // namespace
+
+std::uint64_t GradiveqSettings::uncompressed_steps(bool first) const {
+  if (!phases) return std::max<std::uint64_t>(1, warmup);
+  if (first) return warmup + collect;
+  // One more step delivers the residuals. They must not enter the mean of the samples, which would
+  // add them again in every compressed step.
+  return (feedback ? 1 : 0) + collect;
+}
 
 GradiveqSettings gradiveq_settings(const Options& options) {
   GradiveqSettings settings;
   if (options.text("slice") != "auto") settings.slice = whole_number(options, "slice");
   settings.layout = options.text("layout");
-  if (options.text("basis") != "auto") settings.rule.rank = whole_number(options, "basis");
-  if (options.text("energy") != "off") settings.rule.energy = options.number("energy");
-  settings.rule.ratio = options.number("ratio");
-  if (settings.rule.rank > 0 && settings.rule.energy > 0) {
-    throw Error(ErrorCode::bad_spec,
-                "gradiveq: basis and energy exclude each other; give one of them");
+  if (options.text("basis") != "auto") settings.basis_size = whole_number(options, "basis");
+  if (options.text("energy") != "off") settings.energy = options.number("energy");
+  settings.ratio = options.number("ratio");
+  if (settings.basis_size > 0 && settings.energy > 0) {
+    refuse(fmt::format(": basis and energy exclude each other (got basis={}, energy={}); give one",
+                       settings.basis_size, settings.energy));
   }
-  if (settings.slice > 0 && settings.rule.rank > settings.slice) {
-    throw Error(ErrorCode::bad_spec, "gradiveq: basis must be at most slice");
+  if (settings.slice > 0 && settings.basis_size > settings.slice) {
+    refuse(fmt::format(": basis must be at most slice (got basis={}, slice={})",
+                       settings.basis_size, settings.slice));
   }
-  auto& schedule = settings.schedule;
-  schedule.phases = options.text("sampling") == "phases";
-  schedule.warmup = whole_number(options, "warmup");
-  schedule.collect = whole_number(options, "collect");
-  schedule.interval = schedule.phases ? 400 : 100;
-  if (options.text("interval") != "auto") schedule.interval = whole_number(options, "interval");
+  settings.phases = options.text("sampling") == "phases";
+  settings.warmup = whole_number(options, "warmup");
+  settings.collect = whole_number(options, "collect");
+  settings.interval = settings.phases ? 400 : 100;
+  if (options.text("interval") != "auto") settings.interval = whole_number(options, "interval");
   settings.sample = options.number("sample");
-  settings.flush =
-      options.text("flush") == "auto" ? natural_flush(settings) : options.number("flush");
+  settings.flush = options.text("flush") == "auto" ? auto_flush(settings) : options.number("flush");
   settings.trigger = options.text("trigger") == "off" ? 0 : options.number("trigger");
   settings.feedback = options.on("feedback");
   return settings;
+}
+
+ProjectionQuantizer projection_quantizer(const InnerMethod& inner, bool feedback) {
+  const Options& given = inner.options;
+  if (given.on("feedback")) {
+    refuse(
+        fmt::format("+{}: {} must not have feedback=on: the feedback of gradiveq covers what {} "
+                    "loses",
+                    inner.name, inner.name, inner.name));
+  }
+  ProjectionQuantizer quantizer;
+  QuantizedGatherOptions& options = quantizer.options;
+  options.name = inner.name;
+  options.grid.block = static_cast<std::size_t>(given.integer("block"));
+  options.entropy = given.on("entropy");
+  if (inner.name == "qsgd") {
+    options.grid.most = (1u << (given.integer("bits") - 1)) - 1;
+    options.scale = QuantizedGatherOptions::Scale::norm;
+    options.rounding = QuantizedGatherOptions::Rounding::stochastic;
+    return quantizer;
+  }
+  ensure(inner.name == "dqsg", "gradiveq composes with qsgd and dqsg only");
+  options.grid.most = static_cast<std::uint32_t>((given.integer("levels") - 1) / 2);
+  options.clip = given.number("clip");
+  if (options.clip > 0 && !feedback) {
+    refuse("+dqsg: clip needs gradiveq's feedback=on: clipped values would be lost");
+  }
+  if (given.text("collective") == "root") {
+    refuse("+dqsg: collective must be ring or gather, not root");
+  }
+  quantizer.summed = given.text("collective") == "ring";
+  return quantizer;
 }
 
 MethodInfo gradiveq_info() {
@@ -59,40 +104,59 @@ MethodInfo gradiveq_info() {
   info.wire_id = 4;
   info.algebra = Algebra::sum;
   info.summary =
-      "projections of slices onto the directions in which they vary most, summed as such";
+      "projects slices of each tensor onto the directions in which they vary most (PCA); the "
+      "projections are summed in a ring";
   info.paper =
       "Yu et al. 2018, GradiVeQ: Vector Quantization for Bandwidth-Efficient Gradient "
       "Aggregation in Distributed CNN Training";
   info.options = {
-      OptionInfo::integer("slice", 256, 2, 4096, "floats of a slice; auto: from the shape")
+      OptionInfo::integer("slice", 256, 2, 4096,
+                          "Floats per slice, the run of neighbouring elements that is projected; "
+                          "auto: from the tensor's shape, at most 256.")
           .or_else("auto"),
-      OptionInfo::number("ratio", 8, 1, 4096,
-                         "floats for each that is sent, whole slices included"),
+      OptionInfo::number(
+          "ratio", 8, 1, 4096,
+          "Compression ratio: input floats per float sent, including slices sent uncompressed."),
       OptionInfo::integer("basis", 32, 1, 4096,
                           "Floats sent per slice; auto: as many as ratio allows.")
           .or_else("auto")
           .formerly("rank"),
       OptionInfo::number("energy", 0.99, 0.01, 1,
-                         "share of the energy that bases keep, instead of ratio")
+                         "Sends the fewest floats per slice that keep this fraction of the sampled "
+                         "slices' energy (sum of squares); off: ratio or basis decides.")
           .or_else("off"),
       OptionInfo::choice("layout", "auto", {"auto", "paper", "channel", "row"},
-                         "which elements of a tensor are neighbours; auto: what loses least"),
+                         "Order of a tensor's elements before it is cut into slices, fastest last: "
+                         "paper (height, width, in, out), channel (out, height, width, in), row "
+                         "(as stored); auto: per tensor, the order that loses least."),
       OptionInfo::choice("sampling", "running", {"running", "phases"},
-                         "some slices whole at every step, or all in phases of their own"),
-      OptionInfo::integer("warmup", 4, 0, kManySteps, "uncompressed steps at the start"),
-      OptionInfo::integer("collect", 100, 1, kManySteps, "phases: uncompressed steps of a cycle"),
-      OptionInfo::integer("interval", 100, 1, kManySteps,
-                          "steps between bases; auto: 100, with phases 400")
+                         "How bases are learned. running: a few slices are sent uncompressed in "
+                         "every step. phases: whole steps are uncompressed, as in the paper."),
+      OptionInfo::integer("warmup", 4, 0, kManySteps, "Uncompressed steps at the start."),
+      OptionInfo::integer("collect", 100, 1, kManySteps,
+                          "sampling=phases: uncompressed steps before each new basis."),
+      OptionInfo::integer(
+          "interval", 100, 1, kManySteps,
+          "Compressed steps until a tensor gets a new basis; auto: 100, or 400 with "
+          "sampling=phases.")
           .or_else("auto"),
-      OptionInfo::number("sample", 0.004, 0, 0.5, "running: share of slices sampled in a step"),
-      OptionInfo::number("flush", 0.02, 0, 0.5,
-                         "running: share of slices whose residual is sent whole in a step; auto: "
-                         "0.16/ratio, at most 0.02, and a fifth of it when composed")
+      OptionInfo::number("sample", 0.004, 0, 0.5,
+                         "sampling=running: fraction of the slices that is sent uncompressed per "
+                         "step to learn the next basis."),
+      OptionInfo::number(
+          "flush", 0.02, 0, 0.5,
+          "sampling=running: fraction of the slices that is sent uncompressed, with "
+          "the residual, per step and in turn; auto: 0.16/ratio, at most 0.02 (0.004 "
+          "with basis or energy; a fifth when a quantizer follows).")
           .or_else("auto"),
       OptionInfo::number("trigger", 0.5, 0.001, 1,
-                         "loss at which a rank votes for new bases; off: never")
+                         "A rank that loses more than this fraction of its gradient's energy votes "
+                         "for a new basis, which comes early if most ranks vote; off: no votes.")
           .or_word("off"),
-      OptionInfo::on_off("feedback", true, "keep what is lost and send it later; off: forget it"),
+      OptionInfo::on_off(
+          "feedback", true,
+          "Keeps the part of the gradient that was not sent and sends it later; off: "
+          "it is lost."),
   };
   info.check = [](const Options& options) { (void)gradiveq_settings(options); };
   info.make = [](const Options& options, const MethodSetup& setup) {
@@ -105,19 +169,15 @@ MethodInfo gradiveq_info() {
   info.make_composed = [](const Options& options, const InnerMethod& inner,
                           const MethodSetup& setup) {
     auto settings = gradiveq_settings(options);
-    // Slices that travel whole are not quantized, so they would be most of what is sent.
+    // Slices sent whole are not quantized, so they would be most of the payload.
     if (options.text("flush") == "auto") settings.flush /= 5;
     settings.quantizer = projection_quantizer(inner, settings.feedback);
     return make_gradiveq(settings, setup);
   };
   info.cycle = [](const Options& options) {
     const auto settings = gradiveq_settings(options);
-    const auto& schedule = settings.schedule;
-    if (schedule.phases) {
-      return Cycle{schedule.warmup + schedule.collect,
-                   schedule.returning(settings.feedback) + schedule.collect + schedule.interval};
-    }
-    return Cycle{std::max<std::uint64_t>(1, schedule.warmup), schedule.interval};
+    return Cycle{settings.uncompressed_steps(true),
+                 settings.interval + (settings.phases ? settings.uncompressed_steps(false) : 0)};
   };
   return info;
 }

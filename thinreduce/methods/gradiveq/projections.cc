@@ -5,101 +5,93 @@
 #include <algorithm>
 #include <array>
 
-#include "thinreduce/error.h"
+#include "thinreduce/collective/gather.h"
 #include "thinreduce/kernels/floats.h"
-#include "thinreduce/method/archive.h"
+#include "thinreduce/methods/quantize/options.h"
 
 namespace thinreduce {
 namespace {
 
-// In an order that does not depend on the vector width. Gradients near the largest float have
-// products beyond it.
+// Adds up in an order that does not depend on the vector width. Gradients near the largest float
+// have larger products.
 float bounded_dot(std::span<const float> a, std::span<const float> b) {
-  constexpr double kMost = 1e30;
+  constexpr double kMax = 1e30;
   std::array<double, 8> sums{};
   for (std::size_t i = 0; i < a.size(); ++i) {
     sums[i % 8] += static_cast<double>(a[i]) * static_cast<double>(b[i]);
   }
   double sum = 0;
   for (const double part : sums) sum += part;
-  return static_cast<float>(std::clamp(sum, -kMost, kMost));
+  return static_cast<float>(std::clamp(sum, -kMax, kMax));
 }
 
 }  // namespace
 
-void GradiveqProjections::arrange(std::span<const GradiveqLayer> layers) {
+QuantizedProjections::QuantizedProjections(const ProjectionQuantizer& quantizer,
+                                           const MethodSetup& setup)
+    : quantizer_(quantizer), seed_(setup.seed), bucket_(setup.layout.id) {
+  check_quantizer("gradiveq+" + quantizer.options.name, setup, quantizer.options.grid.most);
+}
+
+void QuantizedProjections::start(std::span<GradiveqLayer> layers) {
   layers_ = layers;
-  begin_.assign(layers.size() + 1, 0);
-  owed_.resize(settings_.feedback ? layers.size() : 0);
-  for (std::size_t l = 0; l < layers.size(); ++l) {
-    const std::size_t floats =
-        layers[l].compressed() ? layers[l].slicing().slices() * layers[l].basis.rank() : 0;
-    begin_[l + 1] = begin_[l] + floats;
-    if (settings_.feedback && owed_[l].size() != floats) owed_[l].assign(floats, 0.0f);
+  begin_.assign(1, 0);
+  for (const GradiveqLayer& layer : layers) {
+    begin_.push_back(begin_.back() + layer.sent_as.size() * layer.basis.size());
   }
-  if (quantizer_ && own_.size() == begin_.back()) return;
-  quantizer_ = settings_.make(begin_.back(), setup_);
+  if (codec_ && own_.size() == begin_.back()) return;
   for (auto* values : {&own_, &sum_, &sent_}) values->assign(begin_.back(), 0.0f);
+  BlockQuantizer& grid = quantizer_.options.grid;
+  grid.elements = begin_.back();
+  largest_.resize(grid.blocks());
+  codec_.emplace(quantizer_.options, grid);
 }
 
-// Calls visit(place in the layer, first float of the tile, floats of the tile from one to the next)
-// for the run's part of each coordinate.
+void QuantizedProjections::put(std::size_t l, UnitRange slices, std::span<const float> tile) {
+  const GradiveqLayer& layer = layers_[l];
+  const auto own = std::span(own_).subspan(begin_[l]);
+  if (layer.quantized) {
+    for_projections(layer, slices, [&](std::size_t place, std::size_t at) {
+      own[place] = tile[at] + layer.owed[place];
+    });
+  } else {
+    for_projections(layer, slices,
+                    [&](std::size_t place, std::size_t at) { own[place] = tile[at]; });
+  }
+}
+
+void QuantizedProjections::get(std::size_t l, UnitRange slices, std::span<float> tile) const {
+  const auto sum = std::span(sum_).subspan(begin_[l]);
+  for_projections(layers_[l], slices,
+                  [&](std::size_t place, std::size_t at) { tile[at] = sum[place]; });
+}
+
 template <typename Visit>
-void GradiveqProjections::for_runs(const Run& run, Visit visit) const {
-  const std::size_t slices = layers_[run.layer].slicing().slices();
-  const std::size_t rank = layers_[run.layer].basis.rank();
-  for (std::size_t j = 0; j < rank; ++j) visit(j * slices + run.slice, j, rank);
+void QuantizedProjections::for_whole_slices(Visit visit) const {
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    const auto& sent_as = layers_[l].sent_as;
+    for (std::size_t slice = 0; slice < sent_as.size(); ++slice) {
+      if (sent_as[slice] == SentAs::projection) continue;
+      for_projections(layers_[l], {slice, slice + 1},
+                      [&](std::size_t place, std::size_t) { visit(l, place); });
+    }
+  }
 }
 
-void GradiveqProjections::send(const Run& run, std::span<const float> tile) {
-  for_runs(run, [&](std::size_t place, std::size_t first, std::size_t stride) {
-    float* out = &own_[begin_[run.layer] + place];
-    for (std::size_t i = 0; i < run.count; ++i) out[i] = tile[first + i * stride];
-    if (owed_.empty()) return;
-    const float* owed = &owed_[run.layer][place];
-    for (std::size_t i = 0; i < run.count; ++i) out[i] += owed[i];
-  });
-}
-
-void GradiveqProjections::skip(const Run& run) {
-  for_runs(run, [&](std::size_t place, std::size_t, std::size_t) {
-    std::fill_n(&own_[begin_[run.layer] + place], run.count, 0.0f);
-  });
-}
-
-void GradiveqProjections::sum(const Run& run, std::span<float> tile) const {
-  for_runs(run, [&](std::size_t place, std::size_t first, std::size_t stride) {
-    const float* in = &sum_[begin_[run.layer] + place];
-    for (std::size_t i = 0; i < run.count; ++i) tile[first + i * stride] = in[i];
-  });
-}
-
-void GradiveqProjections::owed(const Run& run, std::span<float> tile) const {
-  for_runs(run, [&](std::size_t place, std::size_t first, std::size_t stride) {
-    const float* in = &owed_[run.layer][place];
-    for (std::size_t i = 0; i < run.count; ++i) tile[first + i * stride] = in[i];
-  });
-}
-
-void GradiveqProjections::forget_owed(const Run& run) {
-  for_runs(run, [&](std::size_t place, std::size_t, std::size_t) {
-    std::fill_n(&owed_[run.layer][place], run.count, 0.0f);
-  });
-}
-
-void GradiveqProjections::exchange(std::span<const std::vector<WholeSlice>> whole,
-                                   std::uint64_t step, Exchange& exchange,
-                                   std::span<float> moments) {
-  if (!own_.empty()) quantizer_->reduce({.own = own_, .sum = sum_, .sent = sent_}, step, exchange);
-  if (!settings_.feedback) return;
+void QuantizedProjections::exchange(std::uint64_t step, Exchange& exchange,
+                                    std::span<float> moments) {
   exchange.timed(Stage::encode, [&] {
+    for_whole_slices([&](std::size_t l, std::size_t place) { own_[begin_[l] + place] = 0; });
+  });
+  if (!own_.empty()) quantizer_.summed ? sum_codes(step, exchange) : gather_codes(step, exchange);
+  if (!feedback()) return;
+  exchange.timed(Stage::encode, [&] {
+    // Nothing was sent for these: their errors stay.
+    for_whole_slices([&](std::size_t l, std::size_t place) {
+      own_[begin_[l] + place] = layers_[l].owed[place];
+      sent_[begin_[l] + place] = 0;
+    });
     for (std::size_t l = 0; l < layers_.size(); ++l) {
-      for (const WholeSlice& slice : whole[l]) {
-        for_runs({l, slice.slice, 1}, [&](std::size_t place, std::size_t, std::size_t) {
-          own_[begin_[l] + place] = owed_[l][place];
-          sent_[begin_[l] + place] = 0;
-        });
-      }
       const std::size_t floats = begin_[l + 1] - begin_[l];
       const auto own = std::span<const float>(own_).subspan(begin_[l], floats);
       const auto sent = std::span<const float>(sent_).subspan(begin_[l], floats);
@@ -109,32 +101,68 @@ void GradiveqProjections::exchange(std::span<const std::vector<WholeSlice>> whol
   });
 }
 
-bool GradiveqProjections::finite() const {
-  return kernels::first_nonfinite(sum_) == sum_.size();
+RandomKey QuantizedProjections::key(std::uint64_t step, int rank) const {
+  return random_key(
+      {.seed = seed_, .step = step, .bucket = bucket_, .rank = static_cast<std::uint32_t>(rank)});
 }
 
-void GradiveqProjections::finish(std::span<const float> moment_sums) {
-  for (std::size_t l = 0; l < layers_.size() && settings_.feedback; ++l) {
+// All ranks agree on the scales first, so that the codes can be added.
+void QuantizedProjections::sum_codes(std::uint64_t step, Exchange& exchange) {
+  const QuantizedGatherOptions& options = quantizer_.options;
+  exchange.timed(Stage::encode, [&] { options.grid.measure(own_, 0, options.clip, largest_); });
+  agree_on_largest(exchange, largest_, own_largest_);
+  keys_.clear();
+  for (int rank = 0; rank < exchange.size(); ++rank) keys_.push_back(key(step, rank));
+  DitheredRing codes({.grid = options.grid,
+                      .source = own_,
+                      .mean = sum_,
+                      .largest = largest_,
+                      .measure = false,
+                      .clip = options.clip,
+                      .keys = keys_,
+                      .rank = exchange.rank()},
+                     buffers_);
+  ring_all_reduce(exchange, codes);
+  exchange.timed(Stage::decode, [&] {
+    kernels::scale(sum_, static_cast<float>(exchange.size()));
+    std::fill(sent_.begin(), sent_.end(), 0.0f);
+    codes.subtract_own(sent_);
+    kernels::scale(sent_, -1.0f);
+  });
+}
+
+// Every rank has its own scales and decodes all payloads.
+void QuantizedProjections::gather_codes(std::uint64_t step, Exchange& exchange) {
+  exchange.timed(Stage::encode, [&] { codec_->write(own_, key(step, exchange.rank()), payload_); });
+  gather(exchange, payload_, codec_->limit(), [&](int rank, std::span<const std::byte> payload) {
+    const std::string what =
+        fmt::format("gradiveq+{} payload of rank {}", quantizer_.options.name, rank);
+    codec_->read(payload,
+                 {.what = what,
+                  .key = key(step, rank),
+                  .share = 1,
+                  .into = rank == 0 ? std::span(sum_) : std::span<float>()},
+                 [&](std::size_t first, std::span<const float> values) {
+                   if (rank > 0)
+                     kernels::add(std::span(sum_).subspan(first, values.size()), values);
+                   if (rank == exchange.rank()) {
+                     std::copy(values.begin(), values.end(), &sent_[first]);
+                   }
+                 });
+  });
+}
+
+void QuantizedProjections::finish(std::span<const float> moment_sums, const Exchange& exchange) {
+  require_finite_sum(exchange, sum_, "projection");
+  require_finite_sum(exchange, moment_sums, "moment of the projections");
+  for (std::size_t l = 0; l < layers_.size() && feedback(); ++l) {
     const float wanted = moment_sums[2 * l];
     const float sent = moment_sums[2 * l + 1];
     const float factor = sent > 0 ? std::clamp(wanted / sent, 0.0f, 1.0f) : 1.0f;
     const std::size_t begin = begin_[l];
-    for (std::size_t i = 0; i < begin_[l + 1] - begin; ++i) {
+    for (std::size_t i = 0; i < layers_[l].owed.size(); ++i) {
       sum_[begin + i] *= factor;
-      owed_[l][i] = own_[begin + i] - sent_[begin + i] * factor;
-    }
-  }
-}
-
-void GradiveqProjections::state(Archive& archive) {
-  for (std::size_t l = 0; l < owed_.size(); ++l) {
-    archive.summed("owed", owed_[l], Archive::Length::any);
-    const std::size_t floats = begin_[l + 1] - begin_[l];
-    if (owed_[l].size() != floats || kernels::first_nonfinite(owed_[l]) != floats) {
-      throw Error(ErrorCode::bad_state,
-                  fmt::format("gradiveq: {} projections of tensor '{}' are owed in the state, "
-                              "where its basis makes {}",
-                              owed_[l].size(), layers_[l].name, floats));
+      layers_[l].owed[i] = own_[begin + i] - sent_[begin + i] * factor;
     }
   }
 }

@@ -1,79 +1,66 @@
-// GradiVeQ's projections when another method quantizes them: what this rank wants to send, what it
-// still owes of earlier steps, and what came out.
+// GradiVeQ's projections when another method quantizes them: dqsg's integer codes are summed in a
+// ring, qsgd's payloads are gathered.
 //
-// Projections are kept coordinate by coordinate of a layer, all slices of the first, then of the
-// second: coordinates differ in size by orders of magnitude, so that the elements that share a step
-// should be of one.
+// The projections of a layer are ordered by coordinate, then by slice: coordinates differ in size
+// by orders of magnitude, so the values of a block, which share a scale, should be of one.
 //
-// With feedback, what comes out is shrunk by the factor between 0 and 1 that is nearest to what the
-// ranks wanted to send, one for each layer. What is owed is thus never more than what was wanted,
-// however coarse the quantizer, and so does not grow without bounds.
+// With feedback, the decoded sum is multiplied by one factor per layer, between 0 and 1, that
+// brings it nearest to what the ranks wanted to send. The errors that they keep are then never
+// larger than the values, however coarse the quantizer, and stay bounded.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "thinreduce/collective/exchange.h"
 #include "thinreduce/methods/gradiveq/layer.h"
-#include "thinreduce/methods/gradiveq/quantizer.h"
+#include "thinreduce/methods/quantize/block_codec.h"
+#include "thinreduce/methods/quantize/dithered_ring.h"
 
 namespace thinreduce {
 
-class Archive;
-
-class GradiveqProjections {
+class QuantizedProjections {
  public:
-  struct Settings {
-    MakeProjectionQuantizer make;
-    bool feedback = true;
-  };
-  GradiveqProjections(const Settings& settings, const MethodSetup& setup)
-      : settings_(settings), setup_(setup) {}
+  QuantizedProjections(const ProjectionQuantizer& quantizer, const MethodSetup& setup);
 
-  // Must be called when a layer's cut or basis has changed; that layer owes nothing then.
-  void arrange(std::span<const GradiveqLayer> layers);
+  // Begins a step. `layers` must live until its end.
+  void start(std::span<GradiveqLayer> layers);
+  // Takes this rank's projections of `slices` of a layer, and returns their sums after finish().
+  void put(std::size_t layer, UnitRange slices, std::span<const float> tile);
+  void get(std::size_t layer, UnitRange slices, std::span<float> tile) const;
 
-  // Of `count` slices of a layer, projections one after another.
-  struct Run {
-    std::size_t layer = 0;
-    std::size_t slice = 0;
-    std::size_t count = 0;
-  };
-  // What this rank sends: `tile`, and what it owes.
-  void send(const Run& run, std::span<const float> tile);
-  // A slice that travels whole has no projection in this step.
-  void skip(const Run& run);
-  // The sum over the ranks, after finish().
-  void sum(const Run& run, std::span<float> tile) const;
-  void owed(const Run& run, std::span<float> tile) const;
-  void forget_owed(const Run& run);
-
-  // Floats that the ranks must sum between exchange() and finish(): two a layer, or none.
-  [[nodiscard]] std::size_t moments() const { return settings_.feedback ? 2 * layers_.size() : 0; }
-  // Sends everything; `whole` are the slices that were skipped, and so stay owed.
-  void exchange(std::span<const std::vector<WholeSlice>> whole, std::uint64_t step,
-                Exchange& exchange, std::span<float> moments);
-  [[nodiscard]] bool finite() const;
-  // Nothing is delivered, and nothing is owed less, before this.
-  void finish(std::span<const float> moment_sums);
-
-  // Throws Error{bad_state} for projections of other bases.
-  void state(Archive& archive);
+  // Returns the number of floats that the ranks must sum between exchange() and finish().
+  [[nodiscard]] std::size_t moments() const { return feedback() ? 2 * layers_.size() : 0; }
+  // Quantizes, exchanges and sums the projections, and sets the moments.
+  void exchange(std::uint64_t step, Exchange& exchange, std::span<float> moments);
+  // Throws Error{bad_frame} unless the sums are finite. Errors are kept from here on.
+  void finish(std::span<const float> moment_sums, const Exchange& exchange);
 
  private:
+  [[nodiscard]] bool feedback() const { return !layers_.empty() && layers_[0].quantized; }
+  [[nodiscard]] RandomKey key(std::uint64_t step, int rank) const;
+  // Set sum_ and sent_ from own_.
+  void sum_codes(std::uint64_t step, Exchange& exchange);
+  void gather_codes(std::uint64_t step, Exchange& exchange);
+  // Calls visit(layer, place in its projections) for the slices sent whole.
   template <typename Visit>
-  void for_runs(const Run& run, Visit visit) const;
+  void for_whole_slices(Visit visit) const;
 
-  Settings settings_;
-  MethodSetup setup_;
-  std::span<const GradiveqLayer> layers_;
-  std::vector<std::size_t> begin_;  // of each layer; one more
-  std::unique_ptr<ProjectionQuantizer> quantizer_;
-  std::vector<float> own_, sum_, sent_;
-  std::vector<std::vector<float>> owed_;  // of each layer; empty without feedback
+  ProjectionQuantizer quantizer_;
+  std::uint64_t seed_;
+  std::uint32_t bucket_;
+  std::span<GradiveqLayer> layers_;
+  std::vector<std::size_t> begin_;       // per layer, in the vectors below, and the end
+  std::vector<float> own_, sum_, sent_;  // this rank's, the sum over the ranks, this rank's part
+  // Summed codes, and gathered ones.
+  std::vector<float> largest_, own_largest_;
+  std::vector<RandomKey> keys_;
+  DitheredSumBuffers buffers_;
+  std::optional<BlockCodec> codec_;
+  std::vector<std::byte> payload_;
 };
 
 }  // namespace thinreduce

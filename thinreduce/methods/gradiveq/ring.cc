@@ -3,27 +3,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
-#include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/methods/gradiveq/matrix.h"
 
 namespace thinreduce {
 namespace {
 
-// Floats of a unit on the wire, about: small against a chunk of the ring, large against a call.
+// Floats of a unit on the wire, about: few compared with a segment, many compared with a call.
 constexpr std::size_t kUnitFloats = 1024;
-// Slices of a unit at most: what the kernels work on at a time stays in the cache.
+// Max slices per unit: the kernels' working set stays in the cache.
 constexpr std::size_t kUnitSlices = 32;
 
-std::size_t slices_per_unit(std::size_t rank) {
-  const std::size_t slices = std::clamp<std::size_t>(kUnitFloats / rank, 1, kUnitSlices);
-  // The kernels take eight at a time.
+std::size_t slices_per_unit(std::size_t basis_size) {
+  const std::size_t slices = std::clamp<std::size_t>(kUnitFloats / basis_size, 1, kUnitSlices);
+  // The kernels take up to eight slices at a time.
   return slices >= 8 ? slices / 8 * 8 : slices;
 }
 
-// A run of a layer's string: the memory itself, or a copy of it.
+// Returns a run of a layer's sequence: the memory itself, or a copy.
 template <typename Float>
 std::span<Float> fetch(const Slicing& slicing, std::span<Float> bucket, UnitRange places,
                        std::vector<float>& copy) {
@@ -33,13 +31,13 @@ std::span<Float> fetch(const Slicing& slicing, std::span<Float> bucket, UnitRang
   return out;
 }
 
-// What was changed in a run that fetch() returned goes to its place.
-void give_back(const Slicing& slicing, std::span<const float> run, std::size_t place,
+// Writes a run that fetch() returned back to the bucket.
+void give_back(const Slicing& slicing, std::span<const float> run, UnitRange places,
                std::span<float> bucket) {
-  if (!slicing.contiguous()) slicing.scatter(run, place, bucket);
+  if (!slicing.contiguous()) slicing.scatter(run, places.begin, bucket);
 }
 
-// As many floats as `places` behind it, of up to three fields.
+// Returns the memory after `places`, as much again, in up to three fields of the bucket.
 kernels::Ahead ahead_of(const Slicing& slicing, UnitRange places,
                         std::initializer_list<std::span<const float>> fields) {
   kernels::Ahead ahead;
@@ -54,368 +52,274 @@ kernels::Ahead ahead_of(const Slicing& slicing, UnitRange places,
 
 }  // namespace
 
-void GradiveqRing::arrange(std::span<const GradiveqLayer> layers) {
-  layers_ = layers;
-  units_.clear();
-  first_unit_.assign(layers.size(), 0);
-  slices_per_unit_.assign(layers.size(), 1);
-  std::size_t floats = kUnitFloats;
-  std::size_t projected = 0;
-  std::size_t apart = 0;
-  for (std::size_t l = 0; l < layers.size(); ++l) {
-    const GradiveqLayer& layer = layers[l];
-    const Slicing& slicing = layer.slicing();
-    first_unit_[l] = units_.size();
-    std::size_t place = 0;
-    if (layer.compressed()) {
-      const std::size_t rank = layer.basis.rank();
-      const std::size_t most = slices_per_unit_[l] = slices_per_unit(rank);
-      for (std::size_t slice = 0; slice < slicing.slices(); slice += most) {
-        const std::size_t count = std::min(most, slicing.slices() - slice);
-        units_.push_back({Content::slices, l, slice, count, count * wire_rank(layer)});
-      }
-      place = slicing.sliced();
-      floats = std::max(floats, most * layer.basis.rebuilt_stride());
-      projected = std::max(projected, most * layer.basis.projected_stride());
-      if (apart_ != nullptr) apart = std::max(apart, most * rank);
-    }
-    for (; place < slicing.elements(); place += kUnitFloats) {
-      const std::size_t count = std::min(kUnitFloats, slicing.elements() - place);
-      units_.push_back({Content::elements, l, place, count, count});
-    }
-  }
-  if (!layers.empty()) units_.push_back({Content::votes, 0, 0, layers.size(), layers.size()});
-  for (auto* scratch : {&tile_, &values_copy_, &mean_copy_, &kept_copy_}) scratch->resize(floats);
-  projected_.resize(projected);
-  apart_tile_.resize(apart);
-  if (apart_ != nullptr) apart_->arrange(layers);
-  ends_.assign(units_.size() + 1, 0);
-  delivered_.assign(units_.size(), 0);
-}
-
-std::size_t GradiveqRing::unit_of(std::size_t layer, std::size_t slice) const {
-  return first_unit_[layer] + slice / slices_per_unit_[layer];
-}
-
 void GradiveqRing::start(const Step& step) {
   step_ = step;
-  share_ = 1.0f / static_cast<float>(step.world);
-  for (std::size_t u = 0; u < units_.size(); ++u) ends_[u + 1] = units_[u].floats;
-  for (std::size_t l = 0; l < step.whole.size(); ++l) {
-    const std::size_t more = layers_[l].basis.slice() - wire_rank(layers_[l]);
-    for (const WholeSlice& whole : step.whole[l]) ends_[unit_of(l, whole.slice) + 1] += more;
+  share_ = 1.0f / static_cast<float>(step.exchange->size());
+  parts_.assign(1, Part{});
+  unit_begin_.clear();
+  longest_ = kUnitFloats;
+  std::size_t projections = 0;
+  for (std::size_t l = 0; l < step.layers.size(); ++l) {
+    add_layer(l);
+    const std::size_t size = step.layers[l].basis.size();
+    if (size > 0) projections = std::max(projections, slices_per_unit(size) * size);
   }
-  if (step.votes.empty() && !units_.empty()) ends_.back() = 0;
-  for (std::size_t u = 0; u < units_.size(); ++u) ends_[u + 1] += ends_[u];
-  const std::size_t floats = ends_.back() + (apart_ == nullptr ? 0 : apart_->moments());
+  const std::size_t layers = step.layers.size();
+  unit_begin_.push_back(parts_.size() - 1);
+  if (layers > 0) {
+    add_part(SentAs::votes, layers, {0, layers}, step.votes ? layers : 0);
+    unit_begin_.push_back(parts_.size() - 1);
+  }
+  for (auto* scratch : {&values_copy_, &mean_copy_, &kept_copy_, &slices_}) {
+    if (scratch->size() < longest_) scratch->resize(longest_);
+  }
+  if (projections_.size() < projections) projections_.resize(projections);
+  if (quantized_ != nullptr) quantized_->start(step.layers);
+  const std::size_t floats =
+      parts_.back().wire + (quantized_ == nullptr ? 0 : quantized_->moments());
   if (wire_.size() < floats) wire_.resize(floats);
-  std::fill(delivered_.begin(), delivered_.end(), std::uint8_t{0});
+}
+
+// The last part is the end: it becomes the new part, and another end follows.
+void GradiveqRing::add_part(SentAs sent_as, std::size_t layer, UnitRange places,
+                            std::size_t floats) {
+  const std::size_t wire = parts_.back().wire;
+  parts_.back() = {sent_as, layer, places, wire};
+  parts_.push_back({.layer = layer + 1, .places = {}, .wire = wire + floats});
+}
+
+void GradiveqRing::add_layer(std::size_t l) {
+  const GradiveqLayer& layer = step_.layers[l];
+  const Slicing& slicing = layer.slicing();
+  const std::size_t k = slicing.slice();
+  const std::size_t slices = layer.compressed() ? slicing.slices() : 0;
+  const std::size_t per_unit = slices > 0 ? slices_per_unit(layer.basis.size()) : 1;
+  const std::size_t floats = quantized_ == nullptr ? layer.basis.size() : 0;
+  for (std::size_t begin = 0; begin < slices;) {
+    if (begin % per_unit == 0) unit_begin_.push_back(parts_.size() - 1);
+    const std::size_t unit_end = std::min(slices, (begin / per_unit + 1) * per_unit);
+    const SentAs sent_as = layer.sent_as[begin];
+    std::size_t end = begin + 1;
+    if (sent_as == SentAs::projection) {
+      while (end < unit_end && layer.sent_as[end] == SentAs::projection) ++end;
+    }
+    add_part(sent_as, l, {begin * k, end * k},
+             sent_as == SentAs::projection ? (end - begin) * floats : k);
+    begin = end;
+  }
+  longest_ = std::max(longest_, per_unit * k);
+  for (std::size_t place = slices * k; place < slicing.elements(); place += kUnitFloats) {
+    unit_begin_.push_back(parts_.size() - 1);
+    const std::size_t end = std::min(place + kUnitFloats, slicing.elements());
+    add_part(SentAs::unsliced, l, {place, end}, end - place);
+  }
+}
+
+std::size_t GradiveqRing::find_part(std::size_t layer, std::size_t place) const {
+  const auto before = [](const Part& part, std::pair<std::size_t, std::size_t> wanted) {
+    return std::pair(part.layer, part.places.begin) < wanted;
+  };
+  const auto found =
+      std::lower_bound(parts_.begin(), parts_.end(), std::pair(layer, place), before);
+  return static_cast<std::size_t>(found - parts_.begin());
+}
+
+UnitRange GradiveqRing::slices_of(const Part& part) const {
+  const std::size_t k = step_.layers[part.layer].slicing().slice();
+  return {part.places.begin / k, part.places.end / k};
+}
+
+std::span<float> GradiveqRing::wire_floats(UnitRange parts) {
+  const std::size_t begin = parts_[parts.begin].wire;
+  return std::span(wire_).subspan(begin, parts_[parts.end].wire - begin);
 }
 
 std::size_t GradiveqRing::unit_bytes() const {
-  return std::max<std::size_t>(1, bytes() / units_.size());
-}
-
-std::span<float> GradiveqRing::wire_floats(std::size_t unit) {
-  return std::span(wire_).subspan(ends_[unit], ends_[unit + 1] - ends_[unit]);
+  return std::max<std::size_t>(1, bytes() / units());
 }
 
 std::span<std::byte> GradiveqRing::wire(UnitRange range, int /*summed*/) {
-  return std::as_writable_bytes(
-      std::span(wire_).subspan(ends_[range.begin], ends_[range.end] - ends_[range.begin]));
+  return std::as_writable_bytes(wire_floats(parts_of(range)));
 }
 
 void GradiveqRing::add(UnitRange range, int /*summed*/, std::span<const std::byte> incoming) {
-  const std::span<float> own =
-      std::span(wire_).subspan(ends_[range.begin], ends_[range.end] - ends_[range.begin]);
+  const std::span<float> own = wire_floats(parts_of(range));
   kernels::add(own, {reinterpret_cast<const float*>(incoming.data()), own.size()});
 }
 
-std::vector<WholeSlice>::const_iterator GradiveqRing::first_whole(std::size_t layer,
-                                                                  std::size_t slice) const {
-  const auto& whole = step_.whole[layer];
-  return std::lower_bound(whole.begin(), whole.end(), slice,
-                          [](const WholeSlice& w, std::size_t s) { return w.slice < s; });
-}
-
-template <typename Visit>
-void GradiveqRing::for_parts(const Unit& unit, std::span<float> wire, Visit visit) const {
-  const Basis& basis = layers_[unit.layer].basis;
-  const auto& whole = step_.whole[unit.layer];
-  auto next = first_whole(unit.layer, unit.begin);
-  std::size_t slice = unit.begin;
-  const std::size_t end = unit.begin + unit.count;
-  while (slice < end) {
-    const std::size_t stop = next == whole.end() ? end : std::min(end, next->slice);
-    if (stop > slice) {
-      const std::size_t floats = (stop - slice) * wire_rank(layers_[unit.layer]);
-      visit(Run{unit.layer, slice, stop - slice}, nullptr, wire.first(floats));
-      wire = wire.subspan(floats);
-      slice = stop;
-    }
-    if (slice < end) {
-      visit(Run{unit.layer, slice, 1}, &*next++, wire.first(basis.slice()));
-      wire = wire.subspan(basis.slice());
-      ++slice;
-    }
-  }
-}
-
 void GradiveqRing::encode(UnitRange range) {
-  for (std::size_t u = range.begin; u < range.end; ++u) encode_unit(units_[u], wire_floats(u));
-}
-
-void GradiveqRing::encode_unit(const Unit& unit, std::span<float> wire) {
-  const GradiveqLayer& layer = layers_[unit.layer];
-  if (unit.content == Content::votes) {
-    std::copy(step_.votes.begin(), step_.votes.end(), wire.begin());
-    return;
-  }
-  if (unit.content == Content::elements) {
-    encode_elements(layer, unit.begin, wire);
-    return;
-  }
-  for_parts(unit, wire, [&](const Run& run, const WholeSlice* whole, std::span<float> part) {
-    if (whole != nullptr) {
-      encode_whole(run, whole->kind, part);
-      if (apart_ != nullptr) apart_->skip(run);
-    } else if (apart_ != nullptr) {
-      const auto tile = std::span(apart_tile_).first(run.count * layer.basis.rank());
-      encode_projected(layer, run, tile);
-      apart_->send(run, tile);
+  const UnitRange parts = parts_of(range);
+  for (std::size_t p = parts.begin; p < parts.end; ++p) {
+    const Part& part = parts_[p];
+    const auto wire = wire_floats({p, p + 1});
+    if (part.sent_as == SentAs::votes) {
+      for (std::size_t l = 0; l < wire.size(); ++l) wire[l] = step_.layers[l].vote;
+    } else if (part.sent_as == SentAs::projection) {
+      encode_projections(part, wire);
     } else {
-      encode_projected(layer, run, part);
+      encode_whole(part, wire);
     }
-  });
+  }
 }
 
 void GradiveqRing::decode(UnitRange range) {
-  for (std::size_t u = range.begin; u < range.end; ++u) {
-    // Before any part of the unit is delivered: a unit is delivered whole or not at all.
-    require_finite_sum(units_[u], wire_floats(u));
-    decode_unit(units_[u], wire_floats(u));
-    delivered_[u] = 1;
+  const UnitRange parts = parts_of(range);
+  for (std::size_t p = parts.begin; p < parts.end; ++p) {
+    Part& part = parts_[p];
+    require_finite(p);
+    if (part.sent_as == SentAs::projection) {
+      decode_projections(part, wire_floats({p, p + 1}));
+    } else if (part.sent_as != SentAs::votes) {
+      decode_whole(part, wire_floats({p, p + 1}));
+    }
+    part.delivered = true;
   }
 }
 
-void GradiveqRing::decode_unit(const Unit& unit, std::span<float> wire) {
-  const GradiveqLayer& layer = layers_[unit.layer];
-  if (unit.content == Content::elements) decode_whole(layer, unit.begin, wire, true);
-  if (unit.content != Content::slices) return;
-  for_parts(unit, wire, [&](const Run& run, const WholeSlice* whole, std::span<float> part) {
-    if (whole != nullptr) {
-      const bool flushed = whole->kind == WholeSlice::Kind::flush;
-      decode_whole(layer, run.slice * layer.basis.slice(), part, flushed);
-      if (apart_ != nullptr && flushed && !step_.fields.kept.empty()) apart_->forget_owed(run);
-    } else if (apart_ != nullptr) {
-      const auto tile = std::span(apart_tile_).first(run.count * layer.basis.rank());
-      apart_->sum(run, tile);
-      decode_projected(layer, run, tile);
-    } else {
-      decode_projected(layer, run, part);
-    }
+void GradiveqRing::require_finite(std::size_t p) {
+  const auto sum = wire_floats({p, p + 1});
+  if (kernels::first_nonfinite(sum) == sum.size()) return;
+  const bool votes = parts_[p].sent_as == SentAs::votes;
+  require_finite_sum(
+      *step_.exchange, sum,
+      votes ? "vote"
+            : fmt::format("value sent for tensor '{}'", step_.layers[parts_[p].layer].name));
+}
+
+// The quantizer needs all projections first, because they share scales; and the sums are checked
+// before anything is delivered.
+void GradiveqRing::reduce_quantized(std::uint64_t step, Exchange& exchange) {
+  exchange.timed(Stage::encode, [&] { encode({0, units()}); });
+  const std::size_t floats = parts_.back().wire;
+  const auto sums = std::span(wire_).first(floats + quantized_->moments());
+  const auto moments = sums.subspan(floats);
+  quantized_->exchange(step, exchange, moments);
+  ring_sum(exchange, sums, 1.0f);
+  exchange.timed(Stage::decode, [&] {
+    for (std::size_t p = 0; p + 1 < parts_.size(); ++p) require_finite(p);
+    quantized_->finish(moments, exchange);
+    decode({0, units()});
   });
 }
 
-std::span<float> GradiveqRing::rest() {
-  return std::span(wire_).first(ends_.back() + apart_->moments());
-}
-
-std::span<float> GradiveqRing::moments() {
-  return rest().subspan(ends_.back());
-}
-
-void GradiveqRing::deliver() {
-  for (std::size_t u = 0; u < units_.size(); ++u) require_finite_sum(units_[u], wire_floats(u));
-  if (!apart_->finite() || kernels::first_nonfinite(moments()) != moments().size()) {
-    throw Error(ErrorCode::bad_input,
-                fmt::format("gradiveq: the sum over the {} ranks of their projections is not "
-                            "finite; gradients are too large, or a peer sent nonsense",
-                            step_.world));
-  }
-  apart_->finish(moments());
-  decode({0, units_.size()});
-}
-
-void GradiveqRing::encode_projected(const GradiveqLayer& layer, const Run& run,
-                                    std::span<float> projections) {
-  const Basis& basis = layer.basis;
+void GradiveqRing::encode_projections(const Part& part, std::span<float> wire) {
+  const GradiveqLayer& layer = step_.layers[part.layer];
   const Slicing& slicing = layer.slicing();
-  const UnitRange places{run.slice * basis.slice(), (run.slice + run.count) * basis.slice()};
-  const auto tile = std::span(tile_).first(places.size());
-  kernels::center(fetch(slicing, std::span<const float>(step_.fields.values), places, values_copy_),
-                  fetch(slicing, step_.fields.mean, places, mean_copy_), layer.mean_share * share_,
-                  tile);
-  if (layer.fresh && !step_.fields.kept.empty()) {
-    kernels::add(tile,
-                 fetch(slicing, std::span<const float>(step_.fields.kept), places, kept_copy_));
+  const std::span<const float> values = step_.values;
+  const std::span<const float> kept = step_.kept;
+  const auto slices = std::span(slices_).first(part.places.size());
+  kernels::center(fetch(slicing, values, part.places, values_copy_),
+                  fetch(slicing, step_.mean, part.places, mean_copy_), layer.mean_weight * share_,
+                  slices);
+  if (layer.fresh && !kept.empty()) {
+    kernels::add(slices, fetch(slicing, kept, part.places, kept_copy_));
   }
-  const auto ahead = ahead_of(slicing, places, {step_.fields.values, step_.fields.mean});
-  const std::size_t stride = basis.projected_stride();
-  if (stride == basis.rank()) {
-    basis.project(tile, projections, ahead);
-    return;
-  }
-  const auto projected = std::span(projected_).first(run.count * stride);
-  basis.project(tile, projected, ahead);
-  for (std::size_t i = 0; i < run.count; ++i) {
-    std::copy_n(&projected[i * stride], basis.rank(), &projections[i * basis.rank()]);
-  }
+  const UnitRange range = slices_of(part);
+  const auto projections = quantized_ == nullptr
+                               ? wire
+                               : std::span(projections_).first(range.size() * layer.basis.size());
+  layer.basis.project(slices, projections, padded_,
+                      ahead_of(slicing, part.places, {values, step_.mean}));
+  if (quantized_ != nullptr) quantized_->put(part.layer, range, projections);
 }
 
-void GradiveqRing::decode_projected(const GradiveqLayer& layer, const Run& run,
-                                    std::span<const float> projections) {
-  const Basis& basis = layer.basis;
+void GradiveqRing::decode_projections(const Part& part, std::span<const float> wire) {
+  const GradiveqLayer& layer = step_.layers[part.layer];
   const Slicing& slicing = layer.slicing();
-  const Fields& fields = step_.fields;
-  const UnitRange places{run.slice * basis.slice(), (run.slice + run.count) * basis.slice()};
-  const std::size_t stride = basis.rebuilt_stride();
-  basis.rebuild(projections, std::span(tile_).first(run.count * stride),
-                ahead_of(slicing, places, {fields.values, fields.mean, fields.kept}));
-  for (std::size_t i = 1; i < run.count && stride != basis.slice(); ++i) {
-    std::memmove(&tile_[i * basis.slice()], &tile_[i * stride], basis.slice() * sizeof(float));
+  if (quantized_ != nullptr) {
+    const UnitRange range = slices_of(part);
+    const auto sums = std::span(projections_).first(range.size() * layer.basis.size());
+    quantized_->get(part.layer, range, sums);
+    wire = sums;
   }
-  const auto values = fetch(slicing, fields.values, places, values_copy_);
+  const auto slices = std::span(slices_).first(part.places.size());
+  layer.basis.rebuild(wire, slices, padded_,
+                      ahead_of(slicing, part.places, {step_.values, step_.mean, step_.kept}));
+  const auto values = fetch(slicing, step_.values, part.places, values_copy_);
   const auto kept =
-      fields.kept.empty() ? fields.kept : fetch(slicing, fields.kept, places, kept_copy_);
-  kernels::deliver({.decoded = std::span(tile_).first(places.size()),
-                    .mean = fetch(slicing, fields.mean, places, mean_copy_),
-                    .own_mean = layer.mean_share * share_,
-                    .whole_mean = layer.mean_share,
+      step_.kept.empty() ? step_.kept : fetch(slicing, step_.kept, part.places, kept_copy_);
+  kernels::deliver({.decoded = slices,
+                    .mean = fetch(slicing, step_.mean, part.places, mean_copy_),
+                    .own_mean = layer.mean_weight * share_,
+                    .whole_mean = layer.mean_weight,
                     .scale = share_},
                    kept, values);
-  give_back(slicing, values, places.begin, fields.values);
-  if (!kept.empty()) give_back(slicing, kept, places.begin, fields.kept);
+  give_back(slicing, values, part.places, step_.values);
+  if (!kept.empty()) give_back(slicing, kept, part.places, step_.kept);
 }
 
-void GradiveqRing::encode_whole(const Run& run, WholeSlice::Kind kind, std::span<float> wire) {
-  const GradiveqLayer& layer = layers_[run.layer];
-  const Slicing& slicing = layer.slicing();
-  const std::size_t place = run.slice * slicing.slice();
-  slicing.gather(step_.fields.values, place, wire);
-  if (kind == WholeSlice::Kind::sample || step_.fields.kept.empty()) return;
+void GradiveqRing::encode_whole(const Part& part, std::span<float> wire) {
+  const Slicing& slicing = step_.layers[part.layer].slicing();
+  slicing.gather(step_.values, part.places.begin, wire);
+  if (part.sent_as == SentAs::sample || step_.kept.empty()) return;
   const auto kept = std::span(kept_copy_).first(wire.size());
-  slicing.gather(step_.fields.kept, place, kept);
-  if (!layer.fresh) remove_projection(layer.basis, kept);
-  add_owed(run, kept, Owed::stays);
+  slicing.gather(step_.kept, part.places.begin, kept);
+  if (part.sent_as == SentAs::flush) to_residual(part, kept);
   kernels::add(wire, kept);
 }
 
-void GradiveqRing::encode_elements(const GradiveqLayer& layer, std::size_t place,
-                                   std::span<float> wire) {
-  layer.slicing().gather(step_.fields.values, place, wire);
-  if (step_.fields.kept.empty()) return;
-  const auto kept = std::span(kept_copy_).first(wire.size());
-  layer.slicing().gather(step_.fields.kept, place, kept);
-  kernels::add(wire, kept);
-}
-
-void GradiveqRing::decode_whole(const GradiveqLayer& layer, std::size_t place,
-                                std::span<const float> wire, bool clears) {
-  const auto run = std::span(values_copy_).first(wire.size());
-  std::copy(wire.begin(), wire.end(), run.begin());
-  kernels::scale(run, share_);
-  layer.slicing().scatter(run, place, step_.fields.values);
-  if (!clears || step_.fields.kept.empty()) return;
-  std::fill(run.begin(), run.end(), 0.0f);
-  layer.slicing().scatter(run, place, step_.fields.kept);
-}
-
-void GradiveqRing::require_finite_sum(const Unit& unit, std::span<const float> sum) const {
-  const auto bad = kernels::first_nonfinite(sum);
-  if (bad == sum.size()) return;
-  throw Error(ErrorCode::bad_input,
-              fmt::format("gradiveq: the sum over the {} ranks of what was sent for tensor '{}' is "
-                          "{}; gradients are too large, or a peer sent nonsense",
-                          step_.world, layers_[unit.layer].name, sum[bad]));
-}
-
-void GradiveqRing::remove_projection(const Basis& basis, std::span<float> slices) {
-  const std::size_t count = slices.size() / basis.slice();
-  const std::size_t stride = basis.projected_stride();
-  const auto projected = std::span(projected_).first(count * stride);
-  basis.project(slices, projected);
-  for (std::size_t i = 1; i < count && stride != basis.rank(); ++i) {
-    std::memmove(&projected[i * basis.rank()], &projected[i * stride],
-                 basis.rank() * sizeof(float));
-  }
-  const auto rebuilt = std::span(tile_).first(count * basis.rebuilt_stride());
-  basis.rebuild(projected.first(count * basis.rank()), rebuilt);
-  for (std::size_t i = 0; i < count; ++i) {
-    for (std::size_t k = 0; k < basis.slice(); ++k) {
-      slices[i * basis.slice() + k] -= rebuilt[i * basis.rebuilt_stride() + k];
-    }
+void GradiveqRing::decode_whole(const Part& part, std::span<const float> wire) {
+  GradiveqLayer& layer = step_.layers[part.layer];
+  const auto mean = std::span(values_copy_).first(wire.size());
+  std::copy(wire.begin(), wire.end(), mean.begin());
+  kernels::scale(mean, share_);
+  layer.slicing().scatter(mean, part.places.begin, step_.values);
+  if (part.sent_as == SentAs::sample || step_.kept.empty()) return;
+  const auto zeros = std::span(kept_copy_).first(wire.size());
+  std::fill(zeros.begin(), zeros.end(), 0.0f);
+  layer.slicing().scatter(zeros, part.places.begin, step_.kept);
+  if (part.sent_as == SentAs::flush && layer.quantized) {
+    for_projections(layer, slices_of(part),
+                    [&](std::size_t place, std::size_t) { layer.owed[place] = 0; });
   }
 }
 
-void GradiveqRing::add_owed(const Run& run, std::span<float> slices, Owed then) {
-  if (apart_ == nullptr) return;
-  const Basis& basis = layers_[run.layer].basis;
-  const auto owed = std::span(apart_tile_).first(run.count * basis.rank());
-  apart_->owed(run, owed);
-  const auto rebuilt = std::span(tile_).first(run.count * basis.rebuilt_stride());
-  basis.rebuild(owed, rebuilt);
-  for (std::size_t i = 0; i < run.count; ++i) {
-    kernels::add(slices.subspan(i * basis.slice(), basis.slice()),
-                 rebuilt.subspan(i * basis.rebuilt_stride(), basis.slice()));
+void GradiveqRing::to_residual(const Part& part, std::span<float> kept) {
+  const GradiveqLayer& layer = step_.layers[part.layer];
+  const Basis& basis = layer.basis;
+  const UnitRange range = slices_of(part);
+  const auto projections = std::span(projections_).first(range.size() * basis.size());
+  const auto rebuilt = std::span(slices_).first(kept.size());
+  // The part of a fresh layer within the basis has not been sent before it is delivered.
+  if (!layer.fresh || part.delivered) {
+    basis.project(kept, projections, padded_);
+    basis.rebuild(projections, rebuilt, padded_);
+    for (std::size_t i = 0; i < kept.size(); ++i) kept[i] -= rebuilt[i];
   }
-  if (then == Owed::goes) apart_->forget_owed(run);
+  if (layer.quantized) {
+    for_projections(layer, range, [&](std::size_t place, std::size_t at) {
+      projections[at] = layer.owed[place];
+    });
+    basis.rebuild(projections, rebuilt, padded_);
+    kernels::add(kept, rebuilt);
+  }
 }
 
-void GradiveqRing::settle(std::size_t l, const Fields& fields) {
-  const GradiveqLayer& layer = layers_[l];
-  if (fields.kept.empty() || !layer.compressed() || layer.fresh) return;
+void GradiveqRing::settle(std::size_t l) {
+  GradiveqLayer& layer = step_.layers[l];
   const Slicing& slicing = layer.slicing();
-  for (std::size_t slice = 0; slice < slicing.slices(); slice += slices_per_unit_[l]) {
-    const std::size_t end = std::min(slice + slices_per_unit_[l], slicing.slices());
-    const UnitRange places{slice * slicing.slice(), end * slicing.slice()};
-    const auto kept = fetch(slicing, fields.kept, places, kept_copy_);
-    remove_projection(layer.basis, kept);
-    add_owed({l, slice, end - slice}, kept, Owed::goes);
-    give_back(slicing, kept, places.begin, fields.kept);
+  const std::span<const float> values = step_.values;
+  const UnitRange parts{find_part(l, 0), find_part(l + 1, 0)};
+  for (std::size_t p = parts.begin; p < parts.end && !step_.kept.empty(); ++p) {
+    const Part& part = parts_[p];
+    if (part.sent_as == SentAs::unsliced && part.delivered) continue;
+    const auto kept = fetch(slicing, step_.kept, part.places, kept_copy_);
+    if (part.sent_as != SentAs::unsliced) to_residual(part, kept);
+    if (!part.delivered) kernels::add(kept, fetch(slicing, values, part.places, values_copy_));
+    give_back(slicing, kept, part.places, step_.kept);
   }
-}
-
-void GradiveqRing::put_back() {
-  const Fields& fields = step_.fields;
-  if (fields.kept.empty()) return;
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    const Unit& unit = units_[u];
-    if (unit.content == Content::votes) continue;
-    const GradiveqLayer& layer = layers_[unit.layer];
-    const Slicing& slicing = layer.slicing();
-    const bool slices = unit.content == Content::slices;
-    const std::size_t scale = slices ? slicing.slice() : 1;
-    const UnitRange places{unit.begin * scale, (unit.begin + unit.count) * scale};
-    const auto kept = fetch(slicing, fields.kept, places, kept_copy_);
-    // Before anything of a fresh layer was sent, there is nothing to take off.
-    if (slices && (!layer.fresh || delivered_[u] != 0)) remove_projection(layer.basis, kept);
-    if (slices) add_owed({unit.layer, unit.begin, unit.count}, kept, Owed::goes);
-    if (delivered_[u] == 0) {
-      kernels::add(kept,
-                   fetch(slicing, std::span<const float>(fields.values), places, values_copy_));
-    }
-    give_back(slicing, kept, places.begin, fields.kept);
-  }
+  std::fill(layer.owed.begin(), layer.owed.end(), 0.0f);
+  layer.fresh = true;
 }
 
 std::span<const float> GradiveqRing::whole_sum(std::size_t layer, std::size_t slice) const {
-  const Basis& basis = layers_[layer].basis;
-  std::size_t at = ends_[unit_of(layer, slice)];
-  std::size_t before = slice - slice % slices_per_unit_[layer];
-  for (auto next = first_whole(layer, before);; ++next) {
-    at += (next->slice - before) * wire_rank(layers_[layer]);
-    if (next->slice == slice) break;
-    at += basis.slice();
-    before = next->slice + 1;
-  }
-  return std::span(wire_).subspan(at, basis.slice());
+  const std::size_t k = step_.layers[layer].slicing().slice();
+  return std::span(wire_).subspan(parts_[find_part(layer, slice * k)].wire, k);
 }
 
 std::span<const float> GradiveqRing::vote_sums() const {
-  if (units_.empty()) return {};
-  const std::size_t begin = ends_[ends_.size() - 2];
-  return std::span(wire_).subspan(begin, ends_.back() - begin);
+  const std::size_t votes = step_.votes ? step_.layers.size() : 0;
+  return std::span(wire_).subspan(parts_.back().wire - votes, votes);
 }
 
 }  // namespace thinreduce

@@ -8,33 +8,17 @@
 namespace thinreduce {
 namespace {
 
-// Long enough to hold what neighbours have in common, short enough that a basis of an eighth of it
+// Long enough for the correlation between neighbours, short enough that a basis of an eighth of it
 // stays in the first-level cache.
 constexpr std::size_t kLongestNaturalSlice = 256;
+// Columns of a transposed block per strip: the floats of a cache line. The lines on the strided
+// side, one per column, stay in the cache for all rows.
+constexpr std::size_t kStripColumns = 16;
 
-// Of a block that is turned: as many columns at a time as a cache line has floats. The lines on
-// the far side, one a column, stay in the cache for all rows.
-constexpr std::size_t kColumns = 16;
-
-template <typename Float>
-struct Strided {
-  Float* first;
-  std::size_t stride;
-};
-
-void copy_strided(Strided<const float> from, Strided<float> to, std::size_t count) {
-  if (from.stride == 1 && to.stride == 1) {
-    std::copy_n(from.first, count, to.first);
-    return;
-  }
-  for (std::size_t i = 0; i < count; ++i) to.first[i * to.stride] = from.first[i * from.stride];
-}
-
-std::size_t largest_divisor(std::size_t number, std::size_t most) {
-  for (std::size_t divisor = std::min(number, most); divisor > 1; --divisor) {
-    if (number % divisor == 0) return divisor;
-  }
-  return 1;
+std::size_t largest_divisor(std::size_t number, std::size_t max) {
+  std::size_t divisor = std::min(number, max);
+  while (divisor > 1 && number % divisor != 0) --divisor;
+  return std::max<std::size_t>(1, divisor);
 }
 
 }  // namespace
@@ -48,116 +32,99 @@ Slicing Slicing::of_run(std::size_t offset, std::size_t elements) {
 }
 
 Slicing Slicing::of_tensor(const Tensor& tensor, const std::string& order) {
-  const std::size_t elements = tensor.elements();
-  if (tensor.shape.size() < 2 || elements == 0) return of_run(tensor.offset, elements);
+  Slicing slicing = of_run(tensor.offset, tensor.elements());
+  if (tensor.shape.size() < 2 || slicing.elements_ == 0) return slicing;
   const auto filters = static_cast<std::size_t>(tensor.shape[0]);
   const auto depth = static_cast<std::size_t>(tensor.shape[1]);
-  const std::size_t area = elements / filters / depth;
+  const std::size_t area = slicing.elements_ / filters / depth;
   const Axis filter{filters, depth * area};
   const Axis channel{depth, area};
   const Axis position{area, 1};
-
-  std::vector<Axis> axes;
-  if (order == "paper") {
-    axes = {filter, channel, position};
-  } else if (order == "channel") {
-    axes = {channel, position, filter};
-  } else {
-    ensure(order == "row", "an order that exists");
-    axes = {position, channel, filter};
-  }
-  // Axes of one element say nothing, and axes that follow each other in memory are one.
-  Slicing slicing = of_run(tensor.offset, elements);
-  slicing.axes_.clear();
+  ensure(order == "paper" || order == "channel" || order == "row", "slicing: unknown order");
+  std::vector<Axis> axes{position, channel, filter};
+  if (order == "paper") axes = {filter, channel, position};
+  if (order == "channel") axes = {channel, position, filter};
+  // Axes of one element are left out, and axes that continue each other in memory are merged.
+  auto& merged = slicing.axes_;
+  merged.clear();
   for (const Axis& axis : axes) {
     if (axis.extent == 1) continue;
-    auto& merged = slicing.axes_;
     if (!merged.empty() && axis.stride == merged.back().extent * merged.back().stride) {
       merged.back().extent *= axis.extent;
     } else {
       merged.push_back(axis);
     }
   }
-  if (slicing.axes_.empty()) slicing.axes_ = {{1, 1}};
+  if (merged.empty()) merged = {{1, 1}};
   return slicing;
 }
 
-void Slicing::cut(std::size_t slice) {
-  slice_ = slice <= elements_ ? slice : 0;
-}
-
 std::size_t Slicing::natural_slice() const {
-  const auto most =
+  const auto max =
       std::min(kLongestNaturalSlice,
                static_cast<std::size_t>(std::sqrt(8.0 * static_cast<double>(elements_))));
   std::size_t slice = 1;
   for (const Axis& axis : axes_) {
-    if (slice * axis.extent <= most) {
-      slice *= axis.extent;
-      continue;
-    }
-    slice *= largest_divisor(axis.extent, most / slice);
-    break;
+    const bool whole = slice * axis.extent <= max;
+    slice *= whole ? axis.extent : largest_divisor(axis.extent, max / slice);
+    if (!whole) break;
   }
-  // Extents without useful divisors, or a bucket without shapes: any cut is as good.
-  const bool shapeless = axes_.size() == 1;
-  if (shapeless || 4 * slice < most) slice = most;
+  // Without useful divisors, or without a shape, any cut is as good.
+  if (axes_.size() == 1 || 4 * slice < max) slice = max;
   return std::min(slice, elements_);
 }
 
-template <typename Visit>
-void Slicing::for_blocks(std::size_t place, std::size_t count, Visit visit) const {
+template <typename Copy>
+void Slicing::for_strips(std::size_t place, std::size_t count, Copy copy) const {
+  ensure(place + count <= elements_, "slicing: places must be inside the tensor");
   const Axis& fastest = axes_[0];
-  while (count > 0) {
-    std::size_t rest = place / fastest.extent;
-    const std::size_t first = place % fastest.extent;
-    Block block{.element = offset_ + first * fastest.stride,
-                .count = std::min(count, fastest.extent - first),
-                .stride = fastest.stride};
-    if (axes_.size() > 1 && block.count == fastest.extent) {
-      const std::size_t row = rest % axes_[1].extent;
-      block.rows = std::min(count / fastest.extent, axes_[1].extent - row);
-      block.row_stride = axes_[1].stride;
+  for (std::size_t done = 0; done < count;) {
+    // A block is a part of a row of the fastest axis, or several whole rows along the next axis.
+    std::size_t row = (place + done) / fastest.extent;
+    const std::size_t first = (place + done) % fastest.extent;
+    const std::size_t columns = std::min(count - done, fastest.extent - first);
+    std::size_t rows = 1;
+    if (axes_.size() > 1 && columns == fastest.extent) {
+      rows = std::min((count - done) / columns, axes_[1].extent - row % axes_[1].extent);
     }
+    std::size_t element = offset_ + first * fastest.stride;
     for (std::size_t a = 1; a < axes_.size(); ++a) {
-      block.element += rest % axes_[a].extent * axes_[a].stride;
-      rest /= axes_[a].extent;
+      element += row % axes_[a].extent * axes_[a].stride;
+      row /= axes_[a].extent;
     }
-    visit(block);
-    place += block.rows * block.count;
-    count -= block.rows * block.count;
+    const std::size_t row_stride = rows > 1 ? axes_[1].stride : 0;
+    const std::size_t strip = fastest.stride == 1 ? columns : kStripColumns;
+    for (std::size_t column = 0; column < columns; column += strip) {
+      for (std::size_t r = 0; r < rows; ++r) {
+        copy(element + column * fastest.stride + r * row_stride, done + r * columns + column,
+             std::min(strip, columns - column));
+      }
+    }
+    done += rows * columns;
   }
 }
 
 void Slicing::gather(std::span<const float> bucket, std::size_t place, std::span<float> out) const {
-  ensure(place + out.size() <= elements_, "gather inside the tensor");
-  float* to = out.data();
-  for_blocks(place, out.size(), [&](const Block& block) {
-    const float* from = bucket.data() + block.element;
-    for (std::size_t at = 0; at < block.count; at += kColumns) {
-      const std::size_t columns = std::min(kColumns, block.count - at);
-      for (std::size_t row = 0; row < block.rows; ++row) {
-        const float* in = from + at * block.stride + row * block.row_stride;
-        copy_strided({in, block.stride}, {to + row * block.count + at, 1}, columns);
-      }
+  const std::size_t stride = axes_[0].stride;
+  for_strips(place, out.size(), [&](std::size_t element, std::size_t at, std::size_t count) {
+    const float* from = &bucket[element];
+    if (stride == 1) {
+      std::copy_n(from, count, &out[at]);
+    } else {
+      for (std::size_t i = 0; i < count; ++i) out[at + i] = from[i * stride];
     }
-    to += block.rows * block.count;
   });
 }
 
 void Slicing::scatter(std::span<const float> in, std::size_t place, std::span<float> bucket) const {
-  ensure(place + in.size() <= elements_, "scatter inside the tensor");
-  const float* from = in.data();
-  for_blocks(place, in.size(), [&](const Block& block) {
-    float* to = bucket.data() + block.element;
-    for (std::size_t at = 0; at < block.count; at += kColumns) {
-      const std::size_t columns = std::min(kColumns, block.count - at);
-      for (std::size_t row = 0; row < block.rows; ++row) {
-        float* out = to + at * block.stride + row * block.row_stride;
-        copy_strided({from + row * block.count + at, 1}, {out, block.stride}, columns);
-      }
+  const std::size_t stride = axes_[0].stride;
+  for_strips(place, in.size(), [&](std::size_t element, std::size_t at, std::size_t count) {
+    float* to = &bucket[element];
+    if (stride == 1) {
+      std::copy_n(&in[at], count, to);
+    } else {
+      for (std::size_t i = 0; i < count; ++i) to[i * stride] = in[at + i];
     }
-    from += block.rows * block.count;
   });
 }
 

@@ -12,7 +12,7 @@ TEST(GradiveqState, SavedStateResumesToTheSameBits) {
     for (const unsigned moment : {1U, 3U, 4U, 9U}) {
       SCOPED_TRACE(testing::Message() << "saved after " << moment << " steps, phases " << phases);
       auto settings = quick(3, 5);
-      settings.schedule.phases = phases;
+      settings.phases = phases;
       settings.sample = settings.flush = 0.05;
       expect_saved_state_resumes(settings, moment);
     }
