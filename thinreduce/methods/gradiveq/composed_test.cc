@@ -263,7 +263,7 @@ TEST(GradiveqComposed, SpecsSayWhatComposes) {
   EXPECT_NE(refused("gradiveq+qsgd:feedback=on").find("feedback of gradiveq covers"),
             std::string::npos);
   EXPECT_NE(refused("gradiveq+dqsg:collective=root").find("not root"), std::string::npos);
-  EXPECT_NE(refused("gradiveq+dqsg:levels=4").find("levels is odd"), std::string::npos);
+  EXPECT_NE(refused("gradiveq+dqsg:levels=4").find("levels must be odd"), std::string::npos);
   EXPECT_NE(refused("gradiveq:feedback=off+dqsg:clip=2").find("clip needs"), std::string::npos);
 }
 

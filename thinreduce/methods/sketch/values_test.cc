@@ -100,9 +100,10 @@ TEST(SketchValues, TakeHalfTheBytes) {
     (void)ranks.mean(normal_gradients(3, kElements, 12));
     return ranks.payload_bytes[0];
   };
-  constexpr std::size_t kCells = std::size_t{160} * 2;  // bytes a row
-  EXPECT_EQ(payload(",rows=1"), kCells + 4 + 2 * 2000);
-  EXPECT_EQ(payload(",rows=3,values=f32"), 3 * kCells + 4 * 2000);
+  constexpr std::size_t kRow = std::size_t{160} * 2;  // bytes of the cells of one row
+  constexpr std::size_t kScale = 4;                   // of the cells; values in i16 have another
+  EXPECT_EQ(payload(",rows=1"), kRow + kScale + kScale + 2 * 2000);
+  EXPECT_EQ(payload(",rows=3,values=f32"), 3 * kRow + kScale + 4 * 2000);
 }
 
 // With so many ranks that few multiples were left to each, values travel as floats.
