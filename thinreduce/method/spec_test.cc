@@ -57,7 +57,8 @@ TEST(Spec, RefusesOptionsThatContradictEachOther) {
   EXPECT_NE(refused("gradiveq:basis=2,energy=0.9").find("exclude each other"), std::string::npos);
   EXPECT_NE(refused("gradiveq:slice=16,basis=17").find("at most slice"), std::string::npos);
   EXPECT_NE(refused("fft:bits=4,mantissa=9").find("smaller than bits"), std::string::npos);
-  EXPECT_NE(refused("fft:theta=auto,schedule=linear").find("needs schedule=constant"), std::string::npos);
+  EXPECT_NE(refused("fft:theta=auto,schedule=linear").find("needs schedule=constant"),
+            std::string::npos);
   // The same holds for the second method, and for both together.
   EXPECT_NE(refused("gradiveq+dqsg:levels=4").find("levels must be odd"), std::string::npos);
   EXPECT_NE(refused("gradiveq:basis=2,energy=0.9+qsgd").find("exclude each other"),
