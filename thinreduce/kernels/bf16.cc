@@ -19,8 +19,8 @@ using Floats = hn::ScalableTag<float>;
 using Words = hn::RebindToUnsigned<Floats>;
 using Halves = hn::Rebind<std::uint16_t, Words>;
 
-// Adding just under half of the last place that is kept, and one more if that place is odd, carries
-// into it exactly when rounding to nearest even goes up.
+// Adding just under half of the last kept place, plus one if that place is odd, carries into it
+// exactly when rounding to nearest even rounds up.
 HWY_INLINE hn::Vec<Halves> round_to_bf16(hn::Vec<Floats> value) {
   const Words words;
   const auto bits = hn::BitCast(words, value);
@@ -108,18 +108,21 @@ THINREDUCE_KERNEL(from_bf16);
 THINREDUCE_KERNEL(add_bf16);
 
 void to_bf16(std::span<const float> in, std::span<std::uint16_t> out) {
-  ensure(in.size() == out.size(), "to_bf16: spans of the same length");
+  ensure(in.size() == out.size(), "to_bf16: spans must have the same length", in.size(),
+         out.size());
   THINREDUCE_CALL(to_bf16)(in, out);
 }
 
 void from_bf16(std::span<const std::uint16_t> in, float scale, std::span<float> out) {
-  ensure(in.size() == out.size(), "from_bf16: spans of the same length");
+  ensure(in.size() == out.size(), "from_bf16: spans must have the same length", in.size(),
+         out.size());
   THINREDUCE_CALL(from_bf16)(in, scale, out);
 }
 
 void add_bf16(std::span<const std::uint16_t> in, std::span<const float> own,
               std::span<std::uint16_t> out) {
-  ensure(in.size() == own.size() && in.size() == out.size(), "add_bf16: spans of the same length");
+  ensure(in.size() == own.size() && in.size() == out.size(),
+         "add_bf16: spans must have the same length", in.size(), own.size(), out.size());
   THINREDUCE_CALL(add_bf16)(in, own, out);
 }
 

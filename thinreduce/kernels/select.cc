@@ -21,7 +21,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using Floats = hn::CappedTag<float, 16>;
 using Integers = hn::RebindToSigned<Floats>;
 
-// Lane i of the mask in bit i.
+// Returns lane i of the mask in bit i.
 HWY_INLINE std::uint64_t bits_of(hn::Mask<Integers> mask) {
   std::uint8_t bytes[8] = {};
   hn::StoreMaskBits(Integers(), mask, bytes);
@@ -30,9 +30,9 @@ HWY_INLINE std::uint64_t bits_of(hn::Mask<Integers> mask) {
   return bits;
 }
 
-// The scan both kernels share; returns how many elements it has done. `next(i)` gives the vector at
-// element i and leaves it in run[i]. Four vectors are looked at together, because at the densities
-// that matter most quadruples have no candidate or one. For the same reason candidates are written
+// The scan that both kernels share; returns the number of elements scanned. `next(i)` returns the
+// vector at element i and stores it to run[i]. Four vectors are tested together, because at typical
+// densities most quadruples have at most one candidate. For the same reason candidates are written
 // one by one: compressed stores gain nothing at 1 % with AVX-512 and are several times slower with
 // AVX2, which has to look up a permutation.
 template <typename Next>
@@ -122,24 +122,28 @@ THINREDUCE_KERNEL(add_collect);
 std::size_t collect(std::span<const float> run, std::uint32_t first, std::uint32_t least,
                     Candidates out) {
   ensure(out.indices.size() >= run.size() && out.values.size() >= run.size(),
-         "collect: room for the whole run");
+         "collect: the output must have room for the whole run", out.indices.size(),
+         out.values.size(), run.size());
   return THINREDUCE_CALL(collect)(run, first, least, out);
 }
 
 std::size_t add_collect(std::span<float> run, std::span<const float> addend, std::uint32_t first,
                         std::uint32_t least, Candidates out) {
-  ensure(run.size() == addend.size(), "add_collect: spans of the same length");
+  ensure(run.size() == addend.size(), "add_collect: spans must have the same length", run.size(),
+         addend.size());
   ensure(out.indices.size() >= run.size() && out.values.size() >= run.size(),
-         "add_collect: room for the whole run");
+         "add_collect: the output must have room for the whole run", out.indices.size(),
+         out.values.size(), run.size());
   return THINREDUCE_CALL(add_collect)(run, addend, first, least, out);
 }
 
-// The 31 bits of a magnitude are decided 11, 10 and 10 at a time, from the top: each round counts
-// the values that agree with the bits decided so far by their next digit.
+// Decides the 31 bits of a magnitude from the top, 11, 10 and 10 at a time: each round makes a
+// histogram of the next digit of the values that match the bits decided so far.
 KthLargest kth_largest(std::span<const float> values, std::size_t k) {
-  ensure(k >= 1 && k <= values.size(), "kth_largest: k between 1 and the number of values");
+  ensure(k >= 1 && k <= values.size(), "kth_largest: k must be from 1 to the number of values", k,
+         values.size());
   std::uint32_t decided = 0;
-  std::size_t wanted = k;  // the answer is the wanted-th largest of those that agree
+  std::size_t wanted = k;  // the answer is the wanted-th largest of those that match
   for (const auto& [shift, bits] : {std::pair{20, 11}, {10, 10}, {0, 10}}) {
     std::array<std::uint32_t, 2048> histogram{};
     const std::uint32_t mask = (1u << bits) - 1;

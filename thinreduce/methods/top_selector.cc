@@ -23,7 +23,8 @@ constexpr std::uint32_t kAnyNonZero = 1;
 }  // namespace
 
 void TopSelector::prepare(std::size_t elements, std::size_t k) {
-  ensure(elements <= std::numeric_limits<std::uint32_t>::max(), "select: indices of 32 bits");
+  ensure(elements <= std::numeric_limits<std::uint32_t>::max(),
+         "select: indices must fit in 32 bits", elements);
   const std::size_t room = std::min(elements, 2 * std::min(k, elements) + kRun);
   if (indices_.size() < room) {
     indices_.resize(room);
@@ -106,7 +107,8 @@ Selected TopSelector::select(std::span<const float> values, std::size_t k) {
 
 Selected TopSelector::add_select(std::span<float> values, std::span<const float> addend,
                                  std::size_t k) {
-  ensure(values.size() == addend.size(), "add_select: spans of the same length");
+  ensure(values.size() == addend.size(), "add_select: spans must have the same length",
+         values.size(), addend.size());
   prepare(values.size(), k);
   if (k == 0) {
     add(values, addend);

@@ -29,8 +29,10 @@ class TopK final : public Method {
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
-    ensure(bucket.values.size() == elements_, "top-k: the bucket keeps its size");
-    ensure(!feedback_ || residual_.size() == elements_, "top-k: a residual for each element");
+    ensure(bucket.values.size() == elements_, "top-k: the bucket must keep its size",
+           bucket.values.size(), elements_);
+    ensure(!feedback_ || residual_.size() == elements_, "top-k: each element must have a residual",
+           residual_.size(), elements_);
     kernels::Selected sent;
     exchange.timed(Stage::encode, [&] { sent = encode(bucket.values); });
     if (elements_ > 0) {

@@ -51,7 +51,7 @@ void write_topk_payload(const kernels::Selected& selected, std::size_t elements,
     }
     store_value(counts, block * sizeof(Count), static_cast<Count>(i - before));
   }
-  ensure(i == total, "selected indices ascend and lie in the bucket");
+  ensure(i == total, "selected indices must ascend and lie in the bucket", i, total);
   std::memcpy(values.data(), selected.values.data(), values.size());
 }
 

@@ -6,8 +6,8 @@ namespace thinreduce {
 
 std::span<const std::byte> ByteReader::take(std::size_t count) {
   if (count > rest_.size()) {
-    throw Error(ErrorCode::bad_frame,
-                fmt::format("{} is cut: {} bytes wanted, {} left", what_, count, rest_.size()));
+    throw Error(ErrorCode::bad_frame, fmt::format("{} is cut: it needs {} more bytes and has {}",
+                                                  what_, count, rest_.size()));
   }
   auto taken = rest_.first(count);
   rest_ = rest_.subspan(count);

@@ -1,4 +1,4 @@
-// Little-endian values in and out of byte spans, every read checked.
+// Little-endian values in byte spans, every access checked.
 #pragma once
 
 #include <bit>
@@ -15,24 +15,28 @@
 
 namespace thinreduce {
 
-// The formats are little-endian, and so must the host be: payloads are copied as they lie in
-// memory.
+// The formats are little-endian and payloads are copied as they lie in memory, so the host must be
+// little-endian.
 static_assert(std::endian::native == std::endian::little);
 
 template <typename T>
 concept PlainValue = std::is_arithmetic_v<T>;
 
 template <PlainValue T>
-[[nodiscard]] T load_value(std::span<const std::byte> bytes, std::size_t offset) {
+[[nodiscard]] T load_value(std::span<const std::byte> bytes, std::size_t offset,
+                           Place place = Place::current()) {
   T value;
-  ensure(offset + sizeof(T) <= bytes.size(), "load_value inside the span");
+  ensure(offset + sizeof(T) <= bytes.size(), {"load_value: the value must lie in the span", place},
+         offset, sizeof(T), bytes.size());
   std::memcpy(&value, bytes.data() + offset, sizeof(T));
   return value;
 }
 
 template <PlainValue T>
-void store_value(std::span<std::byte> bytes, std::size_t offset, T value) {
-  ensure(offset + sizeof(T) <= bytes.size(), "store_value inside the span");
+void store_value(std::span<std::byte> bytes, std::size_t offset, T value,
+                 Place place = Place::current()) {
+  ensure(offset + sizeof(T) <= bytes.size(), {"store_value: the value must lie in the span", place},
+         offset, sizeof(T), bytes.size());
   std::memcpy(bytes.data() + offset, &value, sizeof(T));
 }
 
@@ -41,20 +45,20 @@ template <typename T>
   return std::as_bytes(std::span(values));
 }
 
-// Reads values one after another from bytes that nobody vouches for.
+// Reads values one after another from untrusted input.
 class ByteReader {
  public:
-  // `what` names the bytes in errors: "top-k payload of rank 3".
+  // `what` names the input in errors, as in "top-k payload of rank 3"; it must outlive the reader.
   ByteReader(std::span<const std::byte> bytes, std::string_view what) : rest_(bytes), what_(what) {}
 
   template <PlainValue T>
   [[nodiscard]] T value() {
     return load_value<T>(take(sizeof(T)), 0);
   }
-  // The next `count` bytes. Throws Error{bad_frame} when there are fewer.
+  // Returns the next `count` bytes. Throws Error{bad_frame} if there are fewer.
   [[nodiscard]] std::span<const std::byte> take(std::size_t count);
   [[nodiscard]] std::size_t left() const { return rest_.size(); }
-  // Throws Error{bad_frame} when bytes are left over.
+  // Throws Error{bad_frame} if bytes are left.
   void finish() const;
 
  private:

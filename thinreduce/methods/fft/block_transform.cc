@@ -372,9 +372,9 @@ void check(const TransformTables& tables, std::span<const float> a, std::span<co
            std::span<const float> scratch) {
   const std::size_t floats = kBlockLanes * tables.length;
   ensure(a.size() == floats && b.size() == floats && scratch.size() == floats,
-         "a transform takes 16 blocks at a time");
+         "a transform must get 16 blocks", a.size(), b.size(), scratch.size());
   ensure(reinterpret_cast<std::uintptr_t>(scratch.data()) % 64 == 0,
-         "a transform's scratch is aligned to a cache line");
+         "a transform's scratch must be aligned to a cache line");
 }
 
 // Where radix-4 passes, with one of radix 2 at the end if need be, leave frequency k of m.
@@ -392,7 +392,7 @@ void append(std::vector<float>& table, CosSin value, double scale) {
 TransformTables::TransformTables(std::size_t block_length, Transform kind)
     : length(block_length), transform(kind) {
   ensure(std::has_single_bit(length) && length >= kLeastBlock && length <= kLargestBlock,
-         "a block's length is a power of two from 64 to 16384");
+         "a block's length must be a power of two from 64 to 16384", length);
   const std::size_t n = length;
   const std::size_t m = n / 2;
   const double half = std::sqrt(0.5 / static_cast<double>(n));

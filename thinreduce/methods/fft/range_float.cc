@@ -127,8 +127,10 @@ double squared_error(const RangeFloat& format, std::span<const float> sample) {
 // T+ + T- + 2 - 2*base codes, which must not exceed 2^N - 1. If that lifts `base` over the whole of
 // the shorter side, that side gets one code, -eps or eps, and the longer one all others.
 RangeFloat RangeFloat::covering(ValueRange range, int bits, int mantissa) {
-  ensure(bits >= kLeastRangeBits && bits <= kMostRangeBits, "a range float has 4 to 16 bits");
-  ensure(mantissa >= 0 && mantissa < kMostRangeBits, "a range float's mantissa has 0 to 15 bits");
+  ensure(bits >= kLeastRangeBits && bits <= kMostRangeBits, "a range float must have 4 to 16 bits",
+         bits);
+  ensure(mantissa >= 0 && mantissa < kMostRangeBits,
+         "a range float's mantissa must have 0 to 15 bits", mantissa);
   RangeFloat format{bits, mantissa, least_base(mantissa), 0, 0};
   const std::int64_t codes = (std::int64_t{1} << bits) - 1;
   const bool has_positive = range.most > 0;
@@ -228,13 +230,15 @@ THINREDUCE_KERNEL(range_of);
 
 void quantize(const RangeFloat& format, std::span<const float> values,
               std::span<std::uint16_t> codes) {
-  ensure(values.size() == codes.size(), "quantize: a code for each value");
+  ensure(values.size() == codes.size(), "quantize: each value must have a code", values.size(),
+         codes.size());
   THINREDUCE_CALL(quantize)(format, values, codes);
 }
 
 void dequantize(const RangeFloat& format, std::span<const std::uint16_t> codes,
                 std::span<float> values) {
-  ensure(values.size() == codes.size(), "dequantize: a value for each code");
+  ensure(values.size() == codes.size(), "dequantize: each code must have a value", values.size(),
+         codes.size());
   THINREDUCE_CALL(dequantize)(format, codes, values);
 }
 

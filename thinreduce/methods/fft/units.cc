@@ -92,7 +92,7 @@ double mark(std::span<const float> spectrum, const Thresholds& thresholds,
             std::span<std::uint64_t> at_least_low, std::span<std::uint64_t> at_least_high) {
   ensure(
       spectrum.size() == 128 * at_least_low.size() && at_least_low.size() == at_least_high.size(),
-      "mark: 128 floats a word");
+      "mark: 128 floats per word", spectrum.size(), at_least_low.size(), at_least_high.size());
   return THINREDUCE_CALL(mark)(spectrum, thresholds, at_least_low, at_least_high);
 }
 

@@ -56,7 +56,8 @@ class Ndqsg final : public Method {
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
-    ensure(bucket.values.size() == options_.grid.elements, "ndqsg: the bucket keeps its size");
+    ensure(bucket.values.size() == options_.grid.elements, "ndqsg: the bucket must keep its size",
+           bucket.values.size(), options_.grid.elements);
     if (bucket.values.empty()) return;
     std::span<const float> source = bucket.values;
     if (options_.feedback) {

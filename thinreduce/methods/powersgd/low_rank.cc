@@ -251,10 +251,11 @@ namespace {
 template <typename Thin>
 void check(std::size_t m_size, std::size_t columns, const Thin& p, std::size_t q_size) {
   ensure(columns > 0 && m_size % columns == 0 && q_size % columns == 0 && q_size > 0,
-         "low rank: whole rows and columns");
+         "low rank: whole rows and columns", m_size, columns, q_size);
   ensure(p.rows > 0 && p.values.size() == p.rows * (q_size / columns) &&
              p.first + m_size / columns <= p.rows,
-         "low rank: thin matrices of one rank");
+         "low rank: thin matrices with equally many columns", p.values.size(), p.rows, p.first,
+         m_size, columns, q_size);
 }
 
 }  // namespace
@@ -270,9 +271,12 @@ void add_transposed_times(const ConstMatrix& m, const ConstThinRows& p, std::spa
 }
 
 void split_product(const ConstThinRows& p, std::span<const float> q, const LowRankSplit& split) {
-  ensure(p.rows > 0 && p.values.size() >= p.rows, "low rank: at least one column");
+  ensure(p.rows > 0 && p.values.size() >= p.rows, "low rank: at least one column", p.values.size(),
+         p.rows);
   check(split.m.size(), q.size() / (p.values.size() / p.rows), p, q.size());
-  ensure(split.out.size() == split.m.size(), "low rank: a product of the matrix's size");
+  ensure(split.out.size() == split.m.size(),
+         "low rank: the product must have the size of the matrix", split.out.size(),
+         split.m.size());
   THINREDUCE_CALL(split_product)(p, q, split);
 }
 

@@ -358,7 +358,8 @@ THINREDUCE_KERNEL(unpack_digits);
 THINREDUCE_KERNEL(add_codes);
 
 Packing Packing::of(std::uint32_t symbols) {
-  ensure(symbols >= 1 && symbols <= kMostPackedSymbols, "a packing of 1 to 65536 symbols");
+  ensure(symbols >= 1 && symbols <= kMostPackedSymbols, "a packing must have 1 to 65536 symbols",
+         symbols);
   if (symbols == 3) return {0, 3, 10};
   if (symbols == 9) return {0, 9, 5};
   return {std::max(1u, static_cast<std::uint32_t>(std::bit_width(symbols - 1))), 0, 0};
@@ -373,7 +374,7 @@ std::size_t Packing::bytes(std::size_t codes) const {
 
 void pack(std::span<const std::uint32_t> codes, const Packing& packing, std::span<std::byte> out) {
   ensure(codes.size() % kPackRow == 0 && out.size() == packing.bytes(codes.size()),
-         "pack: whole rows and room for them");
+         "pack: whole rows, and bytes that fit them", codes.size(), out.size());
   const std::size_t rows = codes.size() / kPackRow;
   if (packing.bits > 0) {
     const std::size_t whole = rows / kBitRows * kBitRows;
@@ -396,7 +397,7 @@ void pack(std::span<const std::uint32_t> codes, const Packing& packing, std::spa
 std::uint32_t unpack(std::span<const std::byte> in, const Packing& packing,
                      std::span<std::uint32_t> codes) {
   ensure(codes.size() % kPackRow == 0 && in.size() == packing.bytes(codes.size()),
-         "unpack: whole rows and room for them");
+         "unpack: whole rows, and bytes that fit them", codes.size(), in.size());
   const std::size_t rows = codes.size() / kPackRow;
   if (packing.bits > 0) {
     const std::size_t whole = rows / kBitRows * kBitRows;
@@ -420,7 +421,8 @@ std::uint32_t unpack(std::span<const std::byte> in, const Packing& packing,
 }
 
 void add_codes(std::span<std::uint32_t> sum, std::span<const std::uint32_t> codes) {
-  ensure(sum.size() == codes.size(), "add_codes: spans of the same length");
+  ensure(sum.size() == codes.size(), "add_codes: spans must have the same length", sum.size(),
+         codes.size());
   THINREDUCE_CALL(add_codes)(sum, codes);
 }
 

@@ -41,7 +41,8 @@ class QuantizedGather final : public Method {
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
-    ensure(bucket.values.size() == options_.grid.elements, "a bucket keeps its size");
+    ensure(bucket.values.size() == options_.grid.elements, "the bucket must keep its size",
+           bucket.values.size(), options_.grid.elements);
     std::span<const float> source = bucket.values;
     if (keeps_residual()) {
       exchange.timed(Stage::encode, [&] { kernels::add(residual_, bucket.values); });

@@ -5,21 +5,23 @@
 namespace thinreduce::kernels {
 
 void to_half(std::span<const float> values, float scale, std::span<std::uint16_t> halfs) {
-  ensure(values.size() == halfs.size(), "to_half: spans of the same length");
+  ensure(values.size() == halfs.size(), "to_half: spans must have the same length", values.size(),
+         halfs.size());
   for (std::size_t i = 0; i < values.size(); ++i) halfs[i] = to_half(values[i] * scale);
 }
 
 void add_half(std::span<const float> values, float scale, std::span<const std::uint16_t> in,
               std::span<std::uint16_t> sums) {
   ensure(values.size() == in.size() && values.size() == sums.size(),
-         "add_half: spans of the same length");
+         "add_half: spans must have the same length", values.size(), in.size(), sums.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     sums[i] = to_half(values[i] * scale + from_half(in[i]));
   }
 }
 
 void from_half(std::span<const std::uint16_t> halfs, float scale, std::span<float> values) {
-  ensure(values.size() == halfs.size(), "from_half: spans of the same length");
+  ensure(values.size() == halfs.size(), "from_half: spans must have the same length", values.size(),
+         halfs.size());
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = from_half(halfs[i]) * scale;
 }
 

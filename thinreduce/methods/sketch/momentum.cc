@@ -47,7 +47,8 @@ THINREDUCE_KERNEL(take_in);
 
 void take_in(const Momentum& into, std::span<const float> gradient, float momentum) {
   ensure(into.velocity.size() == gradient.size() && into.sum.size() == gradient.size(),
-         "take_in: spans of the same length");
+         "take_in: spans must have the same length", into.velocity.size(), into.sum.size(),
+         gradient.size());
   THINREDUCE_CALL(take_in)(into, gradient, momentum);
 }
 

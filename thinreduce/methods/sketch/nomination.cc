@@ -27,7 +27,7 @@ void write_nomination(std::span<const std::uint32_t> named, std::span<std::byte>
     const std::uint64_t far = (element - next) / kFar;
     at += far;
     next += far * kFar;
-    ensure(at < message.size(), "a nomination fits its message");
+    ensure(at < message.size(), "a nomination must fit its message", at, message.size());
     message[at++] = static_cast<std::byte>(element - next + 1);
     next = element + 1;
   }

@@ -52,7 +52,8 @@ class Sketch final : public Method {
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
     ensure(bucket.values.size() == elements_ && residual_.size() == elements_,
-           "sketch: the bucket keeps its size");
+           "sketch: the bucket must keep its size", bucket.values.size(), residual_.size(),
+           elements_);
     if (elements_ == 0) return;
     exchange.timed(Stage::encode, [&] { take_in(bucket.values); });
     // From here on the gradient is in the residual, whatever happens; the bucket is free.

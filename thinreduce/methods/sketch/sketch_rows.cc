@@ -268,13 +268,14 @@ namespace {
 void check(const SketchRows& sketch, std::size_t cells, std::uint64_t first_block,
            std::size_t values) {
   ensure(sketch.rows.size() % 2 == 1 && sketch.rows.size() <= kMaxSketchRows,
-         "a sketch has an odd number of rows");
+         "a sketch must have an odd number of rows", sketch.rows.size());
   ensure(sketch.columns > 0 && sketch.columns % kSketchBlock == 0 &&
              sketch.columns <= std::numeric_limits<std::uint32_t>::max(),
-         "a sketch's columns are a multiple of the block");
-  ensure(cells == sketch.rows.size() * sketch.columns, "a sketch has rows * columns cells");
+         "a sketch's columns must be a multiple of the block", sketch.columns);
+  ensure(cells == sketch.rows.size() * sketch.columns, "a sketch must have rows * columns cells",
+         cells, sketch.rows.size(), sketch.columns);
   ensure(first_block + values / kSketchBlock <= std::uint64_t{1} << 32,
-         "a sketch has at most 2^32 blocks");
+         "a sketch must have at most 2^32 blocks", first_block, values);
 }
 
 }  // namespace

@@ -129,10 +129,13 @@ THINREDUCE_KERNEL(delay);
 
 std::size_t delay(const DelayedRun& run, const DelayRule& rule, Candidates out) {
   const std::size_t size = run.gradient.size();
-  ensure(run.sums.size() == size && run.squares.size() == size, "delay: spans of the same length");
+  ensure(run.sums.size() == size && run.squares.size() == size,
+         "delay: spans must have the same length", run.sums.size(), run.squares.size(), size);
   ensure(run.second_moment.empty() || run.second_moment.size() == size,
-         "delay: a second moment for each element");
-  ensure(out.indices.size() >= size && out.values.size() >= size, "delay: room for the whole run");
+         "delay: each element must have a second moment", run.second_moment.size(), size);
+  ensure(out.indices.size() >= size && out.values.size() >= size,
+         "delay: the output must have room for the whole run", out.indices.size(),
+         out.values.size(), size);
   return THINREDUCE_CALL(delay)(run, rule, out);
 }
 
