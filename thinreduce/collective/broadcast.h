@@ -1,6 +1,6 @@
-// Broadcast: the root's bytes at every rank, along a chain root, root+1, ... in segments.
+// Broadcast: every rank gets the root's bytes, along a chain root, root+1, ... in segments.
 //
-// Steps: N-1 hops, pipelined. Bytes sent: the message by every rank but the chain's last.
+// Latencies: N-1, pipelined. Bytes sent: the message by every rank but the last of the chain.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@
 namespace thinreduce {
 
 struct BroadcastOptions {
-  // As RingOptions::segment_bytes.
+  // See RingOptions::segment_bytes.
   std::size_t segment_bytes = std::size_t{512} * 1024;
-  // False for an answer to payloads that are counted already.
+  // Whether the message counts as payload; false for an answer to payloads already counted.
   bool is_payload = true;
 };
 
-// `message` has the same length on all ranks.
+// Overwrites `message` with the root's; its length must be the same on all ranks.
 void broadcast(Exchange& exchange, int root, std::span<std::byte> message,
                const BroadcastOptions& options = {});
 

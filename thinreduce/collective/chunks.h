@@ -1,7 +1,9 @@
-// How a run of units is cut into parts: contiguous, in order, sizes that differ by one at most.
+// Ranges of units, and how a range is cut: into contiguous parts, in order, whose sizes differ by
+// at most one.
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 namespace thinreduce {
 
@@ -12,10 +14,16 @@ struct UnitRange {
   [[nodiscard]] std::size_t size() const { return end - begin; }
 };
 
-// Part `index` of `parts`. Parts may be empty when there are more parts than units.
+// Returns part `index` of `parts`. With more parts than units, some are empty.
 [[nodiscard]] inline UnitRange cut(UnitRange whole, std::size_t parts, std::size_t index) {
   return {whole.begin + whole.size() * index / parts,
           whole.begin + whole.size() * (index + 1) / parts};
+}
+
+// Returns the elements of a range, where a unit is one element.
+template <typename T>
+[[nodiscard]] std::span<T> part(std::span<T> elements, UnitRange range) {
+  return elements.subspan(range.begin, range.size());
 }
 
 }  // namespace thinreduce

@@ -1,5 +1,5 @@
-// The laws of the collectives, over worlds and sizes: right result, same bits on all ranks, and
-// exactly the bytes that each header states.
+// The laws of the collectives, over worlds and sizes: the right result, the same bits on all ranks,
+// and exactly the bytes that each header states.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,9 +10,8 @@
 
 #include "tests/ranks.h"
 #include "thinreduce/collective/broadcast.h"
+#include "thinreduce/collective/float_ring.h"
 #include "thinreduce/collective/gather.h"
-#include "thinreduce/collective/gather_pieces.h"
-#include "thinreduce/collective/ring.h"
 #include "thinreduce/collective/root.h"
 #include "thinreduce/error.h"
 #include "thinreduce/wire/bytes.h"
@@ -39,7 +38,7 @@ std::vector<float> fractions(std::size_t size, int rank) {
   return values;
 }
 
-// What every rank ended with, to be compared after all are done.
+// The results of all ranks, compared at the end.
 class Results {
  public:
   void add(const std::vector<float>& values) {
@@ -78,7 +77,7 @@ class Collective : public testing::TestWithParam<Case> {
  protected:
   [[nodiscard]] int world() const { return GetParam().world; }
   [[nodiscard]] std::size_t size() const { return GetParam().size; }
-  // 100-byte segments: the large sizes have hundreds of segments a chunk.
+  // With 100-byte segments, the large sizes have hundreds of segments per chunk.
   const RingOptions ring_{.segment_bytes = 100, .direct_bytes = 0};
 };
 
@@ -154,7 +153,7 @@ TEST_P(Collective, DirectSumEqualsTheRing) {
 
 TEST_P(Collective, CheckedRingGivesTheSameBitsAndFindsTheFirstNonfinite) {
   const auto ranks = static_cast<std::size_t>(world());
-  // Round by round, where in each rank's values somebody saw the first.
+  // Per round, the index at which any rank saw the first one in each rank's values.
   std::vector<std::vector<std::size_t>> seen(6, std::vector<std::size_t>(ranks, size()));
   const auto place = [&](std::size_t round, std::size_t rank) {
     return (round * (size() / 5 + 1) + rank) % size();
@@ -171,7 +170,7 @@ TEST_P(Collective, CheckedRingGivesTheSameBitsAndFindsTheFirstNonfinite) {
     EXPECT_EQ(clean.left, size());
     EXPECT_EQ(plain, checked);
     if (size() == 0) return;
-    // Every rank has one elsewhere.
+    // Every rank has one at a different index.
     const auto rank = static_cast<std::size_t>(transport->rank());
     const std::size_t left = (rank + ranks - 1) % ranks;
     for (std::size_t round = 0; round < seen.size(); ++round) {
@@ -300,7 +299,7 @@ TEST_P(Collective, GatherDeliversUnequalPayloadsInRankOrder) {
 }
 
 // The bytes of a piece tell its rank and its number; some ranks send nothing in some pieces. The
-// second gather uses the memory of the first.
+// second gather reuses the buffers of the first.
 TEST_P(Collective, PiecesComeInOrderFromAllRanks) {
   const auto payload = [&](int rank, std::size_t piece) {
     const std::size_t bytes =
@@ -309,7 +308,7 @@ TEST_P(Collective, PiecesComeInOrderFromAllRanks) {
   };
   for (const std::size_t pieces : {0u, 1u, 2u, 3u, 9u}) {
     run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
-      PieceMemory memory;
+      SpareBuffers spare;
       std::uint64_t expected_bytes = 0;
       for (int round = 0; round < 2; ++round) {
         Exchange exchange(*transport, 30s, kId);
@@ -318,9 +317,11 @@ TEST_P(Collective, PiecesComeInOrderFromAllRanks) {
         PieceWork work;
         work.pieces = pieces;
         work.limit = size() + 100;
-        work.write = [&](std::size_t piece, std::vector<std::byte>& bytes) {
+        std::vector<std::vector<std::byte>> own(pieces);
+        work.write = [&](std::size_t piece) {
           EXPECT_EQ(piece, written++);
-          bytes = payload(transport->rank(), piece);
+          own[piece] = payload(transport->rank(), piece);
+          return std::span<const std::byte>(own[piece]);
         };
         work.take = [&](std::size_t piece, std::span<const std::span<const std::byte>> all) {
           EXPECT_EQ(piece, taken++);
@@ -331,7 +332,7 @@ TEST_P(Collective, PiecesComeInOrderFromAllRanks) {
             EXPECT_TRUE(std::equal(got.begin(), got.end(), expected.begin(), expected.end()));
           }
         };
-        gather_pieces(exchange, work, memory);
+        gather_pieces(exchange, work, spare);
         EXPECT_EQ(taken, pieces);
         std::uint64_t bytes = 0;
         for (std::size_t piece = 0; piece < pieces; ++piece) {
@@ -388,7 +389,7 @@ TEST_P(Collective, ThroughRootAndBack) {
 }
 
 TEST(Gather, RefusesWhatDoesNotBelongHere) {
-  // Rank 1 is one step ahead; rank 0 says so and names both.
+  // Rank 1 is one step ahead; the error on rank 0 names both steps.
   auto thrown = try_ranks(2, [](std::unique_ptr<Transport> transport) {
     FrameId id = kId;
     id.step += static_cast<std::uint64_t>(transport->rank());
@@ -398,7 +399,7 @@ TEST(Gather, RefusesWhatDoesNotBelongHere) {
   const auto text = error_text(thrown[0], ErrorCode::mismatch);
   EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
   EXPECT_NE(text.find("step 3, expected 2"), std::string::npos) << text;
-  // More than the bucket can need is refused before memory is set aside for it.
+  // A payload above the limit is refused before memory is allocated.
   thrown = try_ranks(2, [](std::unique_ptr<Transport> transport) {
     Exchange exchange(*transport, 5s, kId);
     const std::vector<std::byte> big(1000);

@@ -1,5 +1,5 @@
-// What a method works with while it reduces one bucket: the transport, the frame's identity, a
-// deadline for every wait, and the clock that charges each piece of work to its stage.
+// The context in which a method reduces one bucket: the transport, the identity of its frames, a
+// timeout for every wait, and the times and bytes spent.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace thinreduce {
 struct StageTimes {
   double encode = 0;  // gradient to payload
   double wire = 0;    // blocked on the transport
-  double decode = 0;  // payload to mean, sums on the way included
+  double decode = 0;  // payload to mean, including partial sums
   double wait = 0;    // until the slowest rank had the bucket too
 
   StageTimes& operator+=(const StageTimes& other) {
@@ -28,7 +28,7 @@ struct StageTimes {
   }
 };
 
-// The stages whose work a method times itself.
+// The stages that a method times itself.
 enum class Stage { encode, decode };
 
 class Exchange {
@@ -46,7 +46,7 @@ class Exchange {
   void timed(Stage stage, Work&& work) {
     charge(stage == Stage::encode ? stages.encode : stages.decode, std::forward<Work>(work));
   }
-  // Waits until `timeout` from now; charged to the wire.
+  // Waits for at most the timeout and adds the seconds to the wire.
   void wait(Operation& operation) {
     charge(stages.wire, [&] { operation.wait(Deadline::after(timeout_)); });
   }
@@ -57,7 +57,7 @@ class Exchange {
   // over the hops, a broadcast its message on every rank. On one rank each counts as if there were
   // peers.
   std::uint64_t payload_bytes = 0;
-  // What the method wants to tell about this step, by name.
+  // Figures of this step that the method reports, by name.
   std::map<std::string, double> statistics;
 
  private:

@@ -31,8 +31,8 @@ void FramedReceive::wait_header(Exchange& exchange) {
   if (header_.payload_bytes > limit_) {
     throw Error(
         ErrorCode::bad_frame,
-        fmt::format("rank {} announces a payload of {} bytes for bucket {}, step {}; at "
-                    "most {} make sense",
+        fmt::format("rank {} announces a payload of {} bytes for bucket {}, step {}; the "
+                    "limit is {}",
                     peer_, header_.payload_bytes, header_.id.bucket, header_.id.step, limit_));
   }
   payload_.resize(header_.payload_bytes);

@@ -1,5 +1,5 @@
-// One frame from one rank to another: the header first, so that the receiver can check what is
-// coming before it makes room for it.
+// One frame from one rank to another: the header first, so that the receiver can check the length
+// before it allocates memory.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace thinreduce {
 
 class FramedSend {
  public:
-  // `header` and `payload` must stay in place until wait() returns or this object is destroyed.
+  // `header` and `payload` must stay valid until wait() returns or this object is destroyed.
   FramedSend(Exchange& exchange, int peer, const FrameHeaderBytes& header,
              std::span<const std::byte> payload);
   void wait(Exchange& exchange);
@@ -26,18 +26,18 @@ class FramedSend {
 
 class FramedReceive {
  public:
-  // A payload of more than `limit` bytes is refused. `memory` is used for the payload, so that who
-  // receives often allocates once.
+  // Refuses a payload of more than `limit` bytes. `memory` becomes the payload buffer, so that
+  // repeated receives do not allocate.
   FramedReceive(Exchange& exchange, int peer, std::size_t limit,
                 std::vector<std::byte> memory = {});
   FramedReceive(const FramedReceive&) = delete;
   FramedReceive& operator=(const FramedReceive&) = delete;
-  // Checks the header and starts to receive the payload.
+  // Waits for the header, checks it and starts to receive the payload.
   void wait_header(Exchange& exchange);
-  // Checks the payload against its header.
+  // Waits for the payload and checks it against its header.
   void wait_payload(Exchange& exchange);
   [[nodiscard]] std::span<const std::byte> payload() const { return payload_; }
-  // Gives the memory back; after wait_payload().
+  // Returns the memory; only after wait_payload().
   [[nodiscard]] std::vector<std::byte> release() { return std::move(payload_); }
 
  private:

@@ -1,25 +1,48 @@
-// Gather: every rank gets every rank's payload, whatever its size; a rank may send nothing.
+// Gather: every rank gets every rank's payload, whatever its size; a payload may be empty.
 //
-// Each rank sends its frame straight to every other, starting with its right neighbour so that no
-// two ranks load the same link first. Steps: 1 (a header, then the payload if there is one).
-// Bytes sent by rank r: (N-1) * (64 + payload(r)).
+// Each rank sends its frames directly to every other, its right neighbour first, so that no two
+// ranks load the same link first. Latencies: 1 (a header, then the payload unless it is empty).
+// Bytes sent by rank r: (N-1) * (64 + payload(r)), or (N-1) * (64 * pieces + payload(r)) in pieces.
+//
+// In pieces, the payload is made, sent and taken piece by piece, so that encoding and decoding
+// overlap with the transfer of other pieces. A piece is a frame of its own; all ranks have the same
+// number of pieces and send them in order. While piece p is taken, the pieces up to p + 8 are in
+// flight.
 #pragma once
 
 #include <cstddef>
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "thinreduce/collective/exchange.h"
 
 namespace thinreduce {
 
-// Called once for every rank, this one's own included, in rank order, when all are there; payloads
-// stay until the last call returns.
+// Called for every rank, including this one, in rank order, once all payloads have arrived. All
+// payloads stay valid until the last call returns.
 using OnPayload = std::function<void(int rank, std::span<const std::byte> payload)>;
 
-// `limit` is the longest payload that makes sense for this bucket: a peer that announces more is
-// refused before anything is allocated. Headers and checksums are verified before `on_payload`.
+// Gathers one payload per rank. A peer that announces more than `limit` bytes is refused before
+// memory is allocated; headers and checksums are verified before the first `on_payload`.
 void gather(Exchange& exchange, std::span<const std::byte> own, std::size_t limit,
             const OnPayload& on_payload);
+
+struct PieceWork {
+  std::size_t pieces = 0;  // the same on all ranks
+  std::size_t limit = 0;   // the maximum bytes of a piece, as in gather()
+  // Returns this rank's piece, possibly empty, which must stay valid until the gather ends. Called
+  // for each piece in order and charged to encoding.
+  std::function<std::span<const std::byte>(std::size_t piece)> write;
+  // Takes the verified payloads of a piece, including this rank's own, indexed by rank. Called for
+  // each piece in order and charged to decoding.
+  std::function<void(std::size_t piece, std::span<const std::span<const std::byte>> payloads)> take;
+};
+
+// Buffers that receives reuse from one gather to the next.
+using SpareBuffers = std::vector<std::vector<std::byte>>;
+
+// Gathers in pieces. If it throws, only some of the pieces may have been taken.
+void gather_pieces(Exchange& exchange, const PieceWork& work, SpareBuffers& spare);
 
 }  // namespace thinreduce

@@ -1,90 +1,66 @@
-// Ring sum: every rank ends with the sum over all ranks, and each rank sends 2(N-1)/N of the
-// payload, however many ranks there are.
+// Ring all-reduce: every rank ends with the sum over all ranks, and each rank sends 2(N-1)/N of the
+// payload, whatever N is.
 //
-// Nouns. The payload is cut into N *chunks* of whole units; a chunk travels as *segments*, the
-// messages. In the first half, rank r starts chunk r on its way and adds its own part to every
-// chunk that passes; after N-1 hops chunk c is complete at rank c-1. In the second half the
-// complete chunks go round once more. Segments are forwarded as they come, so encoding, adding and
-// decoding one segment overlaps with the wire of the others.
+// Nouns. The payload is cut into N *chunks* of whole units; a chunk travels as *segments*, one
+// message each. In the first half, rank r sends chunk r and adds its own part to every chunk that
+// passes; after N-1 hops chunk c is complete at rank c-1. In the second half the complete chunks go
+// round once more. Each segment is forwarded as soon as it arrives, so encoding, adding and
+// decoding one segment overlaps with the transfer of the others.
 //
-// Steps: 2(N-1). Bytes sent by rank r: 2*payload - chunk(r+1) - chunk(r+2) (chunks modulo N).
-// Floats of at most RingOptions::direct_bytes go straight to every other rank instead and are added
-// in rank order: 1 step, (N-1)*payload bytes sent, because then latency is what counts.
+// Latencies: 2(N-1). Bytes sent by rank r: 2*payload - chunk(r+1) - chunk(r+2) (chunks modulo N).
 //
-// The order of addition depends on N and the number of units only, and each sum is either completed
-// by one rank or added in the same order by all, so all ranks end with the same bits.
+// The order of addition depends only on N and the number of units, and one rank completes each sum,
+// so all ranks end with the same bits.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string_view>
 
 #include "thinreduce/collective/chunks.h"
 #include "thinreduce/collective/exchange.h"
 
 namespace thinreduce {
 
-// What travels round the ring, as the method keeps it. The ring calls with ranges that never cross
-// a segment; each range is encoded once, before anything else happens to it.
+// The data of one ring, in the form in which the method keeps it. No range that the ring passes to
+// encode(), add() or decode() crosses a segment; encode() is the first call for each range and
+// comes once.
 class RingPayload {
  public:
   virtual ~RingPayload() = default;
-  // How many indivisible units; must be the same on all ranks.
+  // Returns the number of indivisible units; it must be the same on all ranks.
   [[nodiscard]] virtual std::size_t units() const = 0;
-  // A unit's bytes on the wire, about; decides how many make a segment.
+  // Returns the approximate bytes of a unit on the wire; it decides the units per segment.
   [[nodiscard]] virtual std::size_t unit_bytes() const = 0;
-  // Where the partial sum of a range over `summed` ranks lives in its wire form. The ring also asks
-  // for the whole payload, to count its bytes.
+  // Returns where the partial sum of a range over `summed` ranks lives in its wire form. The ring
+  // also asks for the whole payload, to count its bytes.
   [[nodiscard]] virtual std::span<std::byte> wire(UnitRange range, int summed) = 0;
-  // Prepares this rank's own part of a range: wire(range, 1) is ready to leave afterwards.
+  // Encodes this rank's own part of a range into wire(range, 1).
   virtual void encode(UnitRange range) = 0;
-  // Adds a partial sum over `summed` ranks that came in, so that wire(range, summed + 1) is ready.
+  // Adds this rank's part to `incoming`, a partial sum over `summed` ranks; the result is
+  // wire(range, summed + 1).
   virtual void add(UnitRange range, int summed, std::span<const std::byte> incoming) = 0;
-  // wire(range, N) holds the complete sum: turn it into the result. It may still be on its way out,
-  // so it must not be changed.
+  // Decodes the complete sum in wire(range, N). It must not change those bytes: their send may
+  // still be in flight.
   virtual void decode(UnitRange range) = 0;
 };
 
 struct RingOptions {
   // Small enough that a chunk of a typical bucket has several segments in flight, large enough that
-  // a message's fixed cost does not show. Tests shrink it to reach the many-segments path.
+  // the fixed cost of a message is negligible. Tests shrink it to reach the many-segments path.
   std::size_t segment_bytes = std::size_t{512} * 1024;
-  // How many receives are posted ahead of the segment that is being worked on: one on the wire, one
-  // behind it, and slack for a rank that was scheduled away.
+  // Receives posted ahead of the segment that is being processed: one in flight, the next one, and
+  // slack for a rank that the scheduler has suspended.
   std::size_t receives_ahead = 3;
-  // Floats of at most this many bytes go straight to every rank: there, a hop costs more than
-  // bytes.
+  // Floats of at most this many bytes go directly to every rank, because a hop costs more than the
+  // bytes then; see float_ring.h.
   std::size_t direct_bytes = std::size_t{16} * 1024;
 };
 
+// Sums `payload` over all ranks.
 void ring_all_reduce(Exchange& exchange, RingPayload& payload, const RingOptions& options = {});
 
-// Sums float32 in place; on return every rank holds sum * scale.
-void ring_sum(Exchange& exchange, std::span<float> values, float scale,
-              const RingOptions& options = {});
-
-// Where a rank saw the first NaN or Inf while a sum was made: an index, or the number of values.
-struct Nonfinite {
-  std::size_t own = 0;   // in its own values, but for the chunk that it started
-  std::size_t left = 0;  // in the chunk that the rank before it started
-};
-
-// The same, and looks for NaN and Inf on the way, while the values are in the cache anyway. What
-// all ranks saw covers all values of all ranks; the sum is void everywhere when any of them saw
-// one.
-[[nodiscard]] Nonfinite ring_sum_checked(Exchange& exchange, std::span<float> values, float scale,
-                                         const RingOptions& options = {});
-
-// The elementwise maximum in place, by the same ring.
-void ring_max(Exchange& exchange, std::span<float> values, const RingOptions& options = {});
-
-// Throws Error{bad_frame} that names bucket, step and `what` when a sum over the ranks has a NaN or
-// Inf: a method that goes on with it would make nonsense of the gradient.
-void require_finite_sum(const Exchange& exchange, std::span<const float> sums,
-                        std::string_view what);
-
-// What a ring of `units` units of `unit_bytes` makes `rank` send.
+// Returns the bytes that `rank` sends in a ring of `units` units of `unit_bytes` bytes.
 [[nodiscard]] std::uint64_t ring_bytes_sent(int rank, int world, std::size_t units,
                                             std::size_t unit_bytes);
 

@@ -31,7 +31,7 @@ std::vector<std::byte> collect_and_answer(Exchange& exchange, std::span<const st
   }
   std::vector<std::byte> reply;
   exchange.timed(Stage::decode, [&] { reply = answer(payloads); });
-  ensure(reply.size() <= limit, "an answer keeps the limit that it was given");
+  ensure(reply.size() <= limit, "an answer must keep its limit", reply.size(), limit);
   return reply;
 }
 
@@ -50,7 +50,7 @@ std::vector<std::byte> through_root(Exchange& exchange, int root, std::span<cons
                    [&] { header = encode_header(exchange.id(), exchange.rank(), own); });
     FramedSend(exchange, root, header, own).wait(exchange);
   }
-  // The answer goes down the chain as its header, then its bytes, so that its length is known.
+  // The answer's header is broadcast first, so that all ranks know its length.
   broadcast(exchange, root, header, kUncounted);
   if (exchange.rank() == root) {
     broadcast(exchange, root, reply, kUncounted);
@@ -59,9 +59,11 @@ std::vector<std::byte> through_root(Exchange& exchange, int root, std::span<cons
   const FrameHeader announced = decode_header(header, root);
   check_id(announced, exchange.id());
   if (announced.payload_bytes > limit) {
-    throw Error(ErrorCode::bad_frame,
-                fmt::format("root {} announces an answer of {} bytes, at most {} make sense", root,
-                            announced.payload_bytes, limit));
+    throw Error(
+        ErrorCode::bad_frame,
+        fmt::format("root {} announces an answer of {} bytes for bucket {}, step {}; the "
+                    "limit is {}",
+                    root, announced.payload_bytes, announced.id.bucket, announced.id.step, limit));
   }
   reply.resize(announced.payload_bytes);
   broadcast(exchange, root, reply, kUncounted);

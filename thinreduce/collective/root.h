@@ -1,7 +1,7 @@
-// To root and back: one rank collects every payload, answers, and all ranks get the answer.
+// Through the root: one rank collects every payload, computes an answer, and all ranks get it.
 //
-// Steps: 1 to the root, then two broadcasts. Bytes sent: 64 + payload(r) by every rank but the
-// root, and 64 + answer by every rank but the last of the chain.
+// Latencies: 1 to the root, then two broadcasts of N-1 hops. Bytes sent: 64 + payload(r) by every
+// rank but the root, and 64 + answer by every rank but the last of the chain.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@
 
 namespace thinreduce {
 
-// Runs at the root once all payloads, in rank order, are there.
+// Computes the answer at the root from all payloads, which are in rank order.
 using Answer =
     std::function<std::vector<std::byte>(const std::vector<std::span<const std::byte>>& payloads)>;
 
-// `limit` bounds a payload and the answer as in gather().
+// Returns the answer. `limit` bounds each payload and the answer as in gather().
 [[nodiscard]] std::vector<std::byte> through_root(Exchange& exchange, int root,
                                                   std::span<const std::byte> own, std::size_t limit,
                                                   const Answer& answer);

@@ -7,8 +7,8 @@
 #include <array>
 #include <utility>
 
+#include "thinreduce/collective/float_ring.h"
 #include "thinreduce/collective/gather.h"
-#include "thinreduce/collective/ring.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/methods/fp32.h"

@@ -15,7 +15,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace thinreduce::kernels::HWY_NAMESPACE {
 
-// Every word in steps of 8, because a branch for each bit would be guessed wrong once a word.
+// Lists 8 bits at a time: one branch per bit would be mispredicted once per word.
 std::size_t list_bits(std::span<const std::uint64_t> words, std::span<std::uint16_t> places) {
   std::uint16_t* next = places.data();
   for (std::size_t word = 0; word < words.size(); ++word) {
@@ -33,44 +33,10 @@ std::size_t list_bits(std::span<const std::uint64_t> words, std::span<std::uint1
   return static_cast<std::size_t>(next - places.data());
 }
 
-// Several codes from each word of 8 bytes, which stays in a register. The end of the stream and
-// codes that are longer than a word go the plain way.
-std::uint64_t rice_positions(const RiceCodes& codes, std::span<std::uint16_t> positions) {
-  constexpr unsigned kSure = 57;
-  const unsigned low = codes.low;
-  const std::uint64_t mask = (std::uint64_t{1} << low) - 1;
-  std::uint64_t at = codes.at;
-  std::uint64_t next = 0;
-  for (std::size_t i = 0; i < positions.size();) {
-    unsigned left = kSure;
-    if (at / 8 + sizeof(std::uint64_t) <= codes.bytes.size()) {
-      std::uint64_t word = 0;
-      std::memcpy(&word, codes.bytes.data() + at / 8, sizeof(word));
-      word >>= at % 8;
-      for (; i < positions.size(); ++i) {
-        const auto quotient = static_cast<unsigned>(std::countr_zero(word));
-        const unsigned length = quotient + 1 + low;
-        if (length > left) break;
-        next += std::uint64_t{quotient} << low | ((word >> (quotient + 1)) & mask);
-        word >>= length;
-        left -= length;
-        positions[i] = static_cast<std::uint16_t>(next++);
-      }
-    }
-    at += kSure - left;
-    if (left == kSure) {
-      next += reference::rice_gap(codes, at);
-      positions[i++] = static_cast<std::uint16_t>(next++);
-    }
-    if (next > codes.limit) return kBadPosition;
-  }
-  return at;
-}
-
 #if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX2
 
-// Four codes at a time between 16 bits each and their place in a word: up to 14 bits, since the
-// first of them may start at bit 7 of a byte.
+// Four codes at a time move between 16 bits each and their places in a word. Codes may have up to
+// 14 bits, since the first may start at bit 7 of a byte.
 constexpr unsigned kMostBits = 14;
 
 std::uint64_t four_codes(unsigned bits) {
@@ -81,7 +47,7 @@ void pack_bits(std::span<const std::uint16_t> codes, unsigned bits, std::span<st
   std::size_t i = 0;
   if (bits <= kMostBits) {
     const std::uint64_t mask = four_codes(bits);
-    // Eight codes end with a byte.
+    // Eight codes end at a byte boundary.
     for (; i + 8 <= codes.size() && (i + 8) * bits / 8 + sizeof(mask) <= bytes.size(); i += 8) {
       std::uint64_t first = 0;
       std::uint64_t second = 0;
@@ -152,34 +118,6 @@ std::size_t list_bits(std::span<const std::uint64_t> words, std::span<std::uint1
   return count;
 }
 
-std::uint64_t rice_gap(const RiceCodes& codes, std::uint64_t& at) {
-  const auto bit = [&] {
-    const std::uint64_t byte = at / 8;
-    const bool one = byte < codes.bytes.size() &&
-                     (std::to_integer<unsigned>(codes.bytes[byte]) >> (at % 8) & 1) != 0;
-    ++at;
-    return one;
-  };
-  std::uint64_t gap = 0;
-  while (!bit()) {
-    gap += std::uint64_t{1} << codes.low;
-    if (gap > codes.limit) return gap;
-  }
-  for (unsigned i = 0; i < codes.low; ++i) gap |= std::uint64_t{bit()} << i;
-  return gap;
-}
-
-std::uint64_t rice_positions(const RiceCodes& codes, std::span<std::uint16_t> positions) {
-  std::uint64_t at = codes.at;
-  std::uint64_t next = 0;
-  for (auto& position : positions) {
-    next += rice_gap(codes, at);
-    if (next >= codes.limit) return kBadPosition;
-    position = static_cast<std::uint16_t>(next++);
-  }
-  return at;
-}
-
 void pack_bits(std::span<const std::uint16_t> codes, unsigned bits, std::span<std::byte> bytes) {
   std::byte* out = bytes.data();
   std::uint64_t held = 0;
@@ -215,29 +153,26 @@ std::uint16_t unpack_bits(std::span<const std::byte> bytes, unsigned bits,
 }  // namespace reference
 
 THINREDUCE_KERNEL(list_bits);
-THINREDUCE_KERNEL(rice_positions);
 THINREDUCE_KERNEL(pack_bits);
 THINREDUCE_KERNEL(unpack_bits);
 
 std::size_t list_bits(std::span<const std::uint64_t> words, std::span<std::uint16_t> places) {
   ensure(words.size() <= 1024 && places.size() >= words.size() * 64 + kListSlack,
-         "list_bits: places of 16 bits, and room for them");
+         "list_bits: at most 1024 words, and room for all their places", words.size(),
+         places.size());
   return THINREDUCE_CALL(list_bits)(words, places);
 }
 
-std::uint64_t rice_positions(const RiceCodes& codes, std::span<std::uint16_t> positions) {
-  ensure(codes.low <= 16 && codes.limit <= 65536, "rice_positions: positions of 16 bits");
-  return THINREDUCE_CALL(rice_positions)(codes, positions);
-}
-
 void pack_bits(std::span<const std::uint16_t> codes, unsigned bits, std::span<std::byte> bytes) {
-  ensure(bytes.size() == packed_bytes(codes.size(), bits), "pack_bits: as many bytes as needed");
+  ensure(bytes.size() == packed_bytes(codes.size(), bits),
+         "pack_bits: the bytes must fit the codes", bytes.size(), codes.size(), bits);
   THINREDUCE_CALL(pack_bits)(codes, bits, bytes);
 }
 
 std::uint16_t unpack_bits(std::span<const std::byte> bytes, unsigned bits,
                           std::span<std::uint16_t> codes) {
-  ensure(bytes.size() == packed_bytes(codes.size(), bits), "unpack_bits: as many bytes as needed");
+  ensure(bytes.size() == packed_bytes(codes.size(), bits),
+         "unpack_bits: the bytes must fit the codes", bytes.size(), codes.size(), bits);
   return THINREDUCE_CALL(unpack_bits)(bytes, bits, codes);
 }
 

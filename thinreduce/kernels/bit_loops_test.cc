@@ -35,38 +35,6 @@ TEST(BitLoops, ListEqualsTheReference) {
   }
 }
 
-// Random streams: right ones as well as positions outside, codes longer than a word, and ends in
-// the middle of a code.
-TEST(BitLoops, RicePositionsEqualTheReference) {
-  std::mt19937 random(2);
-  int bad = 0;
-  for (int round = 0; round < 3000; ++round) {
-    Bytes bytes(random() % 200);
-    const unsigned ones = random() % 4;
-    for (auto& byte : bytes) {
-      auto bits = random();
-      if (ones != 0) bits &= random();
-      byte = static_cast<std::byte>(bits);
-      if (ones == 3 && random() % 20 != 0) byte = {};
-    }
-    const Bytes exact(bytes.begin(), bytes.end());
-    const RiceCodes codes{exact, random() % 50, static_cast<unsigned>(random() % 12),
-                          1 + random() % 4096};
-    Places expected(random() % 100);
-    const std::uint64_t end = reference::rice_positions(codes, expected);
-    bad += static_cast<int>(end == kBadPosition);
-    on_every_target([&] {
-      Places found(expected.size());
-      ASSERT_EQ(rice_positions(codes, found), end);
-      if (end != kBadPosition) {
-        ASSERT_EQ(found, expected);
-      }
-    });
-  }
-  EXPECT_GT(bad, 300);
-  EXPECT_LT(bad, 2700);
-}
-
 TEST(BitLoops, PackedBitsEqualTheReferenceAndComeBack) {
   std::mt19937 random(3);
   for (unsigned bits = 1; bits <= 16; ++bits) {

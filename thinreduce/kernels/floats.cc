@@ -1,6 +1,8 @@
 #include "thinreduce/kernels/floats.h"
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -49,7 +51,7 @@ void scale(std::span<float> values, float scale) {
   reference::scale(values.subspan(i), scale);
 }
 
-// Not hn::Max: of +0 and -0 it returns another one on each architecture.
+// Not hn::Max: which of +0 and -0 it returns depends on the architecture.
 void maximum(std::span<float> most, std::span<const float> in) {
   const hn::ScalableTag<float> d;
   const std::size_t lanes = hn::Lanes(d);
@@ -62,7 +64,28 @@ void maximum(std::span<float> most, std::span<const float> in) {
   reference::maximum(most.subspan(i), in.subspan(i));
 }
 
-// Looks at four vectors at a time for any hit; which element it was, the reference finds out.
+// Four independent maxima hide the latency of a comparison. A NaN is ignored: if one operand of Max
+// is NaN, x86 returns the second operand and ARM the other one.
+float largest_magnitude(std::span<const float> values) {
+  const hn::ScalableTag<float> d;
+  const std::size_t lanes = hn::Lanes(d);
+  auto a = hn::Zero(d);
+  auto b = a;
+  auto c = a;
+  auto e = a;
+  std::size_t i = 0;
+  const auto* in = values.data();
+  for (; i + 4 * lanes <= values.size(); i += 4 * lanes) {
+    a = hn::Max(hn::Abs(hn::LoadU(d, in + i)), a);
+    b = hn::Max(hn::Abs(hn::LoadU(d, in + i + lanes)), b);
+    c = hn::Max(hn::Abs(hn::LoadU(d, in + i + 2 * lanes)), c);
+    e = hn::Max(hn::Abs(hn::LoadU(d, in + i + 3 * lanes)), e);
+  }
+  const auto all = hn::MaxOfLanes(d, hn::Max(hn::Max(a, b), hn::Max(c, e)));
+  return std::max(hn::GetLane(all), reference::largest_magnitude(values.subspan(i)));
+}
+
+// Tests four vectors at a time; the reference then finds the element.
 std::size_t first_nonfinite(std::span<const float> values) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> bits;
@@ -120,7 +143,7 @@ std::size_t add_scale_checked(std::span<float> sum, std::span<const float> in, f
     hn::StoreU(hn::Mul(hn::Add(own0, hn::LoadU(d, &in[i])), factor), d, &sum[i]);
     hn::StoreU(hn::Mul(hn::Add(own1, hn::LoadU(d, &in[i + lanes])), factor), d, &sum[i + lanes]);
   }
-  // The rest, or all from a hit on: then speed does not matter any more.
+  // The remaining elements, or all from a hit on; then speed no longer matters.
   return i + reference::add_scale_checked(sum.subspan(i), in.subspan(i), scale);
 }
 
@@ -145,6 +168,12 @@ void scale(std::span<float> values, float scale) {
 
 void maximum(std::span<float> most, std::span<const float> in) {
   for (std::size_t i = 0; i < most.size(); ++i) most[i] = most[i] < in[i] ? in[i] : most[i];
+}
+
+float largest_magnitude(std::span<const float> values) {
+  float largest = 0;
+  for (const float value : values) largest = std::max(largest, std::abs(value));
+  return largest;
 }
 
 std::size_t first_nonfinite(std::span<const float> values) {
@@ -172,17 +201,19 @@ THINREDUCE_KERNEL(add);
 THINREDUCE_KERNEL(add_scale);
 THINREDUCE_KERNEL(scale);
 THINREDUCE_KERNEL(maximum);
+THINREDUCE_KERNEL(largest_magnitude);
 THINREDUCE_KERNEL(first_nonfinite);
 THINREDUCE_KERNEL(first_no_square);
 THINREDUCE_KERNEL(add_scale_checked);
 
 void add(std::span<float> sum, std::span<const float> in) {
-  ensure(sum.size() == in.size(), "add: spans of the same length");
+  ensure(sum.size() == in.size(), "add: spans must have the same length", sum.size(), in.size());
   THINREDUCE_CALL(add)(sum, in);
 }
 
 void add_scale(std::span<float> sum, std::span<const float> in, float scale) {
-  ensure(sum.size() == in.size(), "add_scale: spans of the same length");
+  ensure(sum.size() == in.size(), "add_scale: spans must have the same length", sum.size(),
+         in.size());
   THINREDUCE_CALL(add_scale)(sum, in, scale);
 }
 
@@ -191,15 +222,21 @@ void scale(std::span<float> values, float scale) {
 }
 
 void maximum(std::span<float> most, std::span<const float> in) {
-  ensure(most.size() == in.size(), "maximum: spans of the same length");
+  ensure(most.size() == in.size(), "maximum: spans must have the same length", most.size(),
+         in.size());
   THINREDUCE_CALL(maximum)(most, in);
+}
+
+float largest_magnitude(std::span<const float> values) {
+  return THINREDUCE_CALL(largest_magnitude)(values);
 }
 
 std::size_t first_nonfinite(std::span<const float> values) {
   return THINREDUCE_CALL(first_nonfinite)(values);
 }
 std::size_t add_scale_checked(std::span<float> sum, std::span<const float> in, float scale) {
-  ensure(sum.size() == in.size(), "add_scale_checked: spans of the same length");
+  ensure(sum.size() == in.size(), "add_scale_checked: spans must have the same length", sum.size(),
+         in.size());
   return THINREDUCE_CALL(add_scale_checked)(sum, in, scale);
 }
 

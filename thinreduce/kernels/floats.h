@@ -1,5 +1,5 @@
-// Elementwise loops over float32. No FMA and no reordering anywhere: results do not depend on the
-// vector width. Spans of one call have the same length and any alignment.
+// Elementwise loops over float32. No FMA and no reordering: results do not depend on the vector
+// width. The spans of one call must have the same length; any alignment is allowed.
 #pragma once
 
 #include <cstddef>
@@ -13,23 +13,28 @@ void add(std::span<float> sum, std::span<const float> in);
 void add_scale(std::span<float> sum, std::span<const float> in, float scale);
 // values[i] *= scale
 void scale(std::span<float> values, float scale);
-// most[i] = max(most[i], in[i]); no NaN
+// most[i] = max(most[i], in[i]); there must be no NaN
 void maximum(std::span<float> most, std::span<const float> in);
-// Index of the first NaN or Inf; values.size() when there is none.
+// Returns the largest magnitude, ignoring NaN; 0 if there is none.
+[[nodiscard]] float largest_magnitude(std::span<const float> values);
+// Returns the index of the first NaN or Inf; values.size() if there is none.
 [[nodiscard]] std::size_t first_nonfinite(std::span<const float> values);
-// Index of the first that can't be a sum of squares: negative, NaN or Inf.
+// Returns the index of the first value that cannot be a sum of squares: negative, NaN or Inf;
+// values.size() if there is none.
 [[nodiscard]] std::size_t first_no_square(std::span<const float> values);
 
-// add_scale, and the index of the first NaN or Inf that was in `sum` before.
+// Does add_scale() and returns the index of the first NaN or Inf that was in `sum` before;
+// sum.size() if there was none.
 [[nodiscard]] std::size_t add_scale_checked(std::span<float> sum, std::span<const float> in,
                                             float scale);
 
-// What defines the results above.
+// The definition of the results above.
 namespace reference {
 void add(std::span<float> sum, std::span<const float> in);
 void add_scale(std::span<float> sum, std::span<const float> in, float scale);
 void scale(std::span<float> values, float scale);
 void maximum(std::span<float> most, std::span<const float> in);
+[[nodiscard]] float largest_magnitude(std::span<const float> values);
 [[nodiscard]] std::size_t first_nonfinite(std::span<const float> values);
 [[nodiscard]] std::size_t first_no_square(std::span<const float> values);
 [[nodiscard]] std::size_t add_scale_checked(std::span<float> sum, std::span<const float> in,

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -65,6 +66,31 @@ TEST(Floats, MaximumOfZerosKeepsTheFirst) {
   std::vector<float> most(33, -0.0f);
   maximum(most, std::vector<float>(33, 0.0f));
   for (const float value : most) EXPECT_TRUE(std::signbit(value));
+}
+
+TEST(Floats, LargestMagnitudeIgnoresNanOnEveryTarget) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  on_every_target([&] {
+    EXPECT_EQ(largest_magnitude({}), 0);
+    at_every_size([&](std::size_t size, std::size_t offset) {
+      const auto values = mixed_floats(size, 6);
+      Guarded<float> in(std::span<const float>(values), offset);
+      float expected = 0;
+      for (const float value : values) expected = std::max(expected, std::abs(value));
+      EXPECT_EQ(largest_magnitude(in.span()), expected);
+      EXPECT_EQ(reference::largest_magnitude(in.span()), expected);
+      if (size < 2) return;
+      for (const std::size_t at : {std::size_t{0}, size / 2, size - 1}) {
+        std::fill(in.span().begin(), in.span().end(), kNan);
+        EXPECT_EQ(largest_magnitude(in.span()), 0);
+        in.span()[at] = -2.5f;
+        EXPECT_EQ(largest_magnitude(in.span()), 2.5f);
+        in.span()[size - 1 - at / 2] = -kInf;
+        EXPECT_EQ(largest_magnitude(in.span()), kInf);
+      }
+    });
+  });
 }
 
 TEST(Floats, FirstNonfiniteAtEveryPlace) {

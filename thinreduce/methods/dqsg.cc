@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "thinreduce/collective/ring.h"
+#include "thinreduce/collective/float_ring.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
@@ -32,7 +32,8 @@ class DqsgSum final : public Method {
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
-    ensure(bucket.values.size() == options_.grid.elements, "dqsg: the bucket keeps its size");
+    ensure(bucket.values.size() == options_.grid.elements, "dqsg: the bucket must keep its size",
+           bucket.values.size(), options_.grid.elements);
     if (bucket.values.empty()) return;
     std::span<const float> source = bucket.values;
     if (keeps_residual()) {
@@ -79,7 +80,7 @@ class DqsgSum final : public Method {
     }
     exchange.timed(Stage::encode,
                    [&] { options_.grid.measure(source, 0, options_.clip, largest_); });
-    agree_on_largest(exchange, largest_, own_largest_);
+    agree_on_maxima(exchange, largest_, own_largest_, "block");
   }
 
   void make_keys(const Exchange& exchange) {

@@ -1,6 +1,6 @@
 #include "thinreduce/methods/fp32.h"
 
-#include "thinreduce/collective/ring.h"
+#include "thinreduce/collective/float_ring.h"
 
 namespace thinreduce {
 namespace {

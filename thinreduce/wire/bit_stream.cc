@@ -18,9 +18,9 @@ void BitWriter::flush_half() {
   used_ -= 32;
 }
 
-void BitWriter::put_unary(std::uint64_t quotient) {
-  for (; quotient >= 32; quotient -= 32) put(0, 32);
-  put(std::uint64_t{1} << quotient, static_cast<unsigned>(quotient) + 1);
+void BitWriter::put_unary(std::uint64_t zeros) {
+  for (; zeros >= 32; zeros -= 32) put(0, 32);
+  put(std::uint64_t{1} << zeros, static_cast<unsigned>(zeros) + 1);
 }
 
 void BitWriter::finish() {

@@ -39,46 +39,6 @@ TEST(BitStream, NumbersComeBack) {
   }
 }
 
-// Four at a time and one by one: the same codes, and the same place behind them; in front of the
-// end of the bytes, where codes are long, and in bytes that are no codes.
-TEST(BitStream, RiceCodesFourAtATimeAreThoseOneByOne) {
-  std::mt19937_64 random(2);
-  for (int round = 0; round < 2000; ++round) {
-    const auto low = static_cast<unsigned>(random() % 17);
-    std::vector<std::byte> bytes;
-    BitWriter writer(bytes);
-    const auto before = static_cast<unsigned>(random() % 9);
-    writer.put(0, before);
-    const std::size_t count = random() % 100;
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::uint64_t quotient = random() % 20 == 0 ? random() % 100 : random() % 4;
-      writer.put_rice((quotient << low) + random() % (std::uint64_t{1} << low), low);
-    }
-    writer.finish();
-    if (round % 2 == 1) {
-      for (auto& byte : bytes) {  // a quarter of the bits
-        const auto half = random();
-        byte = static_cast<std::byte>(half & random());
-      }
-    }
-    constexpr std::uint64_t kLimit = 1000;
-    BitReader one(bytes);
-    BitReader four(bytes);
-    one.seek(before);
-    four.seek(before);
-    RiceReader rice(four, low, kLimit);
-    std::vector<std::uint64_t> expected(count);
-    for (auto& value : expected) value = one.take_rice(low, kLimit);
-    std::vector<std::uint64_t> values(count);
-    for (std::size_t i = 0; i < count; i += 4) {
-      rice.take(std::span(values).subspan(i, std::min<std::size_t>(4, count - i)));
-    }
-    rice.finish();
-    ASSERT_EQ(values, expected) << "low " << low;
-    ASSERT_EQ(four.bits_read(), one.bits_read()) << "low " << low;
-  }
-}
-
 TEST(BitStream, LowestBitFirst) {
   std::vector<std::byte> bytes;
   BitWriter writer(bytes);
@@ -91,7 +51,7 @@ TEST(BitStream, LowestBitFirst) {
   EXPECT_EQ(std::to_integer<int>(bytes[1]), 0);
 }
 
-TEST(BitStream, BehindTheEndAreZeros) {
+TEST(BitStream, PastTheEndAreZeros) {
   const std::vector<std::byte> bytes(3, std::byte{0xff});
   BitReader reader(bytes);
   EXPECT_EQ(reader.take(20), 0xfffffu);
@@ -109,7 +69,7 @@ TEST(BitStream, CodesComeBack) {
       std::vector<std::byte> bytes(3);
       pack_codes(codes, bits, bytes);
       ASSERT_EQ(bytes.size(), 3 + packed_bytes(count, bits));
-      // On the heap with its exact length, so that a sanitizer sees a read behind it.
+      // On the heap with its exact length, so that a sanitizer sees a read past the end.
       const std::vector<std::byte> exact(bytes.begin() + 3, bytes.end());
       std::vector<std::uint16_t> back(count);
       const auto largest = unpack_codes(exact, bits, back);

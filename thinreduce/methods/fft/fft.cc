@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "thinreduce/collective/gather_pieces.h"
+#include "thinreduce/collective/gather.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
@@ -55,8 +55,10 @@ class Fft final : public Method {
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
-    ensure(bucket.values.size() == elements_, "fft: the bucket keeps its size");
-    ensure(!options_.feedback || residual_.size() == elements_, "fft: a residual for each element");
+    ensure(bucket.values.size() == elements_, "fft: the bucket must keep its size",
+           bucket.values.size(), elements_);
+    ensure(!options_.feedback || residual_.size() == elements_,
+           "fft: each element must have a residual", residual_.size(), elements_);
     const double theta =
         options_.control ? options_.control->theta() : options_.schedule.at(exchange.id().step);
     delivered_ = 0;
@@ -65,15 +67,20 @@ class Fft final : public Method {
     const PieceWork work{
         .pieces = (blocks_.groups() + piece_groups() - 1) / piece_groups(),
         .limit = fft_payload_limit({piece_groups() * group_words(), options_.bits}),
-        .write = [&](std::size_t piece, auto& payload) { write(groups_of(piece), payload); },
+        .write =
+            [&](std::size_t piece) {
+              write(groups_of(piece), written_[piece]);
+              return std::span<const std::byte>(written_[piece]);
+            },
         .take =
             [&](std::size_t piece, auto payloads) {
               read(groups_of(piece), payloads);
               deliver(groups_of(piece), bucket.values, own);
             }};
     try {
+      written_.resize(work.pieces);
       exchange.timed(Stage::encode, [&] { select(bucket.values, theta); });
-      gather_pieces(exchange, work, pieces_);
+      gather_pieces(exchange, work, spare_);
     } catch (...) {
       put_back(bucket.values, own);
       throw;
@@ -292,7 +299,7 @@ class Fft final : public Method {
     for (std::size_t piece = 0; groups_of(piece).begin < delivered_; ++piece) {
       const Groups groups = groups_of(piece);
       RankPiece& sender = ranks_[own];
-      read_fft_payload(pieces_.own[piece], shape_of(groups), static_cast<int>(own), sender.units);
+      read_fft_payload(written_[piece], shape_of(groups), static_cast<int>(own), sender.units);
       sender.segment = sender.next = 0;
       for_group_runs(groups, [&](Groups run) { add_sent(sender, 1, run); });
     }
@@ -330,7 +337,8 @@ class Fft final : public Method {
   std::vector<std::uint16_t> codes_;  // of one piece
   std::vector<float> kept_energy_;    // by rank
   std::vector<RankPiece> ranks_;      // one piece of all ranks
-  PieceMemory pieces_;
+  std::vector<std::vector<std::byte>> written_;  // this rank's payload of each piece
+  SpareBuffers spare_;
   std::size_t delivered_ = 0;  // groups whose mean is in the bucket
 };
 

@@ -11,7 +11,7 @@
 
 #include "tests/test_data.h"
 #include "tests/test_world.h"
-#include "thinreduce/collective/gather_pieces.h"
+#include "thinreduce/collective/gather.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/methods/fft/blocks.h"
@@ -199,16 +199,17 @@ TEST(Fft, AWrongPieceKeepsTheGradient) {
   id.elements = kThreePieces;
   std::jthread peer([&] {
     Exchange exchange(ranks.transport(1), Seconds(20), id);
-    PieceMemory memory;
+    SpareBuffers spare;
+    const std::vector<std::byte> wrong(100, std::byte{1});
     PieceWork work;
     work.pieces = 3;
     work.limit = std::size_t{1} << 20;
-    work.write = [](std::size_t piece, std::vector<std::byte>& payload) {
-      payload.assign(piece == 2 ? 100 : 0, std::byte{1});
+    work.write = [&](std::size_t piece) {
+      return std::span(wrong).first(piece == 2 ? wrong.size() : 0);
     };
     work.take = [](std::size_t, std::span<const std::span<const std::byte>>) {};
     try {
-      gather_pieces(exchange, work, memory);
+      gather_pieces(exchange, work, spare);
     } catch (const Error&) {
       // Rank 0 gives up, as it must.
     }

@@ -13,6 +13,7 @@
 #include "thinreduce/methods/fft/units.h"
 #include "thinreduce/wire/bit_stream.h"
 #include "thinreduce/wire/bytes.h"
+#include "thinreduce/wire/rice.h"
 
 namespace thinreduce {
 namespace {
@@ -87,7 +88,7 @@ SegmentHead write_segment(std::span<const std::uint64_t> words, Gaps& gaps, BitW
     }
     return head(kAsBitmap);
   }
-  for (const unsigned gap : gaps.all()) writer.put_rice(gap, low);
+  for (const unsigned gap : gaps.all()) put_rice(writer, gap, low);
   return head(low);
 }
 
@@ -113,10 +114,19 @@ std::string read_segment(SegmentHead head, std::size_t units, BitReader& reader,
     return {};
   }
   if (low > kMostRice) return fmt::format("positions written in unknown way {}", low);
-  const std::uint64_t end =
-      kernels::rice_positions({reader.bytes(), reader.bits_read(), low, units}, positions);
-  if (end == kernels::kBadPosition) return fmt::format("a position outside its {} units", units);
-  reader.seek(end);
+  RiceReader rice(reader, low, units >> low);
+  std::array<std::uint64_t, RiceReader::kBatch> gaps{};
+  std::uint64_t next = 0;  // the lowest position that may come
+  for (std::size_t i = 0; i < positions.size(); i += gaps.size()) {
+    const auto batch = positions.subspan(i, std::min(gaps.size(), positions.size() - i));
+    rice.take(std::span(gaps).first(batch.size()));
+    for (std::size_t k = 0; k < batch.size(); ++k) {
+      next += gaps[k];
+      batch[k] = static_cast<std::uint16_t>(next++);
+    }
+    if (next > units) return fmt::format("a position outside its {} units", units);
+  }
+  rice.finish();
   return {};
 }
 

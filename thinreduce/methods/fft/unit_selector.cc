@@ -7,6 +7,7 @@
 
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/bit_loops.h"
+#include "thinreduce/kernels/floats.h"
 #include "thinreduce/kernels/select.h"
 
 namespace thinreduce::kernels {
@@ -30,9 +31,7 @@ float power_of_two_below(float largest) {
 Thresholds UnitSelector::guess(std::span<const float> sample, double share) {
   Thresholds thresholds;
   if (sample.empty()) return thresholds;
-  float largest = 0;
-  for (const float value : sample) largest = std::max(largest, std::abs(value));
-  thresholds.scale = power_of_two_below(largest);
+  thresholds.scale = power_of_two_below(largest_magnitude(sample));
   energies_.resize(std::max(energies_.size(), sample.size() / 2));
   const auto energies = std::span(energies_).first(sample.size() / 2);
   for (std::size_t unit = 0; unit < energies.size(); ++unit) {
@@ -52,7 +51,7 @@ Thresholds UnitSelector::guess(std::span<const float> sample, double share) {
 
 void UnitSelector::start(const Thresholds& thresholds, std::span<std::uint64_t> bitmap) {
   ensure(bitmap.size() <= std::numeric_limits<std::uint32_t>::max() / kUnitsPerWord,
-         "select: indices of 32 bits");
+         "select: indices must fit in 32 bits", bitmap.size());
   thresholds_ = thresholds;
   bitmap_ = bitmap;
   words_ = collected_ = 0;
@@ -65,8 +64,8 @@ void UnitSelector::add(std::span<const float> part) {
   std::array<std::uint64_t, kRun> above{};
   std::array<std::uint16_t, kRun * kUnitsPerWord + kListSlack> list;
   const std::size_t all = part.size() / 128;
-  ensure(part.size() % 128 == 0 && words_ + all <= bitmap_.size(),
-         "select: no more than announced");
+  ensure(part.size() % 128 == 0 && words_ + all <= bitmap_.size(), "select: no more than announced",
+         part.size(), words_, bitmap_.size());
   for (std::size_t first = 0; first < all; first += kRun) {
     const std::size_t length = std::min(kRun, all - first);
     const auto spectrum = part.subspan(first * 128, length * 128);
@@ -108,7 +107,8 @@ bool UnitSelector::can_find(std::size_t k) const {
 }
 
 UnitSelector::Result UnitSelector::finish(std::size_t k) {
-  ensure(words_ == bitmap_.size() && can_find(k), "select: a whole spectrum, and k units in it");
+  ensure(words_ == bitmap_.size() && can_find(k), "select: a whole spectrum with k units", words_,
+         bitmap_.size(), k);
   if (collected_ > k) {
     const std::size_t wanted = k - (collected_ - betweens_);  // of those between
     KthLargest last{std::numeric_limits<std::uint32_t>::max(), 0};

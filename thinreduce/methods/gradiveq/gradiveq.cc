@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 
+#include "thinreduce/collective/float_ring.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"

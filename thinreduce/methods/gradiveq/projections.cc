@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "thinreduce/collective/float_ring.h"
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/methods/quantize/options.h"
@@ -110,7 +111,7 @@ RandomKey QuantizedProjections::key(std::uint64_t step, int rank) const {
 void QuantizedProjections::sum_codes(std::uint64_t step, Exchange& exchange) {
   const QuantizedGatherOptions& options = quantizer_.options;
   exchange.timed(Stage::encode, [&] { options.grid.measure(own_, 0, options.clip, largest_); });
-  agree_on_largest(exchange, largest_, own_largest_);
+  agree_on_maxima(exchange, largest_, own_largest_, "block");
   keys_.clear();
   for (int rank = 0; rank < exchange.size(); ++rank) keys_.push_back(key(step, rank));
   DitheredRing codes({.grid = options.grid,

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "thinreduce/collective/ring.h"
+#include "thinreduce/collective/float_ring.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
@@ -60,7 +60,8 @@ class PowerSgd final : public Method {
   // M is the gradient plus what was left of the steps before; it stands in the residual, so that it
   // stays there when an exchange fails.
   void reduce(const Bucket& bucket, Exchange& exchange) override {
-    ensure(bucket.values.size() == residual_.size(), "powersgd: the bucket keeps its size");
+    ensure(bucket.values.size() == residual_.size(), "powersgd: the bucket must keep its size",
+           bucket.values.size(), residual_.size());
     const float share = 1.0f / static_cast<float>(exchange.size());
     exchange.timed(Stage::encode, [&] { project(bucket.values); });
     ring_sum(exchange, first_sum_, share);

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "thinreduce/error.h"
+#include "thinreduce/kernels/floats.h"
 #include "thinreduce/methods/quantize/dither.h"
 
 namespace thinreduce {
@@ -39,7 +40,7 @@ float BlockQuantizer::step(float largest) const {
 
 void BlockQuantizer::measure(std::span<const float> values, std::size_t first, double clip,
                              std::span<float> largest) const {
-  ensure(first % block == 0, "blocks are measured whole");
+  ensure(first % block == 0, "a measured run must start with a block", first, block);
   for_each_block(first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
     const auto part = values.subspan(at, run);
     largest[index] = kernels::largest_magnitude(part);

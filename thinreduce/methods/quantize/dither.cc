@@ -139,25 +139,6 @@ void dequantize(std::span<const std::uint32_t> codes, const DequantizeRun& run,
   reference::dequantize(codes.subspan(i), rest, values.subspan(i));
 }
 
-float largest_magnitude(std::span<const float> values) {
-  const hn::ScalableTag<float> d;
-  const std::size_t lanes = hn::Lanes(d);
-  auto a = hn::Zero(d);
-  auto b = a;
-  auto c = a;
-  auto e = a;
-  std::size_t i = 0;
-  const auto* in = values.data();
-  for (; i + 4 * lanes <= values.size(); i += 4 * lanes) {
-    a = hn::Max(a, hn::Abs(hn::LoadU(d, in + i)));
-    b = hn::Max(b, hn::Abs(hn::LoadU(d, in + i + lanes)));
-    c = hn::Max(c, hn::Abs(hn::LoadU(d, in + i + 2 * lanes)));
-    e = hn::Max(e, hn::Abs(hn::LoadU(d, in + i + 3 * lanes)));
-  }
-  const auto all = hn::MaxOfLanes(d, hn::Max(hn::Max(a, b), hn::Max(c, e)));
-  return std::max(hn::GetLane(all), reference::largest_magnitude(values.subspan(i)));
-}
-
 }  // namespace thinreduce::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -190,32 +171,23 @@ void dequantize(std::span<const std::uint32_t> codes, const DequantizeRun& run,
   }
 }
 
-float largest_magnitude(std::span<const float> values) {
-  float largest = 0;
-  for (const float value : values) largest = std::max(largest, std::abs(value));
-  return largest;
-}
-
 }  // namespace reference
 
 THINREDUCE_KERNEL(quantize);
 THINREDUCE_KERNEL(dequantize);
-THINREDUCE_KERNEL(largest_magnitude);
 
 void quantize(std::span<const float> values, const QuantizeRun& run,
               std::span<std::uint32_t> codes) {
-  ensure(values.size() == codes.size(), "quantize: spans of the same length");
+  ensure(values.size() == codes.size(), "quantize: spans must have the same length", values.size(),
+         codes.size());
   THINREDUCE_CALL(quantize)(values, run, codes);
 }
 
 void dequantize(std::span<const std::uint32_t> codes, const DequantizeRun& run,
                 std::span<float> values) {
-  ensure(values.size() == codes.size(), "dequantize: spans of the same length");
+  ensure(values.size() == codes.size(), "dequantize: spans must have the same length",
+         values.size(), codes.size());
   THINREDUCE_CALL(dequantize)(codes, run, values);
-}
-
-float largest_magnitude(std::span<const float> values) {
-  return THINREDUCE_CALL(largest_magnitude)(values);
 }
 
 }  // namespace thinreduce::kernels

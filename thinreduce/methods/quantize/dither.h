@@ -48,15 +48,11 @@ struct DequantizeRun {
 void dequantize(std::span<const std::uint32_t> codes, const DequantizeRun& run,
                 std::span<float> values);
 
-// The largest magnitude; 0 for none. No NaN.
-[[nodiscard]] float largest_magnitude(std::span<const float> values);
-
 namespace reference {
 void quantize(std::span<const float> values, const QuantizeRun& run,
               std::span<std::uint32_t> codes);
 void dequantize(std::span<const std::uint32_t> codes, const DequantizeRun& run,
                 std::span<float> values);
-[[nodiscard]] float largest_magnitude(std::span<const float> values);
 }  // namespace reference
 
 }  // namespace thinreduce::kernels

@@ -87,17 +87,5 @@ TEST(Dither, DequantizeSubtractsTheDitherOfAllRanks) {
   }
 }
 
-TEST(Dither, LargestMagnitudeOnEveryTarget) {
-  at_every_size([](std::size_t size, std::size_t offset) {
-    const auto values = mixed_floats(size, 6);
-    float expected = 0;
-    for (const float value : values) expected = std::max(expected, std::abs(value));
-    on_every_target([&] {
-      Guarded<float> in(std::span<const float>(values), offset);
-      ASSERT_EQ(largest_magnitude(in.span()), expected);
-    });
-  });
-}
-
 }  // namespace
 }  // namespace thinreduce::kernels

@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "thinreduce/error.h"
-#include "thinreduce/kernels/floats.h"
 
 namespace thinreduce {
 namespace {
@@ -14,20 +12,6 @@ namespace {
 constexpr std::size_t kUnit = kernels::kPackUnit;
 
 }  // namespace
-
-void agree_on_largest(Exchange& exchange, std::span<float> largest, std::vector<float>& own) {
-  own.assign(largest.begin(), largest.end());
-  ring_max(exchange, largest);
-  for (std::size_t block = 0; block < largest.size(); ++block) {
-    if (!std::isfinite(largest[block]) || !(largest[block] >= own[block])) {
-      throw Error(ErrorCode::bad_frame,
-                  fmt::format("rank {}, bucket {}, step {}: the ranks' largest magnitude of block "
-                              "{} is {}, this rank's is {}",
-                              exchange.rank(), exchange.id().bucket, exchange.id().step, block,
-                              largest[block], own[block]));
-    }
-  }
-}
 
 DitheredRing::DitheredRing(const DitheredSumSetup& setup, DitheredSumBuffers& buffers)
     : setup_(setup), buffers_(buffers) {

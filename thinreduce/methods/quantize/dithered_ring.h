@@ -35,10 +35,6 @@ struct DitheredSumSetup {
   int rank = 0;
 };
 
-// What this rank measured in `largest` becomes the largest of all ranks; `own` is room for a copy.
-// Throws Error{bad_frame} for what no rank can have measured.
-void agree_on_largest(Exchange& exchange, std::span<float> largest, std::vector<float>& own);
-
 class DitheredRing final : public RingPayload {
  public:
   DitheredRing(const DitheredSumSetup& setup, DitheredSumBuffers& buffers);

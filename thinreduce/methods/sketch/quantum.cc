@@ -6,10 +6,10 @@
 #include <cmath>
 #include <limits>
 
-#include "thinreduce/collective/ring.h"
+#include "thinreduce/collective/float_ring.h"
+#include "thinreduce/collective/word_ring.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
-#include "thinreduce/methods/quantize/dithered_ring.h"
 
 namespace thinreduce {
 namespace {
@@ -17,41 +17,29 @@ namespace {
 constexpr int kMostSum = std::numeric_limits<std::int16_t>::max();
 
 // One unit is one multiple.
-class MultiplesRing final : public RingPayload {
+class MultiplesRing final : public WordRing<std::int16_t> {
  public:
   MultiplesRing(const Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum)
-      : quantum_(quantum),
+      : WordRing(sum.room),
+        quantum_(quantum),
         sum_(sum),
         world_(exchange.size()),
         left_((exchange.rank() + exchange.size() - 1) % exchange.size()) {}
 
-  [[nodiscard]] std::size_t units() const override { return sum_.own.size(); }
-  [[nodiscard]] std::size_t unit_bytes() const override { return sizeof(std::int16_t); }
-  [[nodiscard]] std::span<std::byte> wire(UnitRange range, int /*summed*/) override {
-    return std::as_writable_bytes(room(range));
-  }
-  void encode(UnitRange range) override { std::ranges::copy(own(range), room(range).begin()); }
-  void add(UnitRange range, int summed, std::span<const std::byte> incoming) override {
-    ensure(reinterpret_cast<std::uintptr_t>(incoming.data()) % alignof(std::int16_t) == 0,
-           "segments of multiples come in at even addresses");
-    const std::span in(reinterpret_cast<const std::int16_t*>(incoming.data()), range.size());
-    quantum_.check(in, summed, left_);
-    const auto mine = own(range);
-    const auto out = room(range);
-    for (std::size_t i = 0; i < out.size(); ++i)
-      out[i] = static_cast<std::int16_t>(mine[i] + in[i]);
+  void encode(UnitRange range) override {
+    std::ranges::copy(part(sum_.own, range), words(range).begin());
   }
   void decode(UnitRange range) override {
-    quantum_.check(room(range), world_, left_);
-    quantum_.restore(room(range), sum_.sums.subspan(range.begin, range.size()));
+    quantum_.check(words(range), world_, left_);
+    quantum_.restore(words(range), part(sum_.sums, range));
   }
 
  private:
-  [[nodiscard]] std::span<const std::int16_t> own(UnitRange range) const {
-    return sum_.own.subspan(range.begin, range.size());
-  }
-  [[nodiscard]] std::span<std::int16_t> room(UnitRange range) const {
-    return sum_.room.subspan(range.begin, range.size());
+  void add_words(UnitRange range, int summed, std::span<const std::int16_t> in) override {
+    quantum_.check(in, summed, left_);
+    const auto own = part(sum_.own, range);
+    const auto out = words(range);
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::int16_t>(own[i] + in[i]);
   }
 
   const SharedQuantum& quantum_;
@@ -63,8 +51,8 @@ class MultiplesRing final : public RingPayload {
 }  // namespace
 
 SharedQuantum::SharedQuantum(float largest, int world) : limit_(kMostSum / world) {
-  ensure(world >= 1 && world <= kMostRanks, "as many ranks as leave enough multiples to each");
-  ensure(std::isfinite(largest) && largest >= 0, "the largest magnitude is finite");
+  ensure(world >= 1 && world <= kMostRanks, "too many ranks to share 16 bits", world);
+  ensure(std::isfinite(largest) && largest >= 0, "the largest magnitude must be finite", largest);
   if (largest == 0) return;
   // The quotient is a power of two only if it is one exactly: numerator and denominator have 24
   // bits, a double twice as many.
@@ -77,25 +65,25 @@ SharedQuantum::SharedQuantum(float largest, int world) : limit_(kMostSum / world
 SharedQuantum SharedQuantum::agree(Exchange& exchange, std::span<const float> values) {
   float largest = 0;
   exchange.timed(Stage::encode, [&] {
-    if (kernels::first_nonfinite(values) < values.size()) {
-      largest = std::numeric_limits<float>::infinity();  // so that all ranks refuse it
-    } else {
-      for (const float value : values) largest = std::max(largest, std::abs(value));
-    }
+    // Infinity makes all ranks refuse the values.
+    largest = kernels::first_nonfinite(values) == values.size()
+                  ? kernels::largest_magnitude(values)
+                  : std::numeric_limits<float>::infinity();
   });
   std::vector<float> own;
-  agree_on_largest(exchange, std::span(&largest, 1), own);
+  agree_on_maxima(exchange, std::span(&largest, 1), own, "candidate");
   const SharedQuantum agreed(largest, exchange.size());
   // At the very end of the range of floats, rounding up leaves it.
   std::int16_t multiple = 0;
+  float restored = 0;
   agreed.round(std::span(&largest, 1), std::span(&multiple, 1));
-  agreed.restore(std::span(&multiple, 1), std::span(&largest, 1));
-  if (!std::isfinite(largest)) {
+  agreed.restore(std::span(&multiple, 1), std::span(&restored, 1));
+  if (!std::isfinite(restored)) {
     throw Error(
         ErrorCode::bad_frame,
         fmt::format("bucket {}, step {}: the ranks' largest magnitude, {}, is no float "
                     "when rounded to {} multiples of {}",
-                    exchange.id().bucket, exchange.id().step, own[0], multiple, agreed.quantum()));
+                    exchange.id().bucket, exchange.id().step, largest, multiple, agreed.quantum()));
   }
   return agreed;
 }
@@ -127,8 +115,8 @@ void SharedQuantum::check(std::span<const std::int16_t> sums, int summed, int pe
 }
 
 void ring_sum_multiples(Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum) {
-  MultiplesRing payload(exchange, quantum, sum);
-  ring_all_reduce(exchange, payload);
+  MultiplesRing ring(exchange, quantum, sum);
+  ring_all_reduce(exchange, ring);
 }
 
 }  // namespace thinreduce

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "tests/ranks.h"
-#include "thinreduce/collective/ring.h"
+#include "thinreduce/collective/float_ring.h"
 #include "thinreduce/error.h"
 
 namespace thinreduce {

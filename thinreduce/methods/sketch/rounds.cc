@@ -6,8 +6,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "thinreduce/collective/ring.h"
+#include "thinreduce/collective/float_ring.h"
 #include "thinreduce/collective/root.h"
+#include "thinreduce/collective/word_ring.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/methods/sketch/half.h"
@@ -18,52 +19,38 @@ namespace {
 
 constexpr int kRoot = 0;
 
-// Halfs end at 65504. Cells are multiplied by a power of two that brings the largest cell of any
-// rank near 2^15 / N, so that no sum over the ranks overflows and as few as possible get small.
+// The largest half is 65504. Cells are multiplied by a power of two that brings the largest cell of
+// any rank near 2^15 / N: no sum over the ranks overflows, and few cells become denormal.
 float agree_on_scale(Exchange& exchange, std::span<const float> cells) {
   float largest = 0;
-  exchange.timed(Stage::encode, [&] {
-    for (const float cell : cells) largest = std::max(largest, std::abs(cell));
-  });
-  ring_max(exchange, std::span(&largest, 1));
-  if (!std::isfinite(largest) || largest == 0) return 1;
+  exchange.timed(Stage::encode, [&] { largest = kernels::largest_magnitude(cells); });
+  std::vector<float> own;
+  agree_on_maxima(exchange, std::span(&largest, 1), own, "cell");
+  if (largest == 0) return 1;
   const int exponent =
       15 - std::ilogb(largest) - 1 - std::ilogb(static_cast<float>(exchange.size())) - 1;
   return std::ldexp(1.0f, std::clamp(exponent, -126, 126));
 }
 
 // One unit is one cell; partial sums are rounded to a half at every hop.
-class HalfRing final : public RingPayload {
+class HalfRing final : public WordRing<std::uint16_t> {
  public:
   HalfRing(std::span<float> cells, std::span<std::uint16_t> halfs, float scale)
-      : cells_(cells), halfs_(halfs), scale_(scale) {}
+      : WordRing(halfs), cells_(cells), scale_(scale) {}
 
-  [[nodiscard]] std::size_t units() const override { return cells_.size(); }
-  [[nodiscard]] std::size_t unit_bytes() const override { return sizeof(std::uint16_t); }
-  [[nodiscard]] std::span<std::byte> wire(UnitRange range, int /*summed*/) override {
-    return std::as_writable_bytes(halfs(range));
-  }
-  void encode(UnitRange range) override { kernels::to_half(cells(range), scale_, halfs(range)); }
-  void add(UnitRange range, int /*summed*/, std::span<const std::byte> incoming) override {
-    ensure(reinterpret_cast<std::uintptr_t>(incoming.data()) % alignof(std::uint16_t) == 0,
-           "segments of halfs come in at even addresses");
-    const std::span in(reinterpret_cast<const std::uint16_t*>(incoming.data()), range.size());
-    kernels::add_half(cells(range), scale_, in, halfs(range));
+  void encode(UnitRange range) override {
+    kernels::to_half(part(cells_, range), scale_, words(range));
   }
   void decode(UnitRange range) override {
-    kernels::from_half(halfs(range), 1 / scale_, cells(range));
+    kernels::from_half(words(range), 1 / scale_, part(cells_, range));
   }
 
  private:
-  [[nodiscard]] std::span<float> cells(UnitRange range) const {
-    return cells_.subspan(range.begin, range.size());
-  }
-  [[nodiscard]] std::span<std::uint16_t> halfs(UnitRange range) const {
-    return halfs_.subspan(range.begin, range.size());
+  void add_words(UnitRange range, int /*summed*/, std::span<const std::uint16_t> in) override {
+    kernels::add_half(part(cells_, range), scale_, in, words(range));
   }
 
   std::span<float> cells_;
-  std::span<std::uint16_t> halfs_;
   float scale_;
 };
 
@@ -125,8 +112,8 @@ void SketchRounds::sum_cells_by_ring(Exchange& exchange, std::span<float> cells)
   }
   const float scale = agree_on_scale(exchange, cells);
   halfs_.resize(cells.size());
-  HalfRing payload(cells, halfs_, scale);
-  ring_all_reduce(exchange, payload);
+  HalfRing ring(cells, halfs_, scale);
+  ring_all_reduce(exchange, ring);
 }
 
 void SketchRounds::select_candidates(const Search& search) {

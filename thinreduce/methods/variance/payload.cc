@@ -9,6 +9,7 @@
 #include "thinreduce/methods/variance/reader.h"
 #include "thinreduce/wire/bit_stream.h"
 #include "thinreduce/wire/bytes.h"
+#include "thinreduce/wire/rice.h"
 
 namespace thinreduce {
 namespace {
@@ -47,12 +48,9 @@ void write_gaps(const VarianceSent& sent, std::span<const VarianceTensor> tensor
   std::size_t i = 0;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     const unsigned low = gap_low_bits(tensors[t].elements, sent.parts[t].count);
-    const std::uint64_t mask = (std::uint64_t{1} << low) - 1;
     std::uint64_t next = tensors[t].offset;
     for (const std::size_t end = i + sent.parts[t].count; i < end; ++i) {
-      const std::uint64_t gap = sent.indices[i] - next;
-      bits.put_unary(gap >> low);
-      bits.put(gap & mask, low);
+      put_rice(bits, sent.indices[i] - next, low);
       next = std::uint64_t{sent.indices[i]} + 1;
     }
   }
@@ -88,7 +86,7 @@ VariancePayload::VariancePayload(VarianceFormat format, std::vector<VarianceTens
     : format_(format), tensors_(std::move(tensors)) {
   for (const VarianceTensor& tensor : tensors_) {
     ensure(format_.places == Places::compact || tensor.elements <= kMostWordElements,
-           "indices of 28 bits");
+           "indices must fit in 28 bits", tensor.elements);
   }
 }
 
@@ -106,7 +104,8 @@ std::size_t VariancePayload::limit() const {
 }
 
 void VariancePayload::write(const VarianceSent& sent, std::vector<std::byte>& payload) const {
-  ensure(sent.parts.size() == tensors_.size(), "a part for each tensor");
+  ensure(sent.parts.size() == tensors_.size(), "each tensor must have a part", sent.parts.size(),
+         tensors_.size());
   payload.clear();
   const bool overflow = std::any_of(sent.parts.begin(), sent.parts.end(),
                                     [](const auto& part) { return part.exponent > kMostExponent; });

@@ -137,7 +137,8 @@ std::uint32_t VarianceReader::code_at(std::size_t i) const {
 }
 
 void VarianceReader::add_below(std::size_t end, std::span<float> out) {
-  ensure(end <= out.size() && out.size() == tensors_[tensor_].elements, "a run of the tensor");
+  ensure(end <= out.size() && out.size() == tensors_[tensor_].elements,
+         "a run must end in its tensor", end, out.size(), tensors_[tensor_].elements);
   const bool compact = format_.places == Places::compact;
   if (format_.values == Values::whole) {
     if (compact) return add_compact(end, out, [&](std::size_t i) { return share_of_whole(i); });

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "thinreduce/methods/variance/payload.h"
-#include "thinreduce/wire/bit_stream.h"
+#include "thinreduce/wire/rice.h"
 
 namespace thinreduce {
 
@@ -44,7 +44,7 @@ class VarianceReader {
     unsigned low = 0;  // bits of a gap's Rice code
   };
   // Places are found a few at a time; those beyond the run at hand wait.
-  static constexpr std::size_t kBatch = 4;
+  static constexpr std::size_t kBatch = RiceReader::kBatch;
   struct Batch {
     std::array<std::uint64_t, kBatch> places{};
     std::size_t at = 0;

@@ -109,9 +109,11 @@ class Variance final : public Method {
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
-    ensure(bucket.values.size() == elements_, "variance: the bucket keeps its size");
+    ensure(bucket.values.size() == elements_, "variance: the bucket must keep its size",
+           bucket.values.size(), elements_);
     ensure(sums_.size() == elements_ && squares_.size() == elements_ && since_.size() == elements_,
-           "variance: a sum, squares and a start for each element");
+           "variance: each element must have a sum, squares and a start", sums_.size(),
+           squares_.size(), since_.size(), elements_);
     exchange.timed(Stage::encode, [&] {
       collect(bucket);
       payload_.write(sent_, bytes_);
@@ -180,9 +182,8 @@ class Variance final : public Method {
 
   // The values of one tensor's unambiguous elements, [begin, end) of all.
   void encode(std::size_t begin, std::size_t end) {
-    float most = 0;
-    for (std::size_t i = begin; i < end; ++i) most = std::max(most, std::abs(values_[i]));
-    const std::uint32_t exponent = exponent_of(most);
+    const std::uint32_t exponent =
+        exponent_of(kernels::largest_magnitude(std::span(values_).subspan(begin, end - begin)));
     const std::size_t before = sent_.indices.size();
     const auto send = [&](std::size_t i) { sent_.indices.push_back(indices_[i]); };
     sent_.indices.reserve(before + (end - begin));
