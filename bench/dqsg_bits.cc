@@ -1,10 +1,9 @@
-// How many bits the dithered methods put on the wire for three networks' gradients: the published
-// figures, which count log2(symbols) a parameter, against the payloads that ranks really send,
-// scales, tables and frame headers included. Kbit are 1000 bits, a step and a rank, on average over
-// four ranks.
+// Bits that the dithered methods send for the gradients of three networks: the published figures,
+// which count log2(symbols) per parameter, against the real payloads with scales, tables and frame
+// headers. A Kbit is 1000 bits; figures are per step and rank, averaged over four ranks.
 //
-// Gradients are normal, with a part that all ranks share; the nested codes need it. The bench fails
-// when nested codes do not save as much as they should at the same error.
+// Gradients are normal with a part common to all ranks, which the nested codes need. The bench
+// fails if nested codes do not save as much as they should at the same error.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -25,7 +24,7 @@ constexpr int kRanks = 4;
 
 using PerRank = std::vector<std::vector<float>>;
 
-// Variance 1 in all; `own` is the deviation of the part that differs between the ranks.
+// Makes gradients of variance 1; `own` is the deviation of the part that differs between the ranks.
 PerRank gradients(std::size_t elements, double own) {
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
@@ -42,8 +41,8 @@ PerRank gradients(std::size_t elements, double own) {
 }
 
 struct Outcome {
-  double kilobits = 0;  // a rank
-  double error = 0;     // mean square, of the mean
+  double kilobits = 0;  // per rank
+  double error = 0;     // mean squared error of the mean
   double failures = 0;
 };
 
@@ -107,7 +106,8 @@ void print_table() {
   }
 }
 
-// The same steps, so the same error; returns whether the nested code saves what it should.
+// Compares codes with equal step sizes, hence equal error. Returns whether the nested code saves at
+// least the fraction `least`.
 bool compare(const PerRank& input, const std::string& plain_spec, const std::string& nested_spec,
              double least) {
   const Outcome plain = reduce(plain_spec, input);
@@ -127,14 +127,14 @@ bool compare(const PerRank& input, const std::string& plain_spec, const std::str
 
 int main() {
   using namespace thinreduce;
-  fmt::print("Kbit a step and rank; published figures count log2(symbols) a parameter\n\n");
+  fmt::print("Kbit per step and rank; published figures count log2(symbols) per parameter\n\n");
   print_table();
-  fmt::print("\nNested against dithered codes with the same step, CifarNet's size\n\n");
+  fmt::print("\nNested against dithered codes with the same step size, CifarNet's size\n\n");
   const PerRank near = gradients(kNetworks[2].parameters, 0.05);
   const PerRank nearer = gradients(kNetworks[2].parameters, 0.02);
   bool good =
       compare(near, "dqsg:levels=7,collective=gather,entropy=off", "ndqsg:entropy=off", 0.2);
-  // Entropy coding takes most of what seven symbols waste, so that nesting finds less to save.
+  // Entropy coding removes most of the redundancy of seven symbols, so nesting saves less.
   good &= compare(near, "dqsg:levels=7,collective=gather", "ndqsg:plain_fraction=0.25", 0.15);
   good &= compare(nearer, "dqsg:levels=31,collective=gather", "ndqsg:levels=15,nested=5", 0.2);
   return good ? EXIT_SUCCESS : EXIT_FAILURE;

@@ -1,6 +1,6 @@
-// Speed and size of the entropy coder on one core: symbols a second, as a share of memcpy's bytes a
-// second in the same run, and coded bytes against the symbols' empirical entropy. Best of many
-// rounds. Fails when the symbols do not come back.
+// Speed and size of the entropy coder on one core: symbols per second, also as a fraction of
+// memcpy's bytes per second in the same run, and coded bytes against the symbols' empirical
+// entropy. Best of many rounds. Fails if the decoded symbols differ.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace thinreduce {
 namespace {
 
-// As many as the methods code with one table.
+// The number that the methods code with one table.
 constexpr std::size_t kSymbols = 409'600;
 constexpr int kRounds = 60;
 
@@ -33,7 +33,8 @@ double best_seconds(int rounds, Work&& work) {
   return best;
 }
 
-// Normal values on the grid of a block whose largest magnitude is about three deviations.
+// Quantizes normal values with the scale of a block whose largest magnitude is about three
+// deviations.
 std::vector<std::uint8_t> quantized_normal(std::uint32_t alphabet) {
   std::mt19937 random(1);
   const double most = (alphabet - 1) / 2.0;

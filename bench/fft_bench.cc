@@ -1,10 +1,10 @@
-// Our block transforms against FFTW's best plan (single precision, measured), one core.
+// Our block transforms against FFTW's best plan (single precision, measured) on one core.
 //
-// Both transform the same 1 M floats as blocks of 256, 1024 and 4096, over and over. They take
-// turns inside each iteration, so that a busy moment hits both; `of_fftw` is our shortest time over
-// FFTW's shortest. FFTW has three tries to plan and its fastest plan counts, because its planner
-// measures too, and on a busy machine it measures wrong. Each bench first checks that both have the
-// same spectrum. THINREDUCE_SIMD chooses our instruction set.
+// Both transform the same 1 M floats as blocks of 256, 1024 and 4096, repeatedly. They take turns
+// inside each iteration, so that a busy moment affects both; `of_fftw` is our shortest time over
+// FFTW's shortest. FFTW plans three times and its fastest plan counts, because its planner measures
+// too and errs on a busy machine. Each bench first checks that both spectra are equal.
+// THINREDUCE_SIMD chooses our instruction set.
 #include <benchmark/benchmark.h>
 #include <fftw3.h>
 
@@ -38,7 +38,7 @@ double seconds_of(Work&& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// All blocks there and back with FFTW, by one plan for all or by one plan for one block.
+// Transforms all blocks forward and back with FFTW, with one plan for all or one per block.
 class Fftw {
  public:
   enum class Way { all_measured, all_estimated, one_measured };
@@ -72,7 +72,7 @@ class Fftw {
       fftwf_execute_dft_c2r(inverse_, bins(i), &floats[i * length_]);
     }
   }
-  // Coefficient q > 1 of a block, in our scale.
+  // Returns coefficient q > 1 of a block, in our scale.
   [[nodiscard]] float coefficient(std::size_t block, std::size_t q) const {
     return spectra[block * (length_ + kGap) + q] * std::sqrt(2.0f / static_cast<float>(length_));
   }
@@ -197,7 +197,7 @@ void inverse(benchmark::State& state) {
 THINREDUCE_BENCH(forward);
 THINREDUCE_BENCH(inverse);
 
-// Returns whether all that was timed was correct.
+// Returns whether all timed results were correct.
 bool run(int argc, char** argv) {
   benchmark::AddCustomContext("kernels", kernels::active_target());
   benchmark::Initialize(&argc, argv);

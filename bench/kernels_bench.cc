@@ -1,8 +1,8 @@
-// Speed of the kernels on 25.6 M floats (102 MB: a ResNet-50's gradient), one core.
+// Speed of the kernels on 25.6 M floats (102 MB, the gradient of a ResNet-50) on one core.
 //
 // memcpy of the same floats is timed first; each kernel's counter `of_memcpy` is its speed as a
-// share of that, both in bytes of float32 gradient a second. Each bench checks what it has computed
-// and fails if it is wrong. THINREDUCE_SIMD chooses the instruction set.
+// fraction of that, both in bytes of float32 gradient per second. Each bench checks its result and
+// fails if it is wrong. THINREDUCE_SIMD chooses the instruction set.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -29,13 +29,14 @@ namespace {
 
 constexpr std::size_t kElements = 25'600'000;
 constexpr std::size_t kBytes = kElements * sizeof(float);
-// A prime, so that a check of every so many elements meets all lanes.
+// A prime stride, so that the checks of single elements cover all lanes.
 constexpr std::size_t kCheckStride = 9973;
 
 using Floats = std::vector<float>;
 using Words = std::vector<std::uint16_t>;
 
-// Made once. A sum of a few normal values of different width has the heavy tails of gradients.
+// Created once. A mixture of normal values of different deviations has the heavy tails of
+// gradients.
 const Floats& gradient() {
   static const Floats values = [] {
     Floats made(kElements);
@@ -53,7 +54,7 @@ double memcpy_bytes_per_second() {
   return speed;
 }
 
-// Runs `work` for every iteration; the memory it touches has been touched before.
+// Runs `work` in every iteration; its memory must have been touched before.
 template <typename Work>
 void time_bytes(benchmark::State& state, Work&& work) {
   (void)memcpy_bytes_per_second();
@@ -99,7 +100,7 @@ void add(benchmark::State& state) {
 
 void scale(benchmark::State& state) {
   Floats values = gradient();
-  // Alternates, so that the values stay what they are.
+  // Alternates, so that the values do not drift.
   bool up = false;
   time_bytes(state, [&] { kernels::scale(values, (up = !up) ? 4.0f : 0.25f); });
   if (up) kernels::scale(values, 0.25f);
@@ -137,7 +138,7 @@ void add_bf16(benchmark::State& state) {
   expect(state, out == expected, "a word is wrong");
 }
 
-// By a count: exactly k are not below the smallest that was selected (the data has few ties).
+// Checks by counting: exactly k values are at least the smallest selected one (there are few ties).
 void expect_top(benchmark::State& state, const Floats& values, const kernels::Selected& selected,
                 std::size_t k) {
   expect(state, selected.indices.size() == k, "not k values");
@@ -160,7 +161,7 @@ void select_top(benchmark::State& state) {
   expect_top(state, gradient(), selected, k);
 }
 
-// All that the top-k method does before the wire, with error feedback.
+// The whole encoder of the top-k method, with error feedback.
 void topk_encode(benchmark::State& state) {
   const auto k = static_cast<std::size_t>(state.range(0)) * kElements / 10000;
   kernels::TopSelector selector;
@@ -173,7 +174,7 @@ void topk_encode(benchmark::State& state) {
     for (const auto index : selected.indices) residual[index] = 0;
   };
   time_bytes(state, encode);
-  // What was sent and what was kept must be what there was.
+  // The values sent and the residual must add up to the input.
   Floats before = residual;
   encode();
   kernels::add(before, gradient());
@@ -182,7 +183,7 @@ void topk_encode(benchmark::State& state) {
   expect(state, residual == before, "sent and kept do not add up");
 }
 
-// All that it does behind the wire, for one rank's payload.
+// The whole decoder of the top-k method, for one rank's payload.
 void topk_decode(benchmark::State& state) {
   const auto k = static_cast<std::size_t>(state.range(0)) * kElements / 10000;
   kernels::TopSelector selector;
@@ -213,7 +214,7 @@ THINREDUCE_BENCH(select_top)->ArgName("per_10000")->Arg(10)->Arg(100)->Arg(1000)
 THINREDUCE_BENCH(topk_encode)->ArgName("per_10000")->Arg(10)->Arg(100)->Arg(1000);
 THINREDUCE_BENCH(topk_decode)->ArgName("per_10000")->Arg(100);
 
-// Returns whether all that was timed was correct.
+// Returns whether all timed results were correct.
 bool run(int argc, char** argv) {
   benchmark::AddCustomContext("kernels", kernels::active_target());
   benchmark::Initialize(&argc, argv);

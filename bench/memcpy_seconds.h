@@ -1,4 +1,4 @@
-// What the benches measure speed against: memcpy in the same run.
+// The baseline of the benches: memcpy in the same run.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,7 @@
 
 namespace thinreduce {
 
-// Seconds that copies of `bytes` bytes take between memory that was touched before, the shortest
-// first.
+// Returns the seconds of `rounds` copies of `bytes` bytes, sorted; the memory was touched before.
 inline std::vector<double> memcpy_seconds(std::size_t bytes, std::size_t rounds) {
   const std::vector<char> from(bytes, 1);
   std::vector<char> to(bytes, 2);
@@ -18,7 +17,7 @@ inline std::vector<double> memcpy_seconds(std::size_t bytes, std::size_t rounds)
   for (std::size_t round = 0; round < rounds; ++round) {
     const auto start = std::chrono::steady_clock::now();
     std::memcpy(to.data(), from.data(), bytes);
-    asm volatile("" : : "r"(to.data()) : "memory");  // somebody might read it
+    asm volatile("" : : "r"(to.data()) : "memory");  // the compiler must not drop the copy
     seconds.push_back(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }

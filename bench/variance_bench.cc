@@ -1,7 +1,7 @@
-// How fast a rank decodes and adds what four ranks send by the method `variance`, in GB/s of words:
-// 4 bytes for each value, in the compact form as well, which has fewer. The sum starts from zeros,
-// which are part of the same pass; the time to write zeros alone is taken off, because that is no
-// matter of words, and it is shown. Medians of several rounds, zeros and sums in turn.
+// Speed at which a rank decodes and adds the payloads of four ranks of the method `variance`, in
+// GB/s of words: 4 bytes per value, also for the compact form, which is smaller. The sum starts
+// from zeros that the same pass writes; the time to write zeros alone is subtracted, and shown.
+// Medians of several rounds, zeros and sums in turn.
 #include <fmt/format.h>
 #include <sys/mman.h>
 
@@ -49,8 +49,8 @@ double seconds_of(Work&& work) {
 
 struct Speed {
   double gbps = 0;
-  double milliseconds = 0;  // of all ranks' values, and of the zeros in front of them
-  double zeros = 0;         // milliseconds of zeros alone
+  double milliseconds = 0;  // to write zeros and add all ranks' values
+  double zeros = 0;         // milliseconds to write zeros alone
 };
 
 Speed speed(VarianceFormat::Places places, std::span<const VarianceSent> sent,
@@ -70,7 +70,7 @@ Speed speed(VarianceFormat::Places places, std::span<const VarianceSent> sent,
     zeros.push_back(seconds_of([&] { std::fill(sum.begin(), sum.end(), 0.0F); }));
     added.push_back(seconds_of([&] { codec.add_up(payloads, 1.0F, sum); }));
   }
-  // Is it right?
+  // Checks the sum.
   for (const VarianceSent& one : sent) {
     for (std::size_t i = 0; i < one.indices.size(); ++i) {
       sum[one.indices[i]] -= nibble_value(one.codes[i], 120);
@@ -83,7 +83,7 @@ Speed speed(VarianceFormat::Places places, std::span<const VarianceSent> sent,
   return {static_cast<double>(4 * values) / (all - alone) / 1e9, all * 1e3, alone * 1e3};
 }
 
-// A sum on pages of 4 KiB, as programs get memory, or of 2 MiB where the system has them to give.
+// A sum on pages of 4 KiB, the default, or of 2 MiB if the system has such pages.
 enum class Pages { small, huge };
 class Sum {
  public:

@@ -208,7 +208,7 @@ TEST(BadInput, NobodyAnswersAtMasterAddr) {
   const Finished end =
       Process(reduce_command("gloo", "fp32", {"--timeout", "1"}), environment).finish(20s);
   EXPECT_EQ(end.code, 1);
-  EXPECT_NE(end.err.find("nobody answers at 127.0.0.1:" + environment["MASTER_PORT"]),
+  EXPECT_NE(end.err.find("no server answers at 127.0.0.1:" + environment["MASTER_PORT"]),
             std::string::npos)
       << end.err;
 }

@@ -1,4 +1,4 @@
-// Floats that start at a cache line, for kernels whose loads must not straddle two.
+// Vectors that start at a cache line, for kernels whose loads must not straddle two lines.
 #pragma once
 
 #include <cstddef>

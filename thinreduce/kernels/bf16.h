@@ -1,8 +1,7 @@
 // bfloat16: the upper 16 bits of a float32, so the same range with 8 bits of precision.
 //
-// Rounding is to nearest, ties to even. Magnitudes from 0x1.ffp127 (3.396e38) on become Inf; a NaN
-// becomes 0x7fc0 whatever its bits were. Denormals are kept. Spans of one call have the same
-// length.
+// Rounds to nearest, ties to even. Magnitudes from 0x1.ffp127 (3.396e38) on become Inf; every NaN
+// becomes 0x7fc0. Denormals are kept. The spans of one call must have the same length.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +17,7 @@ void from_bf16(std::span<const std::uint16_t> in, float scale, std::span<float> 
 void add_bf16(std::span<const std::uint16_t> in, std::span<const float> own,
               std::span<std::uint16_t> out);
 
-// What defines the results above.
+// The definition of the results above.
 namespace reference {
 void to_bf16(std::span<const float> in, std::span<std::uint16_t> out);
 void from_bf16(std::span<const std::uint16_t> in, float scale, std::span<float> out);

@@ -45,7 +45,8 @@ TEST(Bf16, EveryValueComesBack) {
   });
 }
 
-// Between each bf16 value and its neighbour: just under the middle, the middle, just above it.
+// Tests three points between each bf16 value and its neighbour: just below the middle, the middle,
+// just above it.
 TEST(Bf16, TiesGoToEvenEverywhere) {
   std::vector<float> under, middle, over;
   for (std::uint32_t word = 0; word < 65536; ++word) {
@@ -66,7 +67,7 @@ TEST(Bf16, TiesGoToEvenEverywhere) {
   }
 }
 
-// The nearest of the two neighbours by exact distances in double.
+// Returns the nearer of the two neighbours, by exact distances in double.
 TEST(Bf16, NearestByDoublePrecision) {
   const auto values = mixed_floats(200000, 5);
   const auto words = encoded(values);
@@ -102,7 +103,8 @@ TEST(Bf16, NanStaysInItsPlace) {
 }
 
 TEST(Bf16, AddUsesTheOwnFloatUnrounded) {
-  // 1 + (half a last place and a little): rounding the own value first would lose the little.
+  // 1 + (half a unit in the last place and a little): rounding the own value first loses the
+  // little.
   const Words in(9, 0x3f80);
   const std::vector<float> own(9, 0x1p-8f + 0x1p-20f);
   Words out(9);

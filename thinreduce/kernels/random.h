@@ -1,15 +1,15 @@
-// Random bits from a counter: draw `index` of a stream is a function of its key and the index
-// alone, so any rank, thread or CPU can replay any part of any stream, in any order.
+// Random bits from a counter: draw `index` of a stream depends only on its key and the index, so
+// any rank, thread or CPU can replay any part of any stream, in any order.
 //
-// Two multiplications of 32 bits a draw, so that vector code keeps up with memory;
-// random-inl.h has the same function for Highway vectors.
+// A draw costs two 32-bit multiplications, so that vector code keeps up with memory;
+// methods/quantize/random-inl.h has the same function for Highway vectors.
 #pragma once
 
 #include <cstdint>
 
 namespace thinreduce::kernels {
 
-// Names one stream of 2^32 draws. wire/random.h makes keys.
+// The key of one stream of 2^32 draws; wire/random.h makes keys.
 struct RandomKey {
   std::uint32_t first = 0;
   std::uint32_t second = 0;
@@ -17,9 +17,9 @@ struct RandomKey {
   bool operator==(const RandomKey&) const = default;
 };
 
-// Multipliers and shifts of a finalizer with low bias (every bit of the input flips every bit of
-// the output with a chance near one half). The second half of the key comes in between the
-// multiplications: streams of different keys are then not the same sequence in another order.
+// Multipliers of a finalizer with low bias (every bit of the input flips every bit of the output
+// with a probability near one half). The second half of the key is mixed in between the
+// multiplications, so that streams of different keys are not permutations of one sequence.
 inline constexpr std::uint32_t kRandomFirstFactor = 0x7feb352d;
 inline constexpr std::uint32_t kRandomSecondFactor = 0x846ca68b;
 

@@ -1,6 +1,6 @@
-// The loops behind exact selection by magnitude; top_selector.h puts them together.
+// The loops of exact selection by magnitude; methods/top_selector.h combines them.
 //
-// A magnitude is the bits of |value|: as integers, they have the order of the floats.
+// A magnitude is the bit pattern of |value|: as integers, magnitudes have the order of the floats.
 #pragma once
 
 #include <bit>
@@ -21,22 +21,21 @@ struct Candidates {
 };
 
 // Writes index and value of every element whose magnitude is at least `least` (1 to 2^31-1) and
-// returns how many there are. `first` is the index of run[0]. `out` has room for the whole run.
+// returns their number. `first` is the index of run[0]. `out` must have room for the whole run.
 [[nodiscard]] std::size_t collect(std::span<const float> run, std::uint32_t first,
                                   std::uint32_t least, Candidates out);
-// The same after run[i] += addend[i], in one pass over the memory.
+// Does run[i] += addend[i], then the same as collect(), in one pass over the memory.
 [[nodiscard]] std::size_t add_collect(std::span<float> run, std::span<const float> addend,
                                       std::uint32_t first, std::uint32_t least, Candidates out);
 
-// The k-th largest value: its magnitude, and how many of that magnitude are among the k largest.
 struct KthLargest {
   std::uint32_t magnitude = 0;
-  std::size_t ties = 0;
+  std::size_t ties = 0;  // values of that magnitude among the k largest
 };
-// By a radix histogram; 1 <= k <= values.size().
+// Returns the k-th largest magnitude, by a radix histogram; k must be from 1 to values.size().
 [[nodiscard]] KthLargest kth_largest(std::span<const float> values, std::size_t k);
 
-// What defines the results above.
+// The definition of the results above.
 namespace reference {
 [[nodiscard]] std::size_t collect(std::span<const float> run, std::uint32_t first,
                                   std::uint32_t least, Candidates out);

@@ -16,7 +16,7 @@ namespace {
 using Floats = std::vector<float>;
 using Indices = std::vector<std::uint32_t>;
 
-// By a full sort: what the selector must equal.
+// The expected selection, by a full sort.
 Indices sorted_selection(const Floats& values, std::size_t k) {
   Indices order(values.size());
   std::iota(order.begin(), order.end(), 0u);
@@ -40,8 +40,8 @@ void expect_exact(const Floats& values, std::size_t k) {
   SCOPED_TRACE(testing::Message() << "k " << k << " of " << values.size());
   TopSelector selector;
   check(selector.select(values, k));
-  // The sum of halves is exact, so the fused form must select the same. With the same selector, to
-  // see that nothing of the first call is left. Denormals may not have a half.
+  // The sum of halves is exact, so the fused form must select the same. The same selector shows
+  // that the first call left no state. A denormal may have no exact half.
   Floats halves = values, rest = values;
   for (std::size_t i = 0; i < values.size(); ++i) {
     halves[i] = values[i] / 2;
@@ -130,7 +130,7 @@ TEST(TopSelector, OnEveryTarget) {
   });
 }
 
-// More elements than the room for candidates: the guess and the cuts are at work.
+// More elements than room for candidates, so that the guess and the cuts are used.
 TEST(TopSelector, HardInputs) {
   constexpr std::size_t kSize = 400009;
   std::vector<std::pair<const char*, Floats>> inputs;
@@ -163,7 +163,7 @@ TEST(TopSelector, HardInputs) {
   }
 }
 
-// The largest values are just where the sample looks, so that the guess is far too high.
+// The largest values are exactly where the sample looks, so that the guess is far too high.
 TEST(TopSelector, GuessThatIsTooHigh) {
   constexpr std::size_t kSize = 16384 * 25;
   Floats values(kSize, 0.25f);

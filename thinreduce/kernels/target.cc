@@ -18,7 +18,7 @@ struct Target {
   hwy::ChosenTarget highway;  // unused by the reference
 };
 
-// Made once and never changed, so that pointers into it can be shared by threads.
+// Created once and never changed, so that threads can share pointers into it.
 const std::deque<Target>& targets() {
   static const auto list = [] {
     std::deque<Target> made;
@@ -47,14 +47,14 @@ const Target& find(std::string_view name, std::string_view who_asks) {
                           who_asks, name, available));
 }
 
-// Null until the first kernel runs or somebody asks.
+// Null until the first kernel or query.
 std::atomic<const Target*> chosen{nullptr};
 
 const Target& decide() {
   const char* wanted = std::getenv("THINREDUCE_SIMD");
   const Target& first =
       wanted != nullptr && *wanted != '\0' ? find(wanted, "THINREDUCE_SIMD") : targets().front();
-  const Target* expected = nullptr;  // a use_target() in the meantime wins
+  const Target* expected = nullptr;  // a concurrent use_target() wins
   return chosen.compare_exchange_strong(expected, &first) ? first : *expected;
 }
 

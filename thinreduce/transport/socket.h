@@ -1,4 +1,4 @@
-// A file descriptor that closes itself, and a few helpers around sockets.
+// A file descriptor that closes itself, and helpers for sockets.
 #pragma once
 
 #include <netdb.h>
@@ -39,22 +39,23 @@ struct SocketAddress {
   [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
   [[nodiscard]] sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
   [[nodiscard]] int family() const { return storage.ss_family; }
-  // "10.1.2.3" without the port.
+  // Returns the address without the port, as in "10.1.2.3".
   [[nodiscard]] std::string host() const;
 };
 
-// The addresses of a host, IPv4 first: ranks that resolve a name differently must not end up in
-// two families. Empty, with the reason in `why`, when the name can't be resolved.
+// Returns the addresses of a host, IPv4 first, so that ranks that resolve a name differently do not
+// end up in two address families. Returns none, with the reason in `why`, if the name cannot be
+// resolved.
 [[nodiscard]] std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port,
                                                  std::string& why);
 
-// "10.1.2.3:29500", "[fe80::1]:29500".
+// Returns "10.1.2.3:29500" or "[fe80::1]:29500".
 [[nodiscard]] std::string host_and_port(const std::string& host, std::uint16_t port);
 
-// A TCP port that nobody listens on at the moment. Throws Error{unavailable} when there is none.
+// Returns a TCP port that is free at the moment. Throws Error{unavailable} if there is none.
 [[nodiscard]] std::uint16_t free_port();
 
-// What an errno means, in words.
+// Returns the text of an errno.
 [[nodiscard]] std::string describe_errno(int error);
 
 }  // namespace thinreduce

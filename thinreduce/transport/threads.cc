@@ -14,7 +14,7 @@
 namespace thinreduce {
 namespace {
 
-// One half of a message: a send that waits for its receive, or the other way round. Whoever comes
+// One half of a message: a send that waits for its receive or the reverse. The thread that comes
 // second copies the bytes, outside the lock.
 struct Half {
   int owner = 0;
@@ -25,27 +25,27 @@ struct Half {
   std::optional<Error> error;
 };
 
-// Halves in order of arrival that have not met their other half.
+// Unmatched halves in order of arrival.
 struct Stream {
   std::list<std::shared_ptr<Half>> sends;
   std::list<std::shared_ptr<Half>> receives;
 };
 
-// What all ranks of a world share. One lock: it is held for a few list operations a message, and a
-// message is hundreds of kilobytes.
+// The state that all ranks of a world share. One lock is enough: it is held for a few list
+// operations per message, and a message has hundreds of kilobytes.
 struct Hub {
   explicit Hub(int size)
       : world(size),
         changed(static_cast<std::size_t>(size)),
         left(static_cast<std::size_t>(size), false) {}
 
-  void notify_everybody() {
+  void notify_all() {
     for (auto& condition : changed) condition.notify_all();
   }
 
   const int world;
   std::mutex mutex;
-  std::vector<std::condition_variable> changed;  // by rank: a message wakes its two ranks only
+  std::vector<std::condition_variable> changed;  // by rank: a message wakes only its two ranks
   std::map<std::tuple<int, int, Channel>, Stream> streams;  // from, to
   std::vector<bool> left;
   std::optional<Error> failure;
@@ -58,7 +58,7 @@ class ThreadOperation final : public Operation {
 
   ~ThreadOperation() override {
     std::unique_lock lock(hub_->mutex);
-    // The other side may be in the middle of a copy from or to this memory.
+    // The other side may be copying from or to this memory.
     changed().wait(lock, [&] { return half_->state != Half::State::copying; });
     if (half_->state == Half::State::waiting) half_->state = Half::State::cancelled;
   }
@@ -95,7 +95,7 @@ class ThreadOperation final : public Operation {
   const char* verb_;
 };
 
-// Takes the first half that is still waiting; cancelled ones are dropped on the way.
+// Removes and returns the first half that is still waiting; drops cancelled ones before it.
 std::shared_ptr<Half> take_waiting(std::list<std::shared_ptr<Half>>& halves) {
   while (!halves.empty()) {
     auto half = halves.front();
@@ -112,7 +112,7 @@ class ThreadTransport final : public Transport {
   ~ThreadTransport() override {
     const std::lock_guard lock(hub_->mutex);
     hub_->left[static_cast<std::size_t>(rank_)] = true;
-    hub_->notify_everybody();
+    hub_->notify_all();
   }
 
   [[nodiscard]] int rank() const override { return rank_; }
@@ -124,7 +124,7 @@ class ThreadTransport final : public Transport {
       hub_->failure.emplace(ErrorCode::lost_peer,
                             fmt::format("rank {} gave up: {}", rank_, reason));
     }
-    hub_->notify_everybody();
+    hub_->notify_all();
   }
 
  private:
@@ -132,7 +132,7 @@ class ThreadTransport final : public Transport {
     auto half = std::make_shared<Half>();
     half->owner = rank_;
     half->peer = peer;
-    // Only read: a send is the source of the copy in meet().
+    // meet() only reads from the memory of a send.
     half->memory = const_cast<std::byte*>(message.data());
     half->size = message.size();
     std::unique_lock lock(hub_->mutex);
@@ -187,7 +187,8 @@ class ThreadTransport final : public Transport {
 
 std::vector<std::unique_ptr<Transport>> connect_threads(int world) {
   if (world < 1) {
-    throw Error(ErrorCode::bad_input, fmt::format("a world needs at least 1 rank, not {}", world));
+    throw Error(ErrorCode::bad_input,
+                fmt::format("a world must have at least 1 rank, not {}", world));
   }
   auto hub = std::make_shared<Hub>(world);
   std::vector<std::unique_ptr<Transport>> ranks;

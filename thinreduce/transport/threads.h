@@ -1,5 +1,5 @@
-// N ranks as threads of one process: the embedded default, and what the unit tests run on.
-// A message is copied once, from the sender's memory to the receiver's.
+// N ranks as threads of one process: the embedded default, also used by the unit tests. A message
+// is copied once, from the sender's memory to the receiver's.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace thinreduce {
 
-// One transport a rank, all connected. Each may be used and destroyed on a thread of its own.
+// Returns one transport per rank, all connected. Each may be used and destroyed on its own thread.
 [[nodiscard]] std::vector<std::unique_ptr<Transport>> connect_threads(int world);
 
 }  // namespace thinreduce

@@ -97,7 +97,7 @@ TEST(Threads, AbandonEndsEveryWaitWithTheReason) {
   ranks[2]->abandon("the disk is full");
   const auto text = thrown_text(ErrorCode::lost_peer, [&] { receive->wait(Deadline::after(10s)); });
   EXPECT_NE(text.find("rank 2 gave up: the disk is full"), std::string::npos) << text;
-  // It is final: nothing can be started afterwards, not even between the other two.
+  // Final: no operation can be started afterwards, not even between the other two ranks.
   EXPECT_THROW((void)ranks[0]->receive(1, Channel::data, std::span(&byte, 1)), Error);
   EXPECT_THROW((void)ranks[1]->send(0, Channel::data, std::span(&byte, 1)), Error);
 }

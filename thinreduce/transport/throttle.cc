@@ -17,7 +17,7 @@ namespace {
 
 using Nanoseconds = std::chrono::nanoseconds;
 
-// A number with one of the given units behind it, as a multiple of the unit.
+// A unit of measurement; its factor converts to bytes per second or seconds.
 struct Unit {
   std::string_view name;
   double factor;
@@ -36,11 +36,11 @@ double parse_quantity(std::string_view text, const std::array<Unit, N>& units,
   }
   throw Error(ErrorCode::bad_input,
               fmt::format("link '{}': '{}' is not understood; write a bandwidth in kbit, mbit or "
-                          "gbit and, if wanted, a latency in us, ms or s: 100mbit,5ms",
+                          "gbit, optionally a latency in us, ms or s, as in 100mbit,5ms",
                           whole, text));
 }
 
-// Equal on ranks that share a monotonic clock: the same boot of the same kernel.
+// Returns a number that is equal on ranks that share a monotonic clock: on one boot of one kernel.
 std::uint64_t clock_identity() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string boot_id;
@@ -52,7 +52,7 @@ Channel stamp_channel(Channel channel) {
   return static_cast<Channel>(static_cast<std::uint8_t>(channel) + 16);
 }
 
-// The message and its stamp, which outlives the send.
+// Sends the message and a stamp: the time at which its last byte leaves the sender's link.
 class ThrottledSend final : public Operation {
  public:
   ThrottledSend(Transport& inner, int peer, Channel channel, std::span<const std::byte> message,
@@ -93,10 +93,11 @@ class ThrottledReceive final : public Operation {
     // Cut-through: the first byte reaches this rank's lane one message length before the last.
     const auto arrives = lane_.pass(leaves + latency - lane_.duration(bytes_), bytes_);
     if (arrives > deadline.at) {
-      throw Error(ErrorCode::timeout,
-                  fmt::format("a message of {} bytes needs longer than {} s on a link of {}; raise "
-                              "the timeout",
-                              bytes_, deadline.allowed.count(), link_.to_string()));
+      throw Error(
+          ErrorCode::timeout,
+          fmt::format("a message of {} bytes takes longer than the timeout of {} s on a link of "
+                      "{}; raise the timeout",
+                      bytes_, deadline.allowed.count(), link_.to_string()));
     }
     std::this_thread::sleep_until(arrives);
   }
@@ -154,11 +155,10 @@ void check_clocks(Transport& transport, Seconds timeout) {
   for (auto& operation : pending) operation->wait(Deadline::after(timeout));
   for (std::size_t peer = 0; peer < world; ++peer) {
     if (theirs[peer] != own) {
-      throw Error(
-          ErrorCode::unavailable,
-          fmt::format("rank {} runs on another machine than rank {}: a simulated link needs "
-                      "one clock; leave --link out and use the real network",
-                      peer, transport.rank()));
+      throw Error(ErrorCode::unavailable,
+                  fmt::format("rank {} runs on another machine than rank {}, and a throttled link "
+                              "needs one clock; omit --link to use the real network",
+                              peer, transport.rank()));
     }
   }
 }

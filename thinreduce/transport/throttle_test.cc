@@ -30,10 +30,10 @@ TEST(Link, RefusesTheRest) {
   }
 }
 
-// Seconds that `messages` messages of `bytes` from rank 0 to rank 1 take over `link`.
+// Returns the seconds that `messages` messages of `bytes` from rank 0 to rank 1 take over `link`.
 double transfer_seconds(const Link& link, int messages, std::size_t bytes) {
   double seconds = 0;
-  const auto start = Clock::now();  // before either rank runs: the sender may well be ahead
+  const auto start = Clock::now();  // before either rank runs: the sender may start first
   run_ranks(2, [&](std::unique_ptr<Transport> inner) {
     auto transport = throttle(std::move(inner), link);
     std::vector<std::byte> memory(bytes);
@@ -50,7 +50,7 @@ double transfer_seconds(const Link& link, int messages, std::size_t bytes) {
   return seconds;
 }
 
-// A link never delivers early; how late it may be on a busy machine is the benchmark's business.
+// A link never delivers early. How late it is depends on the machine and is left to benchmarks.
 TEST(Throttle, BandwidthAndLatencyAreLowerBounds) {
   EXPECT_GE(transfer_seconds(Link::parse("80mbit"), 4, 100'000), 0.040);
   EXPECT_GE(transfer_seconds(Link::parse("unlimited,20ms"), 1, 1000), 0.020);
@@ -78,14 +78,15 @@ TEST(Throttle, ManySendersShareTheReceiversLink) {
   });
 }
 
-// Upper bounds hold for the model, whatever else the machine does.
+// The model's times are exact, whatever the load of the machine.
 TEST(Lane, MessagesQueueBehindOneAnotherAndAnIdleLaneIsFree) {
   const Clock::time_point start{1h};
   Lane lane(10e6);
   EXPECT_EQ(lane.pass(start, 100'000), start + 10ms);
-  EXPECT_EQ(lane.pass(start, 100'000), start + 20ms);         // queued at the same moment
-  EXPECT_EQ(lane.pass(start + 15ms, 50'000), start + 25ms);   // while the second passes
-  EXPECT_EQ(lane.pass(start + 1s, 100'000), start + 1010ms);  // after a pause: nothing saved up
+  EXPECT_EQ(lane.pass(start, 100'000), start + 20ms);        // queued at the same moment
+  EXPECT_EQ(lane.pass(start + 15ms, 50'000), start + 25ms);  // while the second passes
+  EXPECT_EQ(lane.pass(start + 1s, 100'000),
+            start + 1010ms);  // after a pause: idle time is not saved up
   EXPECT_EQ(lane.pass(start + 2s, 0), start + 2s);
   Lane unlimited(0);
   EXPECT_EQ(unlimited.pass(start, 1'000'000'000), start);

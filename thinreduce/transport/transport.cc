@@ -6,7 +6,7 @@ namespace thinreduce {
 
 Traffic& Transport::with(int peer) {
   ensure(peer >= 0 && peer < size() && peer != rank(),
-         "a message needs another rank of this world");
+         "a message must go to another rank of this world", peer, rank(), size());
   if (traffic_.empty()) traffic_.resize(static_cast<std::size_t>(size()));
   return traffic_[static_cast<std::size_t>(peer)];
 }

@@ -1,11 +1,11 @@
-// A transport moves messages between ranks. Nothing more: sums, frames and retries are not its job.
+// A transport moves messages between ranks. Sums, frames and retries are not its job.
 //
-// Messages from one rank to another on one channel arrive in the order they were sent, and a
-// receive must ask for exactly the length that was sent. An operation is started, then waited for;
-// its memory must stay in place until the operation is waited for or destroyed.
+// Messages from one rank to another on one channel arrive in the order in which they were sent, and
+// a receive must ask for exactly the length that was sent. An operation is started, then awaited;
+// its memory must stay valid until the operation has completed or is destroyed.
 //
-// One thread at a time uses a transport. When a rank dies, leaves or abandons, every wait on every
-// other rank ends with an Error that names it.
+// Only one thread at a time may use a transport. When a rank dies, leaves or abandons, every wait
+// on every other rank ends with an Error that names it.
 #pragma once
 
 #include <chrono>
@@ -21,10 +21,10 @@ namespace thinreduce {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-// When a wait gives up, and what to say then.
+// The time at which a wait gives up.
 struct Deadline {
   Clock::time_point at;
-  Seconds allowed;
+  Seconds allowed;  // the whole time allowed, for the error text
 
   static Deadline after(Seconds allowed) {
     return {Clock::now() + std::chrono::duration_cast<Clock::duration>(allowed), allowed};
@@ -33,9 +33,9 @@ struct Deadline {
 
 // Independent streams between the same two ranks.
 enum class Channel : std::uint8_t {
-  data = 0,       // what the collectives move
+  data = 0,       // messages of the collectives
   header = 1,     // frame headers that announce a payload on `data`
-  agreement = 2,  // what the ranks compare before a bucket is reduced; runs ahead of the data
+  agreement = 2,  // checks before a bucket is reduced; runs ahead of the data
 };
 
 class Operation {
@@ -43,9 +43,10 @@ class Operation {
   Operation() = default;
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
-  // Gives the memory back. An operation that was not waited for is cancelled.
+  // Releases the memory. An operation that has not completed is cancelled.
   virtual ~Operation() = default;
-  // Returns when the memory may be read (receive) or reused (send); throws Error otherwise.
+  // Returns once the memory may be read (receive) or reused (send). Throws Error if the operation
+  // fails or the deadline passes.
   virtual void wait(const Deadline& deadline) = 0;
 };
 
@@ -63,24 +64,24 @@ class Transport {
   Transport() = default;
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
-  // Leaves: peers that still wait for this rank get an error, peers that do not go on.
+  // Leaves the world. Peers that still wait for this rank get an error; others continue.
   virtual ~Transport() = default;
 
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
 
-  // Start an operation. An empty message is sent and received like any other.
+  // Start an operation. Empty messages are allowed.
   [[nodiscard]] Pending send(int peer, Channel channel, std::span<const std::byte> message);
   [[nodiscard]] Pending receive(int peer, Channel channel, std::span<std::byte> message);
 
-  // This rank can't go on: every wait on every rank ends with `reason`. Final.
+  // Declares that this rank cannot continue: every wait on every rank ends with `reason`. Final.
   virtual void abandon(const std::string& reason) noexcept = 0;
 
-  // Sums in place with the backend's own all-reduce, so that ours can be compared with it.
-  // False when the backend has none.
+  // Sums in place with the backend's own all-reduce, as a baseline for benchmarks. Returns false if
+  // the backend has none.
   virtual bool native_sum(std::span<float> /*values*/) { return false; }
 
-  // What was started so far, by peer.
+  // Returns the traffic started so far, indexed by peer.
   [[nodiscard]] const std::vector<Traffic>& traffic() const { return traffic_; }
   [[nodiscard]] Traffic total_traffic() const;
 

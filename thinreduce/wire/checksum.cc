@@ -1,6 +1,6 @@
 #include "thinreduce/wire/checksum.h"
 
-// Inlined, so that the compiler picks the widest instructions the build allows.
+// Inlined, so that the compiler uses the widest instructions that the build allows.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

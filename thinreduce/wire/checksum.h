@@ -1,4 +1,4 @@
-// XXH3 64: checksums of frames and state files, fingerprints of specs and results.
+// XXH3 with 64 bits: checksums of frames and state files, fingerprints of specs and results.
 #pragma once
 
 #include <cstddef>

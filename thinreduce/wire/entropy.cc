@@ -15,13 +15,13 @@
 namespace thinreduce {
 namespace {
 
-// Frequencies are parts of 2^12: the decoder's table then fits beside everything else in the first
-// cache, and the rounding costs far less than a hundredth of the size.
+// Frequencies are fractions of 2^12: the decoder's table fits in the L1 cache, and the rounding
+// costs far less than a hundredth of the size.
 constexpr std::uint32_t kScaleBits = 12;
 constexpr std::uint32_t kScale = 1u << kScaleBits;
-// States are kept in [2^15, 2^31) and take or give 16 bits at a time.
+// States stay in [2^15, 2^31) and read or emit 16 bits at a time.
 constexpr std::uint32_t kLeastState = 1u << 15;
-// So many chains of dependent steps keep a core busy.
+// This many independent chains keep a core busy.
 constexpr std::size_t kWays = 8;
 
 [[noreturn]] void refuse(std::string_view what, const std::string& why) {
@@ -35,7 +35,8 @@ std::uint32_t slot_entry(std::uint32_t group, std::uint32_t count, std::uint32_t
 }  // namespace
 
 EntropyCoder::EntropyCoder(std::uint32_t alphabet) : alphabet_(alphabet), group_(0) {
-  ensure(alphabet >= 2 && alphabet <= 256, "entropy coder: an alphabet of 2 to 256 symbols");
+  ensure(alphabet >= 2 && alphabet <= 256,
+         "the entropy coder's alphabet must have 2 to 256 symbols", alphabet);
   for (; kinds_ * alphabet <= 256; ++group_) kinds_ *= alphabet;
   counts_.resize(kinds_);
   frequencies_.resize(kinds_);
@@ -50,7 +51,7 @@ EntropyCoder::EntropyCoder(std::uint32_t alphabet) : alphabet_(alphabet), group_
   }
 }
 
-// The first symbol is the least significant digit; the last group is filled up with zeros.
+// The first symbol is the least significant digit; the last group is filled with zeros.
 void EntropyCoder::make_groups(std::span<const std::uint8_t> symbols) {
   groups_.resize(groups_of(symbols.size()));
   const std::size_t whole = symbols.size() / group_;
@@ -83,7 +84,7 @@ void EntropyCoder::make_groups(std::span<const std::uint8_t> symbols) {
   }
 }
 
-// Four counters a group: equal groups in a row do not wait for one another.
+// Four counters per group, so that runs of equal groups do not wait for one another.
 void EntropyCoder::count_groups() {
   std::array<std::array<std::uint32_t, 256>, 4> parts{};
   std::size_t i = 0;
@@ -97,8 +98,8 @@ void EntropyCoder::count_groups() {
   }
 }
 
-// Rounded parts of kScale, at least 1 for what occurs; the largest give or take what is left over,
-// where it matters least.
+// Rounds to fractions of kScale, at least 1 for each group that occurs; the largest frequencies
+// absorb the rounding error, where it matters least.
 void EntropyCoder::make_frequencies() {
   const auto total = static_cast<std::uint64_t>(groups_.size());
   std::int64_t left = kScale;
@@ -126,7 +127,7 @@ void EntropyCoder::make_frequencies() {
     step.most = frequency.count << (31 - kScaleBits);
     step.complement = static_cast<std::uint16_t>(kScale - frequency.count);
     if (frequency.count == 1) {
-      // A quotient of x - 1, which is what a reciprocal of 2^32 - 1 gives, and the bias mends it.
+      // A reciprocal of 2^32 - 1 gives a quotient of x - 1; the bias corrects it.
       step.reciprocal = 0xffffffff;
       step.shift = 0;
       step.bias = frequency.start + kScale - 1;
@@ -152,13 +153,13 @@ void EntropyCoder::write_table(std::vector<std::byte>& out) const {
   }
 }
 
-// Backwards, so that the decoder goes forwards. A state always writes its lower half, and keeps it
-// written only when it is too large: nothing here depends on a branch that cannot be foreseen.
+// Encodes backwards, so that the decoder goes forwards. A state always writes its lower half and
+// advances only if it was too large: there is no unpredictable branch.
 std::span<const std::uint16_t> EntropyCoder::encode_groups(std::span<std::uint32_t> states) {
   words_.resize(std::max(words_.size(), groups_.size() + 1));
   std::uint16_t* const end = words_.data() + words_.size();
   std::uint16_t* to = end;
-  // Copies of the pointers: the compiler need not fear that what is stored changes them.
+  // Local copies of the pointers: a store cannot alias them.
   const EncodeStep* const steps = steps_.data();
   const std::uint8_t* const groups = groups_.data();
   const auto put = [&](std::uint32_t& state, std::uint8_t group) {
@@ -221,21 +222,23 @@ void EntropyCoder::read_table(std::span<const std::byte>& bytes, std::string_vie
   std::uint32_t start = 0;
   for (std::uint32_t kind = 0; kind < bitmap.size() * 8; ++kind) {
     if ((bitmap[kind / 8] >> kind % 8 & std::byte{1}) == std::byte{0}) continue;
-    if (kind >= kinds_) refuse(what, fmt::format("group {} of {} in the table", kind, kinds_));
+    if (kind >= kinds_) refuse(what, fmt::format("the table names group {} of {}", kind, kinds_));
     const std::uint32_t count = reader.value<std::uint16_t>() + 1u;
     if (count > kScale - start) {
-      refuse(what, fmt::format("frequencies of {} and more, not of {}", start + count, kScale));
+      refuse(what,
+             fmt::format("the frequencies add up to {} or more, not {}", start + count, kScale));
     }
     for (std::uint32_t place = 0; place < count; ++place) {
       slots_[start + place] = slot_entry(kind, count, place);
     }
     start += count;
   }
-  if (start != kScale) refuse(what, fmt::format("frequencies of {}, not of {}", start, kScale));
+  if (start != kScale)
+    refuse(what, fmt::format("the frequencies add up to {}, not {}", start, kScale));
   bytes = bytes.last(reader.left());
 }
 
-// The symbols of groups_, by stores of eight bytes as long as these do not pass the end.
+// Writes the symbols of groups_, eight bytes at a time except near the end.
 void EntropyCoder::expand(std::span<std::uint8_t> symbols) const {
   std::size_t at = 0;
   std::size_t i = 0;
@@ -252,11 +255,12 @@ void EntropyCoder::decode(std::span<const std::byte> bytes, std::string_view wha
   read_table(bytes, what);
   std::array<std::uint32_t, kWays> state;
   if (bytes.size() < sizeof(state) || (bytes.size() - sizeof(state)) % sizeof(std::uint16_t) != 0) {
-    refuse(what, fmt::format("{} bytes behind the table", bytes.size()));
+    refuse(what, fmt::format("{} bytes after the table are too few for the states", bytes.size()));
   }
   std::memcpy(state.data(), bytes.data(), sizeof(state));
   for (const auto one : state) {
-    if (one < kLeastState || one >> 31 != 0) refuse(what, fmt::format("a state of {}", one));
+    if (one < kLeastState || one >> 31 != 0)
+      refuse(what, fmt::format("{} is not a valid state", one));
   }
   const std::byte* from = bytes.data() + sizeof(state);
   const std::byte* const end = bytes.data() + bytes.size();
@@ -265,14 +269,14 @@ void EntropyCoder::decode(std::span<const std::byte> bytes, std::string_view wha
   const std::uint32_t* const slots = slots_.data();
   std::uint8_t* const groups = groups_.data();
   const std::size_t count = groups_.size();
-  // Gives the group that the state stands at; the state may then have to take 16 bits.
+  // Returns the group of the state; the state may then have to read 16 bits.
   const auto step = [&](std::uint32_t& x) {
     const std::uint32_t slot = slots[x % kScale];
     x = ((slot >> 8 & (kScale - 1)) + 1) * (x >> kScaleBits) + (slot >> 20);
     return static_cast<std::uint8_t>(slot);
   };
   std::size_t i = 0;
-  // As long as there are 16 bits for every state to take.
+  // While 16 bits are left for every state.
   for (; i + kWays <= count &&
          end - from >= static_cast<std::ptrdiff_t>(kWays * sizeof(std::uint16_t));
        i += kWays) {
@@ -281,7 +285,7 @@ void EntropyCoder::decode(std::span<const std::byte> bytes, std::string_view wha
       groups[i + way] = step(x);
       std::uint16_t word;
       std::memcpy(&word, from, sizeof(word));
-      // Arithmetic, not a branch: which states are low cannot be foreseen.
+      // Arithmetic, not a branch: a branch would be unpredictable.
       const std::uint32_t low = x < kLeastState ? 1 : 0;
       from += low * sizeof(word);
       x = x << (16 * low) | (word & (0 - low));
@@ -291,15 +295,16 @@ void EntropyCoder::decode(std::span<const std::byte> bytes, std::string_view wha
     std::uint32_t& x = state[i % kWays];
     groups_[i] = step(x);
     if (x >= kLeastState) continue;
-    if (from == end) refuse(what, fmt::format("is cut: group {} of {}", i, groups_.size()));
+    if (from == end) refuse(what, fmt::format("is cut in group {} of {}", i, groups_.size()));
     std::uint16_t word;
     std::memcpy(&word, from, sizeof(word));
     from += sizeof(word);
     x = x << 16 | word;
   }
-  // A state that is still below the least cannot be: the decoder ends where the encoder began.
+  // The decoder must end in the state in which the encoder began.
   for (const auto one : state) {
-    if (one != kLeastState) refuse(what, fmt::format("ends in a state of {}", one));
+    if (one != kLeastState)
+      refuse(what, fmt::format("ends in the state {}, not in the first one", one));
   }
   if (from != end) refuse(what, fmt::format("{} bytes too many", end - from));
   expand(symbols);

@@ -23,7 +23,7 @@ using Bytes = std::vector<std::byte>;
 
 constexpr std::size_t kNoLimit = 1u << 30;
 
-// Normal values rounded to the alphabet's middle, as quantized gradients are.
+// Returns normal values quantized around the alphabet's middle, like quantized gradients.
 Symbols bell_symbols(std::size_t size, std::uint32_t alphabet, double width, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<double> normal(0, width);
@@ -53,7 +53,7 @@ Bytes encoded(const Symbols& symbols, std::uint32_t alphabet) {
   return bytes;
 }
 
-// The bitmap and two bytes for each of its bits.
+// Returns the bytes of the table: the bitmap and two bytes per set bit.
 std::size_t table_bytes(const Bytes& bytes, std::uint32_t alphabet) {
   std::size_t kinds = 1;
   while (kinds * alphabet <= 256) kinds *= alphabet;
@@ -79,7 +79,7 @@ TEST(Entropy, ComesBack) {
   }
 }
 
-// Within a hundredth of the symbols' entropy, beside the table.
+// The size without the table is within a hundredth of the symbols' entropy.
 TEST(Entropy, SizeIsTheEntropyAndTheTable) {
   for (const std::uint32_t alphabet : {3u, 7u, 15u}) {
     for (const double width : {0.3, 0.6, 1.0, alphabet / 6.0, alphabet / 3.0}) {
@@ -93,7 +93,7 @@ TEST(Entropy, SizeIsTheEntropyAndTheTable) {
   }
 }
 
-// What was written once must be read for ever.
+// Bytes of earlier versions must stay readable.
 TEST(Entropy, GoldenBytes) {
   Symbols symbols(1000);
   for (std::uint32_t i = 0; i < symbols.size(); ++i) {
@@ -148,7 +148,7 @@ TEST(Entropy, EveryCutAndAddedByteIsRefused) {
   EXPECT_NE(refusal(good, 7, 900), "accepted");
 }
 
-// Thousands of altered runs: an Error or symbols of the alphabet, never anything else.
+// Thousands of altered inputs: the decoder throws Error or returns symbols of the alphabet.
 TEST(Entropy, HostileBytes) {
   std::mt19937 random(5);
   int refused = 0;

@@ -55,20 +55,21 @@ FrameHeader decode_header(std::span<const std::byte> bytes, int rank) {
     throw Error(ErrorCode::bad_frame, fmt::format("frame from rank {}: {}", rank, why));
   };
   if (bytes.size() < kFrameHeaderBytes) {
-    refuse(fmt::format("cut after {} bytes, a header has {}", bytes.size(), kFrameHeaderBytes));
+    refuse(fmt::format("is cut after {} bytes; a header has {}", bytes.size(), kFrameHeaderBytes));
   }
   if (const auto magic = load_value<std::uint32_t>(bytes, kMagic); magic != kFrameMagic) {
-    refuse(fmt::format("starts with {:#010x}, not with {:#010x}: this is no thinreduce peer", magic,
-                       kFrameMagic));
+    refuse(fmt::format("starts with {:#010x}, not {:#010x}; the peer does not run thinreduce",
+                       magic, kFrameMagic));
   }
   if (const auto version = load_value<std::uint16_t>(bytes, kVersion); version != kFrameVersion) {
-    refuse(fmt::format("has version {}, this build speaks {}; run the same build on all ranks",
+    refuse(fmt::format("has format version {}, this build has {}; run the same build on all ranks",
                        version, kFrameVersion));
   }
   const auto stated = load_value<std::uint64_t>(bytes, kHeaderChecksum);
   if (const auto actual = checksum(bytes.first(kHeaderChecksum)); stated != actual) {
-    refuse(fmt::format("header checksum is {:#018x}, computed {:#018x}: altered on the way", stated,
-                       actual));
+    refuse(fmt::format(
+        "header checksum is {:#018x}, computed {:#018x}; the header was altered in transit", stated,
+        actual));
   }
   FrameHeader header;
   header.id.method = load_value<std::uint16_t>(bytes, kMethod);
@@ -80,7 +81,7 @@ FrameHeader decode_header(std::span<const std::byte> bytes, int rank) {
   header.payload_bytes = load_value<std::uint64_t>(bytes, kLength);
   header.payload_checksum = load_value<std::uint64_t>(bytes, kPayloadChecksum);
   if (header.rank != static_cast<std::uint32_t>(rank)) {
-    refuse(fmt::format("says it was written by rank {}", header.rank));
+    refuse(fmt::format("names rank {} as its sender", header.rank));
   }
   return header;
 }
@@ -97,14 +98,14 @@ void check_payload(const FrameHeader& header, std::span<const std::byte> payload
   if (payload.size() != header.payload_bytes) {
     throw Error(ErrorCode::bad_frame,
                 fmt::format("payload of rank {} for bucket {}, step {} has {} bytes, its header "
-                            "says {}",
+                            "announces {}",
                             header.rank, header.id.bucket, header.id.step, payload.size(),
                             header.payload_bytes));
   }
   if (const auto actual = checksum(payload); actual != header.payload_checksum) {
     throw Error(ErrorCode::bad_frame,
                 fmt::format("payload of rank {} for bucket {}, step {} has checksum {:#018x}, its "
-                            "header says {:#018x}: altered on the way",
+                            "header announces {:#018x}; the payload was altered in transit",
                             header.rank, header.id.bucket, header.id.step, actual,
                             header.payload_checksum));
   }

@@ -13,11 +13,11 @@ inline constexpr std::uint32_t kFrameMagic = 0x31524854;  // "THR1"
 inline constexpr std::uint16_t kFrameVersion = 1;
 inline constexpr std::size_t kFrameHeaderBytes = 64;
 
-// What a frame belongs to. Both sides of an exchange must hold the same.
+// The exchange that a frame belongs to; all ranks of the exchange must have the same.
 struct FrameId {
-  std::uint16_t method = 0;       // MethodInfo::wire_id; 0 for an agreement and at the start
+  std::uint16_t method = 0;       // MethodInfo::wire_id; 0 for an agreement and for the settings
   std::uint32_t bucket = 0;       // the caller's number of the bucket
-  std::uint64_t step = 0;         // how often this bucket was reduced before
+  std::uint64_t step = 0;         // number of times that this bucket was reduced before
   std::uint64_t elements = 0;     // float32 elements of the bucket
   std::uint64_t layout_hash = 0;  // of the bucket's size, tensors and own spec
 
@@ -26,25 +26,25 @@ struct FrameId {
 
 struct FrameHeader {
   FrameId id;
-  std::uint32_t rank = 0;  // who wrote it
+  std::uint32_t rank = 0;  // the sender
   std::uint64_t payload_bytes = 0;
   std::uint64_t payload_checksum = 0;
 };
 
 using FrameHeaderBytes = std::array<std::byte, kFrameHeaderBytes>;
 
-// Writes a header for `payload`, checksums included.
+// Returns a header for `payload`, including the checksums.
 [[nodiscard]] FrameHeaderBytes encode_header(const FrameId& id, int rank,
                                              std::span<const std::byte> payload);
 
-// Reads a header from `rank`. Throws Error{bad_frame} when it is cut, altered, of another version,
-// or says that another rank wrote it.
+// Reads a header from `rank`. Throws Error{bad_frame} if it is truncated, altered, of another
+// version, or names another sender.
 [[nodiscard]] FrameHeader decode_header(std::span<const std::byte> bytes, int rank);
 
-// Throws Error{mismatch} naming the first field that differs, the rank and both values.
+// Throws Error{mismatch}, naming the first field that differs, the rank and both values.
 void check_id(const FrameHeader& header, const FrameId& expected);
 
-// Throws Error{bad_frame} unless `payload` is what the header announced.
+// Throws Error{bad_frame} unless `payload` has the length and checksum of the header.
 void check_payload(const FrameHeader& header, std::span<const std::byte> payload);
 
 }  // namespace thinreduce

@@ -25,7 +25,7 @@ std::vector<std::byte> from_hex(const std::string& hex) {
   return bytes;
 }
 
-// Reads a whole frame from rank 2 as a receiver does; throws what the receiver would.
+// Reads a whole frame from rank 2 as a receiver does, with the same errors.
 FrameHeader read_frame(std::span<const std::byte> bytes, std::size_t limit) {
   const FrameHeader header = decode_header(bytes, 2);
   check_id(header, kId);
@@ -78,9 +78,8 @@ TEST(Frame, MismatchNamesTheFieldAndBothValues) {
   EXPECT_NE(text.find("step 42, expected 41"), std::string::npos) << text;
 }
 
-// tests/golden/frames.txt: a verdict, a description and the frame's bytes on each line. The file
-// keeps the format from drifting: what was written once must be read for ever, and refused for
-// ever.
+// tests/golden/frames.txt has a verdict, a description and the frame's bytes on each line. It keeps
+// the format from drifting: frames that are accepted or refused today must always be.
 TEST(Frame, GoldenFrames) {
   std::ifstream file(THINREDUCE_SOURCE_DIR "/tests/golden/frames.txt");
   ASSERT_TRUE(file) << "tests/golden/frames.txt is missing";

@@ -1,5 +1,5 @@
-// Keys of random streams, from what names a stream. docs/wire-format.md specifies them: ranks
-// replay one another's streams, so the bits are part of the format.
+// Keys of random streams. docs/wire-format.md specifies them: ranks replay one another's streams,
+// so the bits are part of the format.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@ namespace thinreduce {
 using kernels::random_bits;
 using kernels::RandomKey;
 
-// A stream of draws 0, 1, 2, ...: usually one an element of the bucket.
+// The name of a stream of draws 0, 1, 2, ...: usually one draw per element of the bucket.
 struct RandomStream {
   std::uint64_t seed = 0;    // of the session
   std::uint64_t step = 0;    // FrameId::step
   std::uint32_t bucket = 0;  // FrameId::bucket
   std::uint32_t rank = 0;
-  std::uint32_t purpose = 0;  // tells apart the streams of a method that needs several
+  std::uint32_t purpose = 0;  // distinguishes the streams of a method that needs several
 };
 
 [[nodiscard]] constexpr RandomKey random_key(const RandomStream& stream) {

@@ -29,7 +29,7 @@ double uniform(std::uint32_t bits) {
   return (static_cast<double>(bits) + 0.5) / 4294967296.0;
 }
 
-// The bits that docs/wire-format.md gives: what one build draws, every build must draw.
+// The bits of docs/wire-format.md: every build must draw the same.
 TEST(Random, GoldenDraws) {
   const RandomKey key = random_key({.seed = 1, .step = 2, .bucket = 3, .rank = 4, .purpose = 5});
   EXPECT_EQ(key.first, 0x2f63c7a9U);
@@ -45,8 +45,8 @@ TEST(Random, EveryPartOfTheNameMatters) {
   EXPECT_EQ(seen.size(), neighbouring_keys().size());
 }
 
-// Chi-squared over 256 cells of both 16-bit halves: the mean is 255, the deviation 22.6, and 60
-// statistics stay below six deviations.
+// Chi-squared over 256 cells of both 16-bit halves: the mean is 255 and the deviation 22.6; 60
+// statistics must stay below six deviations.
 TEST(Random, HalvesAreUniform) {
   for (const auto& key : neighbouring_keys()) {
     std::array<std::array<double, 256>, 4> counts{};
@@ -97,7 +97,7 @@ TEST(Random, DrawsAndHalvesAndStreamsAreIndependent) {
   }
 }
 
-// Any bit of the index flips each bit of the draw half of the time.
+// Every bit of the index flips each bit of the draw with probability one half.
 TEST(Random, BitsAvalanche) {
   const RandomKey key = random_key({.seed = 9});
   for (unsigned in = 0; in < 32; ++in) {

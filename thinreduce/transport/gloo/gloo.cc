@@ -42,7 +42,7 @@ milliseconds time_left(const Deadline& deadline) {
 void check(const GlooOptions& options) {
   if (options.world < 1) {
     throw Error(ErrorCode::bad_input,
-                fmt::format("a world has at least 1 rank, not {}", options.world));
+                fmt::format("a world must have at least 1 rank, not {}", options.world));
   }
   if (options.rank < 0 || options.rank >= options.world) {
     throw Error(ErrorCode::bad_input, fmt::format("rank {} is not in a world of {} (0 to {})",
@@ -50,7 +50,7 @@ void check(const GlooOptions& options) {
   }
 }
 
-// The address of an interface, IPv4 when it has one.
+// Returns the address of an interface, IPv4 if it has one.
 std::string address_of_interface(const GlooOptions& options) {
   ifaddrs* found = nullptr;
   if (::getifaddrs(&found) != 0) {
@@ -72,12 +72,14 @@ std::string address_of_interface(const GlooOptions& options) {
     if (best.empty() || family == AF_INET) best = address.host();
   }
   if (!best.empty()) return best;
-  throw Error(ErrorCode::unavailable,
-              fmt::format("rank {}: no network interface \"{}\" with an address; there are: {}",
-                          options.rank, options.interface, fmt::join(names, ", ")));
+  throw Error(
+      ErrorCode::unavailable,
+      fmt::format("rank {}: no network interface \"{}\" has an address; those that have: {}",
+                  options.rank, options.interface, fmt::join(names, ", ")));
 }
 
-// The address that this machine uses to reach the master. Connecting a UDP socket sends nothing.
+// Returns the address that this machine uses to reach the master. Connecting a UDP socket sends
+// nothing.
 std::string address_towards_master(const GlooOptions& options) {
   std::string why = "no route";
   for (const SocketAddress& master : resolve(options.master_addr, options.master_port, why)) {
@@ -107,11 +109,11 @@ struct Meeting {
   const GlooOptions& options;
   gloo::rendezvous::Store& store;
   Deadline deadline;
-  // What to add to the message when a rank is missing.
+  // Returns a remark for the error when a rank is missing.
   std::function<std::string()> remark;
 
-  // Returns when every rank has said `what`; throws Error{timeout} naming those that did not.
-  void everybody(std::string_view what, std::string_view failing) {
+  // Waits until every rank has announced `what`; throws Error{timeout} naming those that have not.
+  void wait_for_all(std::string_view what, std::string_view failing) {
     store.set(fmt::format("{}/{}", what, options.rank), {'1'});
     std::vector<int> missing;
     for (int rank = 0; rank < options.world; ++rank) {
@@ -130,13 +132,13 @@ struct Meeting {
                 fmt::format("rank {}: {} {} {} within {:g} s{}", options.rank,
                             missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "),
                             failing, deadline.allowed.count(),
-                            more.empty() ? "" : fmt::format(" (turned away: {})", more)));
+                            more.empty() ? "" : fmt::format(" (rejected: {})", more)));
   }
 
   std::shared_ptr<gloo::rendezvous::Context> mesh(
       const std::string& name, std::shared_ptr<gloo::transport::Device>& device) {
     auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.world);
-    // Gloo waits five times as long for a connection.
+    // Gloo waits for a connection five times as long as this.
     context->setTimeout(std::max(time_left(deadline) / 5, milliseconds(1)));
     gloo::rendezvous::PrefixStore named(name, store);
     context->connectFullMesh(named, device);
@@ -144,18 +146,17 @@ struct Meeting {
   }
 };
 
-// Gloo's thread reads from the sockets. It only tries for the lock of a connection, again and
-// again, while somebody sends on it. Linux likes to run that thread in the very moment in which
-// another process has written to the socket, in place of the sender who holds the lock: then it
-// turns in vain for a whole time slice. A thread of the batch class does not push others aside,
-// which makes small reduces of more ranks than cores several times faster. It inherits the class
-// from its creator.
+// Gloo's thread reads from the sockets. While another thread sends on a connection, it spins on
+// that connection's lock. Linux tends to run it at the moment when another process has written to
+// the socket, in place of the sender that holds the lock, and then it spins for a whole time slice.
+// A thread of the batch class does not preempt others, which makes small reduces with more ranks
+// than cores several times faster. A thread inherits the class from its creator.
 std::shared_ptr<gloo::transport::Device> make_device(const gloo::transport::tcp::attr& attributes) {
   std::shared_ptr<gloo::transport::Device> device;
   std::exception_ptr failure;
   std::thread([&] {
     const sched_param plain{};
-    // A system that refuses is only slower.
+    // If the system refuses, reduces are only slower.
     static_cast<void>(pthread_setschedparam(pthread_self(), SCHED_BATCH, &plain));
     try {
       device = gloo::transport::tcp::CreateDevice(attributes);
@@ -175,13 +176,13 @@ std::unique_ptr<Transport> meet(Meeting meeting) {
     attributes.hostname =
         options.interface.empty() ? address_towards_master(options) : address_of_interface(options);
     auto device = make_device(attributes);
-    meeting.everybody("joined", "never arrived");
+    meeting.wait_for_all("joined", "never arrived");
     GlooTransport::Meshes meshes;
     meshes.data = meeting.mesh("data", device);
     meshes.control = meeting.mesh("control", device);
     auto transport = std::make_unique<GlooTransport>(std::move(meshes));
-    // Whoever keeps the store may close it when this returns.
-    meeting.everybody("connected", "did not connect to all others");
+    // The owner of the store may close it after this.
+    meeting.wait_for_all("connected", "did not connect to all others");
     return transport;
   } catch (const Error&) {
     throw;
@@ -224,13 +225,13 @@ std::unique_ptr<Transport> connect_gloo(const GlooOptions& options) {
                   options.connect_timeout});
   std::unique_ptr<Transport> transport;
   try {
-    transport = meet({options, store, deadline, [&] { return store.turned_away(); }});
+    transport = meet({options, store, deadline, [&] { return store.rejected(); }});
   } catch (const Error& e) {
     store.give_up(e.what());
     throw;
   }
-  // The server must outlive the last question to it. Everybody is connected by now, so a rank that
-  // fails here is noticed by its connections.
+  // The server must outlive the last request. All ranks are connected by now, so the loss of a rank
+  // is noticed through its connections.
   try {
     if (options.rank != 0) {
       store.set(fmt::format("done/{}", options.rank), {});

@@ -1,4 +1,4 @@
-// How ranks find one another over Gloo, and what they are told when they don't.
+// How ranks connect over Gloo, and the errors when they cannot.
 #include <fmt/format.h>
 #include <gloo/rendezvous/hash_store.h>
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ TEST(GlooConnect, NobodyAnswers) {
   const Error error = error_of([&] { (void)connect_gloo(options); });
   EXPECT_EQ(error.code(), ErrorCode::timeout);
   EXPECT_THAT(error.what(),
-              HasSubstr(fmt::format("rank 1: nobody answers at 127.0.0.1:{} after 0.5 s",
+              HasSubstr(fmt::format("rank 1: no server answers at 127.0.0.1:{} after 0.5 s",
                                     options.master_port)));
 }
 

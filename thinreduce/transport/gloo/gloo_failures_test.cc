@@ -1,5 +1,5 @@
-// Ranks that leave, give up, stay silent or are killed. Ranks are forked processes where one is
-// killed, threads of this process otherwise.
+// Ranks that leave, give up, stay silent or are killed. Ranks are forked processes if one is
+// killed, otherwise threads of this process.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,11 +30,11 @@ TEST(GlooFailures, AWaitEndsAtItsDeadlineAndSaysForWhom) {
       EXPECT_EQ(error.code(), ErrorCode::timeout);
       EXPECT_EQ(std::string(error.what()),
                 "rank 0: no answer from rank 2 within 0.5 s (receive of 4096 bytes)");
-      // It stays so.
+      // The error is final.
       EXPECT_EQ(error_of([&] { (void)transport.receive(1, Channel::data, bytes); }).what(),
                 std::string(error.what()));
     } else {
-      // Nobody sends; the one who gave up is named.
+      // No rank sends; the error names the rank that gave up.
       std::vector<std::byte> bytes(1);
       const Pending receive = transport.receive(3 - transport.rank(), Channel::data, bytes);
       const Error error = error_of([&] { receive->wait(soon()); });
@@ -55,7 +55,7 @@ TEST(GlooFailures, AbandonEndsEveryWait) {
                   HasSubstr("rank 1 gave up: tensor 7 is not finite"));
       return;
     }
-    // Two wait for each other, the third for rank 1.
+    // Two ranks wait for each other, the third for rank 1.
     const int peer = transport.rank() == 0 ? 1 : 5 - transport.rank();
     const Pending receive = transport.receive(peer, Channel::data, bytes);
     const auto began = Clock::now();
@@ -72,7 +72,7 @@ TEST(GlooFailures, AbandonEndsANativeSum) {
     if (transport.rank() == 1) {
       std::this_thread::sleep_for(milliseconds(100));
       transport.abandon("no gradient");
-      // Its connections stay open, so that only the notice can end the sums.
+      // Its connections stay open, so only the notice can end the sums.
       for (int i = 0; i < 1000 && ended < 3; ++i) std::this_thread::sleep_for(milliseconds(10));
       return;
     }
@@ -147,7 +147,7 @@ TEST(GlooFailures, ARankThatLeavesDoesNotDisturbTheOthers) {
       transport.receive(peer, Channel::header, got)->wait(soon());
       send->wait(soon());
     }
-    // But with rank 2 itself nothing works any more.
+    // Operations with rank 2 itself fail.
     const Error error = error_of([&] { transport.receive(2, Channel::data, got)->wait(soon()); });
     EXPECT_EQ(error.code(), ErrorCode::lost_peer);
     EXPECT_THAT(error.what(), HasSubstr("rank 2 has left"));
@@ -183,7 +183,7 @@ TEST(GlooFailures, ASendThatIsCutInTheMiddleEnds) {
     std::vector<std::byte> bytes(64 << 20);
     if (transport.rank() == 1) {
       while (!started) std::this_thread::sleep_for(milliseconds(1));
-      // Begins to receive, thinks better of it, and leaves.
+      // Starts to receive, cancels, and leaves.
       (void)transport.receive(0, Channel::data, bytes);
       return;
     }
@@ -198,7 +198,7 @@ TEST(GlooFailures, ASendThatIsCutInTheMiddleEnds) {
   });
 }
 
-// What the surviving ranks do when rank 2 of 4 is killed.
+// The operation of the surviving ranks while rank 2 of 4 is killed.
 enum class Victim { idle, midway_in_large_messages, in_native_sum };
 
 class GlooKill : public testing::TestWithParam<Victim> {};
@@ -206,7 +206,7 @@ INSTANTIATE_TEST_SUITE_P(When, GlooKill,
                          testing::Values(Victim::idle, Victim::midway_in_large_messages,
                                          Victim::in_native_sum));
 
-// Exit code 0: the error named the victim, in time.
+// Exit code 0 means that the error named the victim in time.
 int survive(Transport& transport, Victim victim) {
   const int peer = transport.rank() == 0 ? 2 : transport.rank() == 1 ? 3 : 1;
   const auto began = Clock::now();
@@ -246,7 +246,7 @@ TEST_P(GlooKill, EverySurvivorNamesTheVictim) {
       try {
         const auto transport = connect_gloo(options_for(rank, world, port));
         if (rank == 2) {
-          // Has begun to receive from rank 0 in the midst of the large messages.
+          // Has started to receive from rank 0 among the large messages.
           std::vector<std::byte> in(64 << 20);
           Pending receive;
           std::this_thread::sleep_for(milliseconds(300));

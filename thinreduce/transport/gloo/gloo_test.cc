@@ -37,7 +37,7 @@ TEST_P(GlooWorld, EveryPairExchangesEverySizeOnEveryChannel) {
       if (peer == me) continue;
       for (const Channel channel : channels) {
         for (std::size_t i = 0; i < sizes.size(); ++i) {
-          // 8 MB once a pair is enough.
+          // 8 MB once per pair is enough.
           const std::size_t size = channel == Channel::data ? sizes[i] : sizes[i] % (1 << 20);
           const auto seed = [&](int from, int to) {
             return from * 1000 + to * 100 + static_cast<int>(channel) * 10 + static_cast<int>(i);

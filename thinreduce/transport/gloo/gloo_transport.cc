@@ -18,14 +18,14 @@ using std::chrono::milliseconds;
 constexpr std::uint64_t kGoodbyeSlot = 255;
 constexpr std::uint64_t kNoticeSlot = 0;
 
-// "Forever" that can still be added to a clock.
+// Practically forever, yet short enough to add to a clock.
 constexpr milliseconds kForever = std::chrono::hours(24 * 365);
-// What a rank that leaves or gives up waits at most for its last words to go out.
+// The longest time that a rank that leaves or gives up waits for its last messages to be sent.
 constexpr milliseconds kLastWords{1000};
-// A rank that gives up closes its connections soon after its notice. Who sees the one waits this
-// long for the other, so that the error names the root cause.
+// A rank that gives up closes its connections soon after its notice. A peer that sees a connection
+// close waits this long for the notice, so that the error names the root cause.
 constexpr milliseconds kNoticeGrace{250};
-// The all-reduce of Gloo has no deadline of ours; this one is for links, not for lost peers.
+// Timeout of Gloo's all-reduce: long enough for slow links. Lost peers are detected otherwise.
 constexpr std::chrono::minutes kNativeSumTimeout{10};
 
 milliseconds time_left(Clock::time_point until) {
@@ -33,7 +33,7 @@ milliseconds time_left(Clock::time_point until) {
                     kForever);
 }
 
-// Gloo's texts begin with the place in its source: "[file:line] ".
+// Gloo's texts begin with "[file:line] ".
 std::string without_place(const std::string& what) {
   const auto end = what.starts_with('[') ? what.find("] ") : std::string::npos;
   return end == std::string::npos ? what : what.substr(end + 2);
@@ -41,7 +41,8 @@ std::string without_place(const std::string& what) {
 
 }  // namespace
 
-// One message on its way. Gloo takes a weak reference to the buffer, so that it may go at any time.
+// One message in flight. Gloo holds only a weak reference to the buffer, so the operation may be
+// destroyed at any time.
 class GlooOperation : public Operation {
  public:
   enum class Kind { send, receive };
@@ -76,13 +77,13 @@ class GlooOperation : public Operation {
 
   void wait(const Deadline& deadline) override {
     if (done_) return;
-    // Does not hide a completion: an aborted wait is tried once more.
+    // This does not hide a completion: an aborted wait is tried once more below.
     if (transport_.is_over(peer_)) abort();
     std::string what;
     try {
       done_ = wait_for(time_left(deadline.at));
-      // Gloo reports the abort even when the operation had completed, and forgets it then. When it
-      // had not, this closes the data mesh, which is of no use any more.
+      // Gloo reports an abort once, even if the operation had completed. If it had not, this second
+      // wait closes the data mesh, which is useless by now.
       if (!done_) done_ = wait_for(milliseconds(1));
     } catch (const std::exception& e) {
       what = e.what();
@@ -92,8 +93,8 @@ class GlooOperation : public Operation {
       auto reason = fmt::format("no answer from rank {} within {:g} s ({})", peer_,
                                 deadline.allowed.count(), describe());
       auto notice = fmt::format("rank {} gave up: {}", transport_.rank(), reason);
-      // Gloo has closed the data mesh: the others should soon know why.
-      transport_.tell_everybody(notice);
+      // Gloo has closed the data mesh; tell the other ranks why.
+      transport_.notify_peers(notice);
       transport_.record({ErrorCode::timeout, fmt::format("rank {}: {}", transport_.rank(), reason),
                          std::move(notice)});
     }
@@ -102,7 +103,7 @@ class GlooOperation : public Operation {
 
   [[nodiscard]] int peer() const { return peer_; }
 
-  // Ends a wait, now or later.
+  // Ends a current or later wait.
   void abort() {
     if (kind_ == Kind::send) {
       buffer_->abortWaitSend();
@@ -145,8 +146,8 @@ GlooTransport::GlooTransport(Meshes meshes)
     listener_ = std::thread([this, others] { listen_for_notices(others); });
   } catch (const std::exception& e) {
     stop_watching();
-    throw Error(ErrorCode::lost_peer,
-                fmt::format("rank {}: a rank left at once: {}", rank(), without_place(e.what())));
+    throw Error(ErrorCode::lost_peer, fmt::format("rank {}: a rank left right after connecting: {}",
+                                                  rank(), without_place(e.what())));
   }
 }
 
@@ -159,7 +160,7 @@ GlooTransport::~GlooTransport() {
     changed_.notify_all();
   }
   if (failure) {
-    tell_everybody(failure->notice);
+    notify_peers(failure->notice);
     wait_for_notices();
   } else {
     say_goodbye();
@@ -188,8 +189,8 @@ void GlooTransport::watch(int peer) {
   std::string why;
   try {
     if (!one.watched->waitRecv(kForever)) return;
-    // The goodbye is the last thing on the connection: what the peer had sent is here by now.
-    // What can't complete any more fails when the connection closes, so wait for that, too.
+    // The goodbye is the last message on the connection, so everything that the peer sent has
+    // arrived. Operations that cannot complete fail when the connection closes; wait for that too.
     {
       const std::lock_guard lock(mutex_);
       one.left = true;
@@ -217,7 +218,7 @@ void GlooTransport::watch(int peer) {
 
 void GlooTransport::listen_for_notices(const std::vector<int>& others) {
   try {
-    // The first one counts. The others are taken so that their senders need not wait.
+    // Only the first notice counts. The others are received so that their senders need not wait.
     for (;;) {
       listening_->recv(others, kNoticeSlot);
       if (!listening_->waitRecv(kForever)) return;
@@ -226,7 +227,7 @@ void GlooTransport::listen_for_notices(const std::vector<int>& others) {
       record({ErrorCode::lost_peer, text, text});
     }
   } catch (const std::exception&) {
-    // The control mesh is closed: this rank has given up.
+    // The control mesh is closed because this rank gave up.
   }
 }
 
@@ -250,8 +251,8 @@ void GlooTransport::end_operations(int peer) {
     }
   }
   if (!summing) return;
-  // The operations inside Gloo's all-reduce are out of reach, but a wait that times out ends all
-  // operations of its mesh.
+  // The operations inside Gloo's all-reduce cannot be aborted one by one, but a wait that times out
+  // ends all operations of its mesh.
   try {
     char byte = 0;
     const auto poison = meshes_.data->createUnboundBuffer(&byte, 1);
@@ -267,7 +268,7 @@ bool GlooTransport::is_over(int peer) {
 
 Error GlooTransport::explain(int peer, const std::string& operation, const std::string& what) {
   std::unique_lock lock(mutex_);
-  // A closed connection is often the echo of a failure elsewhere that is about to be known.
+  // A closed connection often follows a failure on another rank whose notice is still in flight.
   changed_.wait_for(lock, 2 * kNoticeGrace, [this] { return failure_.has_value(); });
   if (failure_) return Error(failure_->code, failure_->message);
   if (peers_[static_cast<std::size_t>(peer)].left) {
@@ -279,7 +280,7 @@ Error GlooTransport::explain(int peer, const std::string& operation, const std::
 }
 
 Pending GlooTransport::start_send(int peer, Channel channel, std::span<const std::byte> message) {
-  // Gloo has one kind of buffer for both directions; it only reads from this one.
+  // Gloo has one kind of buffer for both directions; it only reads from that of a send.
   const std::span writable(const_cast<std::byte*>(message.data()), message.size());
   auto operation =
       std::make_unique<GlooOperation>(*this, peer, GlooOperation::Kind::send, writable);
@@ -299,18 +300,18 @@ void GlooTransport::abandon(const std::string& reason) noexcept {
     auto notice = fmt::format("rank {} gave up: {}", rank(), reason);
     record({ErrorCode::lost_peer, notice, notice});
     {
-      // A failure that came first is the better explanation, also for the others.
+      // An earlier failure explains more, also to the other ranks.
       const std::lock_guard lock(mutex_);
       notice = failure_->notice;
     }
-    tell_everybody(notice);
+    notify_peers(notice);
     wait_for_notices();
   } catch (const std::exception&) {
-    // Out of memory at worst; the others see the connection close.
+    // Out of memory; the other ranks see the connections close.
   }
 }
 
-void GlooTransport::tell_everybody(const std::string& notice) noexcept {
+void GlooTransport::notify_peers(const std::string& notice) noexcept {
   const std::lock_guard lock(notice_mutex_);
   if (std::exchange(told_, true)) return;
   std::memcpy(notice_.data(), notice.data(), std::min(notice.size(), kNoticeBytes - 1));
@@ -321,7 +322,7 @@ void GlooTransport::tell_everybody(const std::string& notice) noexcept {
       buffer->send(peer, kNoticeSlot);
       notices_.push_back(std::move(buffer));
     } catch (const std::exception&) {
-      // This peer is gone itself.
+      // This peer is gone.
     }
   }
 }
@@ -349,7 +350,7 @@ void GlooTransport::say_goodbye() noexcept {
       buffer->send(peer, kGoodbyeSlot);
       goodbyes.push_back(std::move(buffer));
     } catch (const std::exception&) {
-      // It left before us.
+      // This peer has already left.
     }
   }
   for (const Buffer& buffer : goodbyes) {

@@ -1,14 +1,14 @@
-// Ranks that are connected through Gloo: messages, and what becomes of them when a rank goes.
+// The transport over connected Gloo meshes: messages, and the detection of lost ranks.
 //
-// Two meshes of TCP connections join the ranks. `data` carries the messages and, as the last thing
-// that a rank sends, its goodbye. `control` carries abandon notices; it is apart because a message
-// that is cancelled or times out blocks or closes connections of its mesh, and that is just when a
+// Two meshes of TCP connections join the ranks. `data` carries the messages and, as the last
+// message of a rank, its goodbye. `control` carries abandon notices. It is a separate mesh because
+// a message that is cancelled or times out blocks or closes connections of its mesh, exactly when a
 // notice must get through.
 //
-// Gloo does not tell an operation that its peer is gone when some of its bytes have moved. So one
-// watcher thread a peer waits for that peer's goodbye for as long as the transport lives: a goodbye
-// means the peer has left, a closed connection without one that the peer is lost. The first loss is
-// recorded as the root cause, and all operations end with it.
+// Gloo does not fail an operation whose peer is gone once some of its bytes have moved. Therefore
+// one watcher thread per peer waits for that peer's goodbye as long as the transport lives: a
+// goodbye means that the peer has left, a connection that closes without one means that the peer is
+// lost. The first loss is recorded as the root cause, and all operations end with it.
 #pragma once
 
 #include <gloo/rendezvous/context.h>
@@ -51,11 +51,11 @@ class GlooTransport : public Transport {
   friend class GlooOperation;
   using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
 
-  // A text, cut when it is too long, and zero bytes.
+  // A text, truncated to fit, then zero bytes.
   static constexpr std::size_t kNoticeBytes = 512;
   using NoticeBytes = std::array<char, kNoticeBytes>;
 
-  // Why this world is over.
+  // The reason why this world ended.
   struct Failure {
     ErrorCode code;
     std::string message;  // from this rank's point of view
@@ -64,7 +64,7 @@ class GlooTransport : public Transport {
 
   struct Peer {
     NoticeBytes goodbye{};
-    Buffer watched;  // the receive of its goodbye
+    Buffer watched;  // receives its goodbye
     bool left = false;
     bool closed = false;
     std::thread watcher;
@@ -77,16 +77,17 @@ class GlooTransport : public Transport {
   void listen_for_notices(const std::vector<int>& others);
   void stop_watching();
 
-  // Keeps the first failure only, and ends all operations.
+  // Keeps the first failure and ends all operations.
   void record(Failure failure);
-  // The first notice only: it is the root cause as far as this rank knows.
-  void tell_everybody(const std::string& notice) noexcept;
+  // Sends `notice` to all peers, once: the first notice is the root cause as far as this rank
+  // knows.
+  void notify_peers(const std::string& notice) noexcept;
   void wait_for_notices() noexcept;
   void say_goodbye() noexcept;
 
-  // Whether an operation with `peer` can no longer complete.
+  // Returns whether operations with `peer` can no longer complete.
   [[nodiscard]] bool is_over(int peer);
-  // The Error for an operation with `peer` that failed with Gloo's text `what`.
+  // Returns the Error for an operation with `peer` that failed with Gloo's text `what`.
   [[nodiscard]] Error explain(int peer, const std::string& operation, const std::string& what);
   void end_operations(int peer);
 

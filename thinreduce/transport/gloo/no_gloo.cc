@@ -1,4 +1,4 @@
-// Stands in for gloo.cc where Gloo was not there at build time.
+// Replaces gloo.cc in builds without Gloo.
 #include "thinreduce/error.h"
 #include "thinreduce/transport/gloo/gloo.h"
 

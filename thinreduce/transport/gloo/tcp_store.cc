@@ -19,14 +19,14 @@ namespace {
 
 using namespace store_protocol;
 
-// How long to leave an address alone that refused, and to wait for one that says nothing.
+// The pause before an address that refused is tried again, and the wait for one that is silent.
 constexpr std::chrono::milliseconds kRetryPause{50};
 constexpr std::chrono::seconds kSilentPatience{3};
-// Who waits for a value asks again after these.
+// Pauses between requests for a value that does not exist yet.
 constexpr std::chrono::milliseconds kFirstPause{1};
 constexpr std::chrono::milliseconds kLongestPause{20};
 constexpr std::chrono::seconds kAnswerPatience{1};
-// Long enough for all of them to ask once more.
+// Long enough for all clients to ask once more.
 constexpr auto kFarewell = 5 * kLongestPause;
 
 int milliseconds_until(Clock::time_point at) {
@@ -44,7 +44,7 @@ bool ready(const Socket& socket, short events, Clock::time_point until) {
   }
 }
 
-// An empty socket, with errno in `error`, when there is no connection by `until`.
+// Returns an empty socket, with errno in `error`, if there is no connection by `until`.
 Socket try_connect(const SocketAddress& address, Clock::time_point until, int& error) {
   Socket socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (socket && ::connect(socket.fd(), address.get(), address.length) == 0) return socket;
@@ -58,7 +58,7 @@ Socket try_connect(const SocketAddress& address, Clock::time_point until, int& e
   return socket;
 }
 
-// The connection to rank 0 ended; whether that is worth another try depends on when.
+// Thrown when the connection to rank 0 ends; the caller decides whether to try again.
 struct Disconnected {};
 
 }  // namespace
@@ -67,7 +67,7 @@ class TcpStore::Client {
  public:
   Client(const TcpStoreOptions& options, const Deadline& deadline)
       : me_(fmt::format("rank {}", options.rank)) {
-    // Rank 0 serves itself, on whatever interface.
+    // Rank 0 connects to itself, whatever interface master_addr names.
     const std::string host = options.rank == 0 ? "localhost" : options.master_addr;
     int error = 0;
     std::string why;
@@ -83,7 +83,7 @@ class TcpStore::Client {
           say_hello(options, deadline);
           return;
         } catch (const Disconnected&) {
-          // Something listens that is not rank 0 yet: a proxy, or an earlier run that is ending.
+          // Not rank 0 of this world (yet): a proxy, or an earlier run that is ending.
           disconnected = true;
         }
       }
@@ -91,22 +91,23 @@ class TcpStore::Client {
       std::this_thread::sleep_for(kRetryPause);
     }
     if (disconnected) {
-      why = "it answers, but not like rank 0";
+      why = "the server there is not rank 0 of a thinreduce world";
     } else if (why.empty()) {
       why = describe_errno(error);
     }
-    throw Error(ErrorCode::timeout,
-                fmt::format("{}: nobody answers at {} after {:g} s ({}); is rank 0 running there "
-                            "and is the port open?",
-                            me_, host_and_port(options.master_addr, options.master_port),
-                            deadline.allowed.count(), why));
+    throw Error(
+        ErrorCode::timeout,
+        fmt::format("{}: no server answers at {} after {:g} s ({}); is rank 0 running there "
+                    "and is the port open?",
+                    me_, host_and_port(options.master_addr, options.master_port),
+                    deadline.allowed.count(), why));
   }
 
-  // The reply to one request; empty when there is no such key.
+  // Returns the reply to one request, or nothing if there is no such key.
   std::optional<std::vector<char>> ask(std::uint8_t what, const std::string& key,
                                        const std::vector<char>& value, const Deadline& deadline) {
     ensure(!key.empty() && key.size() <= kMaxKey && value.size() <= kMaxValue,
-           "a key and a value that the store takes");
+           "the store must be able to take the key and the value", key.size(), value.size());
     const auto key_length = static_cast<std::uint16_t>(key.size());
     const auto value_length = static_cast<std::uint32_t>(value.size());
     std::vector<char> request(kRequestBytes);
@@ -151,7 +152,7 @@ class TcpStore::Client {
     }
   }
 
-  // Until there are `count` bytes in in_.
+  // Receives until in_ has `count` bytes.
   void receive_at_least(std::size_t count, const Deadline& deadline) {
     while (in_.size() < count) {
       const std::size_t had = in_.size();
@@ -181,7 +182,7 @@ class TcpStore::Client {
     if (status == kAbsent) return std::nullopt;
     const std::string reason(value.begin(), value.end());
     if (status == kOver) throw Error(ErrorCode::timeout, fmt::format("{}: {}", me_, reason));
-    throw Error(ErrorCode::mismatch, fmt::format("{}: turned away by rank 0: {}", me_, reason));
+    throw Error(ErrorCode::mismatch, fmt::format("{}: rejected by rank 0: {}", me_, reason));
   }
 
   void await(short events, const Deadline& deadline) {
@@ -212,7 +213,7 @@ void TcpStore::set(const std::string& key, const std::vector<char>& value) {
 std::optional<std::vector<char>> TcpStore::find(const std::string& key, const Deadline& deadline) {
   auto pause = kFirstPause;
   for (;;) {
-    // `deadline` is for the value to appear. The answer, whatever it is, takes only a moment.
+    // `deadline` is for the value to appear; an answer always takes only a moment.
     Deadline answer = deadline_;
     answer.at = std::max(answer.at, Clock::now() + kAnswerPatience);
     if (auto value = client_->ask(store_protocol::kGet, key, {}, answer)) return value;
@@ -224,7 +225,7 @@ std::optional<std::vector<char>> TcpStore::find(const std::string& key, const De
 
 std::vector<char> TcpStore::get_by(const std::string& key, const Deadline& deadline) {
   if (auto value = find(key, deadline)) return *std::move(value);
-  throw Error(ErrorCode::timeout, fmt::format("rank {}: nobody stored \"{}\" within {:g} s",
+  throw Error(ErrorCode::timeout, fmt::format("rank {}: no rank stored \"{}\" within {:g} s",
                                               options_.rank, key, deadline.allowed.count()));
 }
 
@@ -249,8 +250,8 @@ void TcpStore::give_up(const std::string& reason) {
   std::this_thread::sleep_for(kFarewell);
 }
 
-std::string TcpStore::turned_away() const {
-  return server_ ? server_->turned_away() : "";
+std::string TcpStore::rejected() const {
+  return server_ ? server_->rejected() : "";
 }
 
 }  // namespace thinreduce

@@ -1,7 +1,8 @@
-// Where the ranks of a gloo world meet: rank 0 keeps names and values while the others connect.
+// The rendezvous of a gloo world: rank 0 serves keys and values while the ranks connect.
 //
-// The store lives only until every rank is connected. It knows which ranks are to come, so it turns
-// away a rank of another world or one that is there already, and can say who never arrived.
+// The store lives only until every rank is connected. It knows the ranks of its world, so it
+// rejects a rank of another world and a rank that has joined already, and can name those that never
+// arrived.
 #pragma once
 
 #include <gloo/rendezvous/store.h>
@@ -22,17 +23,18 @@ class TcpStoreServer;
 struct TcpStoreOptions {
   int rank = 0;
   int world = 1;
-  // Where rank 0 listens; it does so on all its interfaces.
+  // The address of rank 0, which listens on all its interfaces.
   std::string master_addr = "127.0.0.1";
   std::uint16_t master_port = 29500;
-  // For everything together, from the first connect to the last wait.
+  // The total time, from the first connect to the last wait.
   Seconds timeout{30};
 };
 
 class TcpStore : public gloo::rendezvous::Store {
  public:
-  // Rank 0 starts to serve. Throws Error{timeout} when nobody answers at the address,
-  // Error{unavailable} when the port is taken, Error{mismatch} when rank 0 turns this rank away.
+  // Connects to rank 0; rank 0 also starts the server. Throws Error{timeout} if no server answers
+  // at the address, Error{unavailable} if the port is taken, Error{mismatch} if rank 0 rejects this
+  // rank.
   explicit TcpStore(const TcpStoreOptions& options);
   ~TcpStore() override;
   TcpStore(const TcpStore&) = delete;
@@ -42,20 +44,20 @@ class TcpStore : public gloo::rendezvous::Store {
   // Waits for the value. Throws Error{timeout} at the deadline of the store.
   std::vector<char> get(const std::string& key) override;
   void wait(const std::vector<std::string>& keys) override;
-  // Throws Error{timeout} after `timeout` or at the deadline of the store, whichever is first.
+  // Throws Error{timeout} after `timeout` or at the deadline of the store, whichever comes first.
   void wait(const std::vector<std::string>& keys,
             const std::chrono::milliseconds& timeout) override;
 
-  // Those whom rank 0 turned away, for its own message when a rank is missing; "" when there are
-  // none or when this is not rank 0.
-  [[nodiscard]] std::string turned_away() const;
+  // Returns a list of the rejected clients, which rank 0 adds to its error when a rank is missing;
+  // "" if there are none or this is not rank 0.
+  [[nodiscard]] std::string rejected() const;
 
-  // Rank 0: tells the ranks that still wait for a value why there will be none.
+  // On rank 0, tells the ranks that wait for a value why it will never come.
   void give_up(const std::string& reason);
 
  private:
   class Client;
-  // Empty when there is no such value by the deadline.
+  // Returns nothing if the value does not exist by the deadline.
   [[nodiscard]] std::optional<std::vector<char>> find(const std::string& key,
                                                       const Deadline& deadline);
   std::vector<char> get_by(const std::string& key, const Deadline& deadline);

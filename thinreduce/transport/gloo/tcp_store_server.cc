@@ -18,14 +18,14 @@ namespace {
 
 using namespace store_protocol;
 
-// A rank says hello at once; who is silent for this long is not a rank.
+// A rank sends its hello at once; a client that is silent for this long is not a rank.
 constexpr std::chrono::seconds kHelloPatience{10};
-// Strangers and ranks that retry, on top of the ranks themselves.
+// Clients in addition to the ranks: strangers, and ranks that retry.
 constexpr std::size_t kSpareClients = 64;
-// Joining, leaving and Gloo's two meshes need about six values a rank.
-constexpr std::size_t kMaxValuesARank = 16;
-// A message stays readable however many strangers came by.
-constexpr std::size_t kMaxTurnedAway = 4;
+// Joining, leaving and Gloo's two meshes need about six values per rank.
+constexpr std::size_t kMaxValuesPerRank = 16;
+// Keeps the error readable if there were many strangers.
+constexpr std::size_t kMaxRejected = 4;
 
 template <typename T>
 T load(const char* from) {
@@ -42,7 +42,7 @@ void reply(std::vector<char>& out, std::uint8_t status, const char* data, std::s
   out.insert(out.end(), data, data + length);
 }
 
-// All interfaces, both families; IPv4 alone where the kernel has no IPv6.
+// Listens on all interfaces with IPv6 and IPv4; only with IPv4 if the kernel has no IPv6.
 Socket listen_on(std::uint16_t port) {
   int error = 0;
   for (const int family : {AF_INET6, AF_INET}) {
@@ -95,9 +95,9 @@ TcpStoreServer::~TcpStoreServer() {
   thread_.join();
 }
 
-std::string TcpStoreServer::turned_away() const {
+std::string TcpStoreServer::rejected() const {
   const std::lock_guard lock(mutex_);
-  return fmt::format("{}", fmt::join(turned_away_, "; "));
+  return fmt::format("{}", fmt::join(rejected_, "; "));
 }
 
 void TcpStoreServer::give_up(const std::string& reason) {
@@ -112,12 +112,12 @@ void TcpStoreServer::serve() {
     polled.push_back({wake_.fd(), POLLIN, 0});
     polled.push_back({listener_.fd(), POLLIN, 0});
     for (const Client& client : clients_) {
-      // A client that does not read its reply is not heard either: this bounds what it can make
-      // us keep.
+      // No request is read from a client that does not read its reply: this bounds the memory
+      // per client.
       const short events = client.out.empty() ? POLLIN : POLLOUT;
       polled.push_back({client.socket.fd(), events, 0});
     }
-    // Once a second, to notice the silent ones.
+    // At least once per second, to disconnect silent clients.
     if (::poll(polled.data(), polled.size(), 1000) < 0 && errno != EINTR) return;
 
     const auto now = Clock::now();
@@ -142,7 +142,7 @@ void TcpStoreServer::accept_one() {
   Socket socket(::accept4(listener_.fd(), from.get(), &from.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!socket) return;
   if (clients_.size() >= static_cast<std::size_t>(world_) + kSpareClients) {
-    // Ranks say hello at once, so the oldest of the silent ones is the least likely rank.
+    // Ranks send their hello at once, so the oldest silent client is the least likely rank.
     const auto oldest = std::find_if(clients_.begin(), clients_.end(),
                                      [](const Client& client) { return client.rank < 0; });
     if (oldest == clients_.end()) return;
@@ -168,7 +168,7 @@ bool TcpStoreServer::write_to(Client& client) {
   const auto sent = ::send(client.socket.fd(), client.out.data(), client.out.size(), MSG_NOSIGNAL);
   if (sent < 0) return errno == EAGAIN || errno == EINTR;
   client.out.erase(client.out.begin(), client.out.begin() + sent);
-  // What arrived behind the request that was just answered.
+  // Requests that arrived after the one just answered.
   return !client.out.empty() || take_requests(client);
 }
 
@@ -221,7 +221,7 @@ void TcpStoreServer::greet(Client& client, std::uint32_t rank, std::uint32_t wor
     for (const Client& other : clients_) {
       if (other.rank == static_cast<int>(rank) && other.socket) {
         reason =
-            fmt::format("rank {} at {} is there already, from {}", rank, client.name, other.name);
+            fmt::format("rank {} at {} has already joined from {}", rank, client.name, other.name);
       }
     }
   }
@@ -230,14 +230,14 @@ void TcpStoreServer::greet(Client& client, std::uint32_t rank, std::uint32_t wor
     reply(client.out, kDone, nullptr, 0);
     return;
   }
-  reply(client.out, store_protocol::kTurnedAway, reason.data(), reason.size());
+  reply(client.out, store_protocol::kRejected, reason.data(), reason.size());
   client.leaving = true;
   const std::lock_guard lock(mutex_);
-  if (turned_away_.size() < kMaxTurnedAway) turned_away_.push_back(std::move(reason));
+  if (rejected_.size() < kMaxRejected) rejected_.push_back(std::move(reason));
 }
 
 bool TcpStoreServer::store(Client& client, const std::string& key, std::vector<char> value) {
-  if (values_.size() >= static_cast<std::size_t>(world_) * kMaxValuesARank &&
+  if (values_.size() >= static_cast<std::size_t>(world_) * kMaxValuesPerRank &&
       !values_.contains(key)) {
     return false;
   }

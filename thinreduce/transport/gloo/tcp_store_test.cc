@@ -43,7 +43,7 @@ Error error_of(const std::function<void()>& action) {
   return Error(ErrorCode::bad_frame, "");
 }
 
-// A connection that says whatever it likes.
+// A connection that may send anything.
 Socket stranger(std::uint16_t port) {
   Socket socket(::socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{};
@@ -51,18 +51,18 @@ Socket stranger(std::uint16_t port) {
   address.sin_port = htons(port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   EXPECT_EQ(::connect(socket.fd(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  // So that a test of a server that does not answer ends.
+  // Ends a test of a server that does not answer.
   const timeval patience{5, 0};
   ::setsockopt(socket.fd(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   return socket;
 }
 
 void say(const Socket& socket, const std::string& bytes) {
-  // The server may have closed the connection by now, which is its right.
+  // The server may have closed the connection by now, which is allowed.
   [[maybe_unused]] const auto sent = ::send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
 }
 
-// Whether the server ends the connection; what it says before that is skipped.
+// Returns whether the server closes the connection; skips what it sends before that.
 bool is_disconnected(const Socket& socket) {
   char bytes[64];
   for (;;) {
@@ -111,7 +111,7 @@ TEST(TcpStore, WaitsEndAtTheirDeadline) {
   EXPECT_LT(Clock::now() - began, milliseconds(800));
   const Error error = error_of([&] { (void)zero.get("nothing"); });
   EXPECT_EQ(error.code(), ErrorCode::timeout);
-  EXPECT_THAT(error.what(), HasSubstr("nobody stored \"nothing\" within 1 s"));
+  EXPECT_THAT(error.what(), HasSubstr("no rank stored \"nothing\" within 1 s"));
   EXPECT_LT(Clock::now() - began, seconds(5));
 }
 
@@ -128,23 +128,24 @@ TEST(TcpStore, ARankMayComeBeforeRankZero) {
 }
 
 TEST(TcpStore, NobodyAnswers) {
-  // 192.0.2.0/24 is kept for documentation: packets to it are dropped, or refused on the way.
+  // 192.0.2.0/24 is reserved for documentation: packets to it are dropped or refused.
   for (const char* address : {"127.0.0.1", "192.0.2.1", "no.such.host.invalid"}) {
     TcpStoreOptions options = options_for(1, 2, free_port(), 0.5);
     options.master_addr = address;
     const auto began = Clock::now();
     const Error error = error_of([&] { TcpStore store(options); });
-    // Looking up a name takes as long as the resolver's own patience.
+    // A name lookup takes as long as the resolver's own timeout.
     EXPECT_LT(Clock::now() - began, seconds(30));
     EXPECT_EQ(error.code(), ErrorCode::timeout);
-    EXPECT_THAT(error.what(), HasSubstr(fmt::format("rank 1: nobody answers at {}:{} after 0.5 s",
-                                                    address, options.master_port)));
+    EXPECT_THAT(error.what(),
+                HasSubstr(fmt::format("rank 1: no server answers at {}:{} after 0.5 s", address,
+                                      options.master_port)));
     EXPECT_THAT(error.what(), HasSubstr("is rank 0 running there and is the port open?"));
   }
 }
 
 TEST(TcpStore, SomethingElseAnswers) {
-  // Listens, accepts, and says nothing.
+  // Listens, accepts, and sends nothing.
   const Socket listener(::socket(AF_INET, SOCK_STREAM, 0));
   ASSERT_EQ(::listen(listener.fd(), 10), 0);
   sockaddr_in address{};
@@ -175,9 +176,9 @@ TEST(TcpStore, TurnsAwayRanksThatDoNotBelong) {
   const Error twice = error_of([&] { TcpStore store(options_for(1, 3, port)); });
   EXPECT_EQ(twice.code(), ErrorCode::mismatch);
   EXPECT_THAT(twice.what(), HasSubstr("rank 1 at"));
-  EXPECT_THAT(twice.what(), HasSubstr("is there already"));
-  EXPECT_THAT(zero.turned_away(), HasSubstr("has world size 4, rank 0 has 3; rank 1 at"));
-  // The rightful one is not disturbed, and may come again when it was gone.
+  EXPECT_THAT(twice.what(), HasSubstr("has already joined"));
+  EXPECT_THAT(zero.rejected(), HasSubstr("has world size 4, rank 0 has 3; rank 1 at"));
+  // The first client of that rank is not disturbed, and may reconnect after it has left.
   one->set("still", {'1'});
   one.reset();
   std::this_thread::sleep_for(milliseconds(50));
@@ -214,7 +215,7 @@ TEST(TcpStore, DisconnectsWhoDoesNotKeepToTheProtocol) {
   for (std::size_t i = 0; i < offences.size(); ++i) {
     const Socket socket = stranger(port);
     say(socket, offences[i]);
-    // The last one is the beginning of a hello: it ends when the client does.
+    // The last one is the beginning of a hello: it ends when the client closes.
     if (i + 1 == offences.size()) ::shutdown(socket.fd(), SHUT_WR);
     EXPECT_TRUE(is_disconnected(socket)) << "offence " << i;
   }
@@ -228,7 +229,7 @@ TEST(TcpStore, DisconnectsWhoDoesNotKeepToTheProtocol) {
 TEST(TcpStore, GarbageDoesNotKeepTheRanksFromMeeting) {
   const std::uint16_t port = free_port();
   std::atomic<bool> stop = false;
-  // Silent connections, more than the server keeps, and random bytes, some behind a good hello.
+  // More silent connections than the server keeps, and random bytes, some after a valid hello.
   std::thread attacker([&] {
     std::mt19937 random(7);
     std::vector<Socket> silent;

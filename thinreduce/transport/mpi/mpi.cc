@@ -1,6 +1,6 @@
 #include "thinreduce/transport/mpi/mpi.h"
 
-// MPI's own C++ interface is deprecated and of no use here.
+// MPI's C++ interface is deprecated and not used here.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include <fmt/format.h>
@@ -24,22 +24,22 @@ namespace {
 
 // Channels are tags 0 to 2.
 constexpr int kNoticeTag = 100;
-// A notice: its kind, a text that is cut when it is too long, and zero bytes.
+// A notice: its kind, a text truncated to fit, then zero bytes.
 constexpr std::size_t kNoticeBytes = 512;
 using NoticeBytes = std::array<char, kNoticeBytes>;
 constexpr char kGoodbye = 'g';
 constexpr char kAbandoned = 'a';
 
-// A message of a fast network is there within microseconds; after that, waiting must not take the
+// A message on a fast network arrives within microseconds; after that, waiting must not take the
 // core from a rank that computes.
 constexpr int kPollsBeforeSleep = 200;
 constexpr std::chrono::microseconds kFirstSleep{10};
 constexpr std::chrono::microseconds kLongestSleep{100};
-// What a rank that leaves or gives up waits at most for its last words, and what a message that
-// was matched before a goodbye takes at most to complete.
+// The longest time that a rank that leaves or gives up waits for its last messages to be sent, and
+// that a message matched before a goodbye takes to complete.
 constexpr std::chrono::milliseconds kLastWords{1000};
 constexpr std::chrono::milliseconds kGoodbyeGrace{250};
-// A cancelled receive whose message is on its way completes as soon as the sender goes on.
+// A cancelled receive whose message is in flight completes as soon as the sender continues.
 constexpr std::chrono::seconds kCancelPatience{5};
 
 std::string describe(int code) {
@@ -54,7 +54,7 @@ void check(int code, std::string_view what) {
   throw Error(ErrorCode::unavailable, fmt::format("{} failed: {}", what, describe(code)));
 }
 
-// Counts in MPI are ints. A longer message is one element of a type that has its size.
+// Counts in MPI are ints. A longer message is one element of a datatype of its size.
 class MessageType {
  public:
   explicit MessageType(std::size_t bytes) {
@@ -75,7 +75,7 @@ class MessageType {
     count_ = 1;
   }
   ~MessageType() {
-    // MPI keeps it for as long as an operation uses it.
+    // MPI keeps the type as long as an operation uses it.
     if (owned_ != MPI_DATATYPE_NULL) MPI_Type_free(&owned_);
   }
   MessageType(const MessageType&) = delete;
@@ -135,9 +135,9 @@ class MpiTransport : public Transport {
   Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override;
   Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override;
 
-  // Takes the notices that have arrived.
+  // Receives the notices that have arrived.
   void listen();
-  void tell_everybody(char kind, const std::string& text) noexcept;
+  void notify_peers(char kind, const std::string& text) noexcept;
   void throw_if_failed() const {
     if (failure_) throw Error(failure_->code, failure_->message);
   }
@@ -146,7 +146,7 @@ class MpiTransport : public Transport {
   MPI_Comm world_ = MPI_COMM_NULL;
   int rank_ = 0;
   int size_ = 1;
-  std::vector<std::optional<Clock::time_point>> left_;  // by rank: since when
+  std::vector<std::optional<Clock::time_point>> left_;  // by rank: when it left
   std::optional<Failure> failure_;
   bool told_ = false;
 };
@@ -170,7 +170,7 @@ class MpiOperation : public Operation {
 
   ~MpiOperation() override {
     if (request_ == MPI_REQUEST_NULL) return;
-    // Open MPI cancels only receives that no message has met. Others must run their course, or MPI
+    // Open MPI cancels only receives that no message has matched. Others must complete, or MPI
     // would write to memory that is no longer ours; a send only reads from it.
     if (kind_ == Kind::receive) MPI_Cancel(&request_);
     const auto until =
@@ -204,7 +204,7 @@ class MpiOperation : public Operation {
   }
 
  private:
-  // Whether it has completed.
+  // Returns whether the operation has completed.
   bool test() {
     if (request_ == MPI_REQUEST_NULL) return true;
     int done = 0;
@@ -229,7 +229,7 @@ class MpiOperation : public Operation {
 
   [[noreturn]] void throw_mismatch(const MPI_Status& status) {
     const std::size_t length = length_of(status);
-    // A message that was too long may be reported with the length that was kept of it.
+    // MPI may report a message that was too long with the truncated length.
     const std::string sent =
         length == bytes_ ? fmt::format("more than {}", bytes_) : std::to_string(length);
     throw Error(ErrorCode::mismatch,
@@ -248,7 +248,7 @@ class MpiOperation : public Operation {
                                     deadline.allowed.count(), describe_me());
     transport_.failure_ = {ErrorCode::timeout, fmt::format("rank {}: {}", transport_.rank_, reason),
                            fmt::format("rank {} gave up: {}", transport_.rank_, reason)};
-    transport_.tell_everybody(kAbandoned, transport_.failure_->notice);
+    transport_.notify_peers(kAbandoned, transport_.failure_->notice);
     throw Error(ErrorCode::timeout, transport_.failure_->message);
   }
 
@@ -268,9 +268,9 @@ MpiTransport::~MpiTransport() {
   MPI_Finalized(&finalised);
   if (finalised != 0) return;
   if (failure_) {
-    tell_everybody(kAbandoned, failure_->notice);
+    notify_peers(kAbandoned, failure_->notice);
   } else {
-    tell_everybody(kGoodbye, "");
+    notify_peers(kGoodbye, "");
   }
   MPI_Comm_free(&world_);
   if (finalises_) MPI_Finalize();
@@ -296,7 +296,7 @@ void MpiTransport::listen() {
   }
 }
 
-void MpiTransport::tell_everybody(char kind, const std::string& text) noexcept {
+void MpiTransport::notify_peers(char kind, const std::string& text) noexcept {
   if (std::exchange(told_, true)) return;
   NoticeBytes bytes{};
   bytes[0] = kind;
@@ -309,7 +309,7 @@ void MpiTransport::tell_everybody(char kind, const std::string& text) noexcept {
                   &request) != MPI_SUCCESS) {
       continue;
     }
-    // So short a message is copied at once, whatever the peer does; this is for a full queue.
+    // MPI copies such a short message at once, whatever the peer does; this waits on a full queue.
     int done = 0;
     while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done == 0 &&
            Clock::now() < until) {
@@ -325,9 +325,9 @@ void MpiTransport::abandon(const std::string& reason) noexcept {
       const auto notice = fmt::format("rank {} gave up: {}", rank_, reason);
       failure_ = {ErrorCode::lost_peer, notice, notice};
     }
-    tell_everybody(kAbandoned, failure_->notice);
+    notify_peers(kAbandoned, failure_->notice);
   } catch (const std::exception&) {
-    // Out of memory at worst; the deadlines of the others end their waits.
+    // Out of memory; the deadlines of the other ranks end their waits.
   }
 }
 
@@ -335,7 +335,7 @@ Pending MpiTransport::start_send(int peer, Channel channel, std::span<const std:
   throw_if_failed();
   auto operation =
       std::make_unique<MpiOperation>(*this, peer, MpiOperation::Kind::send, message.size());
-  // MPI only reads from it.
+  // MPI only reads from the memory of a send.
   operation->start(const_cast<std::byte*>(message.data()), channel);
   return operation;
 }
@@ -372,7 +372,9 @@ std::unique_ptr<Transport> connect_mpi() {
   MPI_Initialized(&initialised);
   MPI_Finalized(&finalised);
   if (finalised != 0) {
-    throw Error(ErrorCode::unavailable, "MPI is finalised already and can't be started again");
+    throw Error(
+        ErrorCode::unavailable,
+        "MPI is already finalised and cannot be started again; connect before MPI_Finalize");
   }
   int provided = MPI_THREAD_SINGLE;
   if (initialised != 0) {
@@ -383,8 +385,8 @@ std::unique_ptr<Transport> connect_mpi() {
   if (provided < MPI_THREAD_SERIALIZED) {
     if (initialised == 0) MPI_Finalize();
     throw Error(ErrorCode::unavailable,
-                fmt::format("MPI runs with thread level {}, thinreduce needs MPI_THREAD_SERIALIZED "
-                            "({}) or more; call MPI_Init_thread with that",
+                fmt::format("MPI was initialised with thread level {}, thinreduce needs "
+                            "MPI_THREAD_SERIALIZED ({}) or more; request it in MPI_Init_thread",
                             provided, MPI_THREAD_SERIALIZED));
   }
   return std::make_unique<MpiTransport>(initialised == 0);

@@ -7,12 +7,14 @@
 
 namespace thinreduce {
 
-// Joins MPI_COMM_WORLD; initialises MPI when nobody has, and then finalises it on destruction.
+// Joins MPI_COMM_WORLD. Initialises MPI unless the program has, and then finalises it on
+// destruction.
 [[nodiscard]] std::unique_ptr<Transport> connect_mpi();
 
-// Whether this process was started by mpirun.
+// Returns whether this process was started by mpirun.
 [[nodiscard]] bool under_mpi();
 
+// Returns whether this build has the mpi transport.
 [[nodiscard]] bool have_mpi();
 
 }  // namespace thinreduce

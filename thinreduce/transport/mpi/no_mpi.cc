@@ -1,4 +1,4 @@
-// Stands in for mpi.cc where MPI was not there at build time.
+// Replaces mpi.cc in builds without MPI.
 #include "thinreduce/error.h"
 #include "thinreduce/transport/mpi/mpi.h"
 
