@@ -33,6 +33,8 @@ std::string_view to_string(ErrorCode code) {
       return "bad_state";
     case ErrorCode::unavailable:
       return "unavailable";
+    case ErrorCode::internal:
+      return "internal";
   }
   return "unknown";
 }

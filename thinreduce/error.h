@@ -19,7 +19,8 @@ enum class ErrorCode {
   lost_peer,    // a rank that died, left or gave up
   timeout,      // a wait that passed its deadline
   bad_state,    // a state file that is truncated, altered, or of another world, rank or method
-  unavailable,  // a missing backend, data file or resource
+  unavailable,  // a missing backend, data file or resource, or too little memory
+  internal,     // a broken invariant: a bug in thinreduce, to be reported
 };
 
 // Returns the code as docs/errors.md and JSON spell it.

@@ -7,6 +7,16 @@ namespace thinreduce::python {
 
 namespace py = pybind11;
 
+namespace {
+
+void raise(ErrorCode code, const char* text) {
+  const auto from_code = py::module_::import("thinreduce.errors").attr("from_code");
+  const py::object exception = from_code(std::string(to_string(code)), text);
+  PyErr_SetObject(py::type::handle_of(exception).ptr(), exception.ptr());
+}
+
+}  // namespace
+
 void bind_errors(py::module_& /*module*/) {
   // pybind11 passes the pointer by value. NOLINTNEXTLINE(performance-unnecessary-value-param)
   py::register_exception_translator([](std::exception_ptr thrown) {
@@ -14,9 +24,9 @@ void bind_errors(py::module_& /*module*/) {
     try {
       std::rethrow_exception(thrown);
     } catch (const Error& error) {
-      const auto from_code = py::module_::import("thinreduce.errors").attr("from_code");
-      const py::object exception = from_code(std::string(to_string(error.code())), error.what());
-      PyErr_SetObject(py::type::handle_of(exception).ptr(), exception.ptr());
+      raise(error.code(), error.what());
+    } catch (const BrokenInvariant& error) {
+      raise(ErrorCode::internal, error.what());
     }
   });
 }

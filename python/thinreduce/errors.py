@@ -61,9 +61,25 @@ class Unavailable(Error):
     code = "unavailable"
 
 
+class Internal(Error):
+    """A bug in thinreduce; please report it with its text."""
+
+    code = "internal"
+
+
 _BY_CODE: dict[str, type[Error]] = {
     cls.code: cls
-    for cls in (BadSpec, BadInput, Mismatch, BadFrame, LostPeer, Timeout, BadState, Unavailable)
+    for cls in (
+        BadSpec,
+        BadInput,
+        Mismatch,
+        BadFrame,
+        LostPeer,
+        Timeout,
+        BadState,
+        Unavailable,
+        Internal,
+    )
 }
 
 

@@ -58,6 +58,23 @@ void compare_settings(Transport& transport, Seconds timeout, const std::string& 
   }
 }
 
+// Returns the exception that is being handled as an Error, so that every caller sees the same one.
+Error current_error(const Job& job) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return Error(ErrorCode::unavailable,
+                 fmt::format("bucket {}: out of memory while {} elements were reduced",
+                             job.bucket->id(), job.bucket->elements()));
+  } catch (const std::exception& error) {
+    return Error(ErrorCode::internal,
+                 fmt::format("bucket {}: internal error, please report it: {}", job.bucket->id(),
+                             error.what()));
+  }
+}
+
 }  // namespace
 
 Report& Report::operator+=(const Report& other) {
@@ -216,10 +233,8 @@ class Session::Worker {
       lock.unlock();
       try {
         reducer_.announce(job);
-      } catch (const Error& error) {
-        fail(error);
-      } catch (const std::exception& error) {
-        fail(Error(ErrorCode::lost_peer, error.what()));
+      } catch (...) {
+        fail(current_error(job));
       }
       lock.lock();
     }
@@ -240,12 +255,10 @@ class Session::Worker {
     } catch (const Disagreement& disagreement) {
       // All ranks know, and nothing was touched: the session goes on.
       throw Error(disagreement.error);
-    } catch (const Error& error) {
+    } catch (...) {
+      const Error error = current_error(job);
       fail(error);
-      throw;
-    } catch (const std::exception& error) {
-      fail(Error(ErrorCode::lost_peer, error.what()));
-      throw;
+      throw error;
     }
   }
 

@@ -2,7 +2,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <limits>
+#include <new>
+#include <stdexcept>
+#include <tuple>
 
 #include "tests/ranks.h"
 #include "tests/session_world.h"
@@ -242,6 +246,50 @@ TEST(SessionErrors, MomentumInsideMustBeAcknowledged) {
   EXPECT_NO_THROW(open({.spec = "sketch:momentum=0.8", .momentum_inside_ok = true}));
   EXPECT_NO_THROW(open({.spec = "sketch"}));
   EXPECT_NO_THROW(open({.spec = "powersgd"}));
+}
+
+// Throws whatever it is told to when data is sent.
+class Broken final : public Transport {
+ public:
+  Broken(std::unique_ptr<Transport> inner, std::function<void()> fail)
+      : inner_(std::move(inner)), fail_(std::move(fail)) {}
+  [[nodiscard]] int rank() const override { return inner_->rank(); }
+  [[nodiscard]] int size() const override { return inner_->size(); }
+  void abandon(const std::string& reason) noexcept override { inner_->abandon(reason); }
+
+ private:
+  Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override {
+    if (channel == Channel::data && message.size() > 4000) fail_();
+    return inner_->send(peer, channel, message);
+  }
+  Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override {
+    return inner_->receive(peer, channel, message);
+  }
+
+  std::unique_ptr<Transport> inner_;
+  std::function<void()> fail_;
+};
+
+TEST(SessionErrors, ABugAndAMemoryThatIsFullAreReportedAsWhatTheyAre) {
+  const std::vector<std::tuple<std::function<void()>, ErrorCode, std::string>> cases = {
+      {[] { throw BrokenInvariant("one is two"); }, ErrorCode::internal, "one is two"},
+      {[] { throw std::out_of_range("at"); }, ErrorCode::internal, "please report it: at"},
+      {[] { throw std::bad_alloc(); }, ErrorCode::unavailable, "out of memory"}};
+  for (const auto& [fail, code, expected] : cases) {
+    run_ranks(2, [&](std::unique_ptr<Transport> transport) {
+      const bool broken = transport->rank() == 1;
+      if (broken) transport = std::make_unique<Broken>(std::move(transport), fail);
+      Session session(std::move(transport), {.spec = "fp32", .timeout = 20s});
+      std::vector<float> values(50'000);
+      // Every later call repeats the error; the other rank has lost this one, and knows why.
+      for (int call = 0; call < 2; ++call) {
+        const auto text = thrown_text(broken ? code : ErrorCode::lost_peer,
+                                      [&] { session.reduce(7, values); });
+        EXPECT_NE(text.find("bucket 7"), std::string::npos) << text;
+        EXPECT_NE(text.find(expected), std::string::npos) << text;
+      }
+    });
+  }
 }
 
 TEST(SessionErrors, AbandonEndsItOnAllRanks) {
