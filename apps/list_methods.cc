@@ -43,7 +43,6 @@ Json to_json(const MethodInfo& info) {
             {"paper", info.paper},
             {"second_moment", info.second_moment},
             {"composes_with", info.composes_with},
-            {"has_momentum", info.has_momentum},
             {"options", Json::array()}};
   for (const OptionInfo& option : info.options) json["options"].push_back(to_json(option));
   return json;
@@ -70,10 +69,6 @@ void print(const MethodInfo& info) {
   if (!info.composes_with.empty()) {
     fmt::print("  Composes with {}, for example {}+{}.\n", fmt::join(info.composes_with, ", "),
                info.name, info.composes_with.front());
-  }
-  if (info.has_momentum) {
-    fmt::print(
-        "  With momentum above 0 the method applies momentum itself: set the optimizer's to 0.\n");
   }
   if (info.options.empty()) fmt::print("  It has no options.\n");
   for (const OptionInfo& option : info.options) {

@@ -115,7 +115,7 @@ def main() -> None:
     momentum = args.momentum
     if args.method != "default":
         # If the method applies momentum itself, the optimizer must not apply it again.
-        if thinreduce.spec_momentum(args.method) > 0:
+        if thinreduce.momentum_inside(args.method):
             momentum = 0.0
         optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=momentum)
         second_moment = None

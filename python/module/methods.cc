@@ -31,7 +31,6 @@ py::dict describe(const MethodInfo& info) {
   result["algebra"] = to_string(info.algebra);
   result["summary"] = info.summary;
   result["paper"] = info.paper;
-  result["has_momentum"] = info.has_momentum;
   result["second_moment"] = info.second_moment;
   result["composes_with"] = info.composes_with;
   result["options"] = options;
@@ -47,7 +46,8 @@ void bind_methods(py::module_& module) {
     return result;
   });
   module.def("spec_text", [](const std::string& spec) { return Spec::parse(spec).full_text(); });
-  module.def("spec_momentum", [](const std::string& spec) { return Spec::parse(spec).momentum(); });
+  module.def("momentum_inside",
+             [](const std::string& spec) { return Spec::parse(spec).momentum_inside(); });
   module.def("simd_target", [] { return std::string(kernels::active_target()); });
 }
 

@@ -28,12 +28,13 @@ from .errors import (
     BadSpec,
     BadState,
     Error,
+    Internal,
     LostPeer,
     Mismatch,
     Timeout,
     Unavailable,
 )
-from .methods import Method, Option, methods, simd_target, spec_momentum, spec_text
+from .methods import Method, Option, methods, momentum_inside, simd_target, spec_text
 from .sketch import CountSketch
 
 if TYPE_CHECKING:
@@ -52,9 +53,9 @@ _LAZY = {
 
 __all__ = [
     "BadFrame", "BadInput", "BadSpec", "BadState", "Comm", "CountSketch", "Encoded",
-    "Error", "LostPeer", "Method", "Mismatch", "Option", "SecondMoment", "State", "Timeout",
-    "Unavailable", "connect", "decode", "encode", "hook", "local", "methods", "redistribute",
-    "simd_target", "spec_momentum", "spec_text",
+    "Error", "Internal", "LostPeer", "Method", "Mismatch", "Option", "SecondMoment", "State",
+    "Timeout", "Unavailable", "connect", "decode", "encode", "hook", "local", "methods",
+    "momentum_inside", "redistribute", "simd_target", "spec_text",
 ]  # fmt: skip
 
 

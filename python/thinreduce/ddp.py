@@ -171,10 +171,10 @@ class State:
         }
         self._network = _Network(link, interface, float(timeout), float(connect_timeout))
         self._momentum_inside_ok = momentum_inside_ok
-        if optimizer is not None and self._rules.momentum != 0:
+        if optimizer is not None and self._rules.momentum_inside:
             _refuse_momentum(str(self._rules), optimizer)
             self._momentum_inside_ok = True
-        if self._rules.momentum != 0 and not self._momentum_inside_ok:
+        if self._rules.momentum_inside and not self._momentum_inside_ok:
             raise BadSpec(
                 f"'{self._rules}' applies momentum itself, so the optimizer must apply none: give "
                 "the State optimizer= to check this, or momentum_inside_ok=True if you have "
@@ -233,7 +233,7 @@ class State:
             spec=next(iter(self._rules.patterns.values())),
             timeout=self._network.timeout,
             min_elements=self._settings["min_size"],
-            warmup_steps=self._settings["warmup_steps"] if self._rules.momentum else 0,
+            warmup_steps=self._settings["warmup_steps"] if self._rules.momentum_inside else 0,
             check_replicas_every=self._settings["check_replicas_every"],
             seed=self._settings["seed"],
             momentum_inside_ok=self._momentum_inside_ok,
@@ -283,7 +283,7 @@ class State:
         parameters = bucket.parameters()
         one = _Bucket(buffer)
         # Without momentum a warm-up step leaves no state, so DDP's buckets are reduced as they are.
-        if self._step <= self._settings["warmup_steps"] and not self._rules.momentum:
+        if self._step <= self._settings["warmup_steps"] and not self._rules.momentum_inside:
             one.groups_left = 1
             warm_up = self._warm_up_bucket(parameters, buffer.numel())
             self._submit(warm_up, one.host, one)

@@ -32,8 +32,6 @@ class Method:
     algebra: str
     summary: str
     paper: str
-    #: Whether it can apply momentum itself, inside the compressed exchange.
-    has_momentum: bool
     #: Whether it needs the second moments of the gradient.
     second_moment: bool
     #: Methods that may follow it after a plus, to quantize what it sends ("gradiveq+qsgd").
@@ -59,12 +57,12 @@ def spec_text(spec: str) -> str:
     return _core.spec_text(spec)
 
 
-def spec_momentum(spec: str) -> float:
-    """Returns the momentum that the method applies itself, 0 if it applies none.
+def momentum_inside(spec: str) -> bool:
+    """Returns whether the method applies momentum itself, as "sketch:momentum=0.9" does.
 
-    If it is not 0, the optimizer must not apply momentum again.
+    The optimizer must then not apply momentum again.
     """
-    return _core.spec_momentum(spec)
+    return _core.momentum_inside(spec)
 
 
 def simd_target() -> str:

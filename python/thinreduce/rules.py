@@ -29,14 +29,14 @@ class Rules:
         self.patterns: dict[str, str] = {
             pattern: _core.spec_text(one) for pattern, one in patterns.items()
         }
-        momenta = {one: _core.spec_momentum(one) for one in self.patterns.values()}
-        if len(set(momenta.values())) > 1:
+        inside = {one: _core.momentum_inside(one) for one in self.patterns.values()}
+        self.momentum_inside = all(inside.values())
+        if any(inside.values()) and not self.momentum_inside:
             raise BadSpec(
-                "the rules mix methods that apply different momentum themselves: "
-                + ", ".join(f"'{one}' applies {value:g}" for one, value in momenta.items())
-                + "; one optimizer can match only one of them: use the same momentum in all specs"
+                "the rules mix methods that apply momentum themselves with others: "
+                + ", ".join(f"'{one}' {'does' if own else 'does not'}" for one, own in inside.items())
+                + "; one optimizer can match only one kind"
             )
-        self.momentum: float = next(iter(momenta.values()))
 
     @property
     def need_names(self) -> bool:

@@ -74,9 +74,10 @@ Reducer::Slot Reducer::make_slot(std::shared_ptr<const RegisteredBucket> bucket)
   Slot slot;
   slot.bucket = std::move(bucket);
   const RegisteredBucket& own = *slot.bucket;
-  if (own.compressible) {
-    slot.raw_values.resize(own.raw);
-    slot.method = own.spec.make({.layout = own.compressed,
+  if (own.compressible) slot.raw_values.resize(own.raw);
+  if (own.compressible || own.spec.momentum_inside()) {
+    const BucketLayout nothing{.id = own.id(), .elements = 0, .tensors = {}};
+    slot.method = own.spec.make({.layout = own.compressible ? own.compressed : nothing,
                                  .rank = transport_.rank(),
                                  .world = transport_.size(),
                                  .seed = options_.seed});
@@ -192,7 +193,7 @@ void Reducer::reduce_slot(Slot& slot, const Job& job, Exchange& exchange) {
   });
   slot.method->reduce(Bucket{compressed, job.values, job.second_moment}, exchange);
   ring_sum(exchange, raw, 1.0F / static_cast<float>(exchange.size()));
-  add_momentum(slot, raw);
+  slot.method->finish_uncompressed(raw);
   for_raw_elements(compressed, job.values, raw, [](std::span<float> out, std::span<float> run) {
     std::copy(run.begin(), run.end(), out.begin());
   });
@@ -205,28 +206,7 @@ void Reducer::reduce_uncompressed(Slot& slot, const Job& job, Exchange& exchange
   } else {
     ring_sum(exchange, job.values, share);
   }
-  add_momentum(slot, job.values);
-}
-
-// velocity = momentum * velocity + mean, which is also the update: a caller whose optimizer has no
-// momentum gets the same from all elements of the bucket.
-void Reducer::add_momentum(Slot& slot, std::span<float> means) {
-  const auto momentum = static_cast<float>(slot.bucket->spec.momentum());
-  if (momentum == 0) return;
-  if (slot.velocity.size() == slot.bucket->elements() && means.size() < slot.velocity.size()) {
-    // Warm-up is over: from here on the method keeps the rest.
-    std::vector<float> raw(means.size());
-    for_raw_elements(slot.bucket->compressed, slot.velocity, raw,
-                     [](std::span<float> in, std::span<float> run) {
-                       std::copy(in.begin(), in.end(), run.begin());
-                     });
-    slot.velocity = std::move(raw);
-  }
-  slot.velocity.resize(means.size());
-  for (std::size_t i = 0; i < means.size(); ++i) {
-    slot.velocity[i] = momentum * slot.velocity[i] + means[i];
-    means[i] = slot.velocity[i];
-  }
+  if (slot.method) slot.method->finish_uncompressed(job.values);
 }
 
 void Reducer::show_state(Slot& slot, Archive& archive) {
@@ -242,13 +222,6 @@ void Reducer::show_state(Slot& slot, Archive& archive) {
     }
   }
   if (slot.method) slot.method->state(archive);
-  if (slot.bucket->spec.momentum() == 0) return;
-  archive.replicated("velocity", slot.velocity);
-  const auto size = slot.velocity.size();
-  if (size != 0 && size != slot.raw_values.size() && size != slot.bucket->elements()) {
-    throw Error(ErrorCode::bad_state, fmt::format("'velocity' has {} values, not {} or {}", size,
-                                                  slot.raw_values.size(), slot.bucket->elements()));
-  }
 }
 
 SessionState Reducer::save() {

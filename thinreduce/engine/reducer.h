@@ -55,23 +55,19 @@ class Reducer {
     bool confirmed = false;  // all ranks have agreed on the layout once
     std::uint64_t step = 0;
     std::uint64_t last_result = 0;   // hash of the last mean when it is to be compared
-    std::unique_ptr<Method> method;  // null when nothing is ever compressed
+    std::unique_ptr<Method> method;  // null when the bucket needs none
     std::vector<float> raw_values;   // the raw tensors' values, side by side
-    // Where the method has momentum inside, what travels uncompressed gets its own here: one value
-    // for each of raw_values, or for each element of the bucket while nothing is compressed.
-    std::vector<float> velocity;
   };
 
   [[nodiscard]] Slot make_slot(std::shared_ptr<const RegisteredBucket> bucket) const;
   [[nodiscard]] bool compresses(const Slot& slot) const {
-    return slot.method && slot.step >= options_.warmup_steps;
+    return slot.bucket->compressible && slot.step >= options_.warmup_steps;
   }
   [[nodiscard]] std::uint16_t method_id(const Slot& slot) const;
   // Whether NaN and Inf are looked for on the way and not before.
   [[nodiscard]] bool checks_late(const Slot& slot, const Job& job) const;
   void reduce_slot(Slot& slot, const Job& job, Exchange& exchange);
   void reduce_uncompressed(Slot& slot, const Job& job, Exchange& exchange);
-  static void add_momentum(Slot& slot, std::span<float> means);
   [[nodiscard]] RankInWorld place() const { return {transport_.rank(), transport_.size()}; }
   // All that is kept of a bucket between steps.
   static void show_state(Slot& slot, Archive& archive);

@@ -44,7 +44,8 @@ TEST_P(Sessions, AllRanksHoldTheSameBitsAndRawTensorsAreExact) {
     ends.push_back(values);
   });
   // What travels uncompressed gets the method's momentum, if it has any.
-  const double momentum = Spec::parse(spec()).momentum();
+  const Spec parsed = Spec::parse(spec());
+  const double momentum = parsed.momentum_inside() ? parsed.options.number("momentum") : 0;
   std::vector<double> mean(layout.elements);
   for (std::uint64_t step = 0; step < steps(5); ++step) {
     const auto fresh = true_mean(layout.elements, world(), step);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,11 @@ class Method {
   // reduce() took in and has not delivered yet.
   virtual void add_residual(std::span<float> /*values*/) {}
 
+  // Called with means that travelled uncompressed: all elements of the bucket in a warm-up step,
+  // otherwise those outside the tensors of the layout, side by side. A method with momentum inside
+  // turns them into updates here.
+  virtual void finish_uncompressed(std::span<float> /*means*/) {}
+
   // Shows every piece of state to the archive, for saving and loading.
   virtual void state(Archive& /*archive*/) {}
 
@@ -77,10 +83,6 @@ struct MethodInfo {
   Algebra algebra = Algebra::sum;
   std::string summary;
   std::string paper;
-  // There is an option `momentum`. When it is above 0, the mean that reduce() leaves has that much
-  // momentum inside already: an optimizer must not add its own then, and the engine gives the same
-  // momentum to what travels uncompressed. Spec::momentum_inside() tells whether a spec does that.
-  bool has_momentum = false;
   // reduce() reads Bucket::second_moment when there is one; callers that can compute it should.
   bool second_moment = false;
   std::vector<OptionInfo> options;
@@ -94,6 +96,10 @@ struct MethodInfo {
   std::function<std::unique_ptr<Method>(const Options&, const InnerMethod&, const MethodSetup&)>
       make_composed = {};
   std::function<void(const Options&, const InnerMethod&)> check_composed = {};
+  // Returns whether the method hands back an update with momentum inside instead of a mean: the
+  // optimizer must then add none. Such a method is also made for a bucket of which nothing is
+  // compressed, with a layout without elements, for finish_uncompressed().
+  std::function<bool(const Options&)> momentum_inside = [](const Options&) { return false; };
   std::function<Cycle(const Options&)> cycle = [](const Options&) { return Cycle{}; };
 };
 

@@ -169,10 +169,6 @@ std::string Spec::full_text() const {
   return text;
 }
 
-double Spec::momentum() const {
-  return info->has_momentum ? options.number("momentum") : 0;
-}
-
 std::unique_ptr<Method> Spec::make(const MethodSetup& setup) const {
   return inner ? info->make_composed(options, *inner, setup) : info->make(options, setup);
 }

@@ -26,9 +26,9 @@ struct Spec {
   [[nodiscard]] std::string short_text() const;
   // With every option spelled out, in a fixed order: equal specs have equal text.
   [[nodiscard]] std::string full_text() const;
-  // The momentum inside of what the method hands back, with these options; 0: none.
-  [[nodiscard]] double momentum() const;
-  [[nodiscard]] bool momentum_inside() const { return momentum() != 0; }
+  // Returns whether the method hands back an update with momentum inside instead of a mean: the
+  // optimizer must then have none of its own.
+  [[nodiscard]] bool momentum_inside() const { return info->momentum_inside(options); }
   [[nodiscard]] std::unique_ptr<Method> make(const MethodSetup& setup) const;
 };
 

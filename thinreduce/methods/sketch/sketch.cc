@@ -13,6 +13,7 @@
 #include "thinreduce/methods/sketch/count_sketch.h"
 #include "thinreduce/methods/sketch/momentum.h"
 #include "thinreduce/methods/sketch/nomination.h"
+#include "thinreduce/methods/sketch/plain_momentum.h"
 #include "thinreduce/methods/sketch/rounds.h"
 #include "thinreduce/wire/mix.h"
 
@@ -36,7 +37,8 @@ class Sketch final : public Method {
         sketch_({.rows = setup.rows, .columns = setup.columns, .seed = setup.seed}),
         rounds_(setup.rounds),
         residual_(elements_),
-        velocity_(setup.momentum > 0 ? elements_ : 0) {
+        velocity_(setup.momentum > 0 ? elements_ : 0),
+        plain_(layout, setup.momentum) {
     // With room for all of them, all are candidates and there is nothing to estimate.
     std::size_t compressed = 0;
     for_compressed(layout, [&](std::size_t /*first*/, std::size_t count) { compressed += count; });
@@ -69,9 +71,12 @@ class Sketch final : public Method {
     if (!residual_.empty()) kernels::add(values, residual_);
   }
 
+  void finish_uncompressed(std::span<float> means) override { plain_.apply(means); }
+
   void state(Archive& archive) override {
-    archive.summed("residual", residual_);
-    if (setup_.momentum > 0) archive.summed("momentum", velocity_);
+    if (elements_ > 0) archive.summed("residual", residual_);
+    if (elements_ > 0 && setup_.momentum > 0) archive.summed("momentum", velocity_);
+    plain_.state(archive);
   }
 
  private:
@@ -143,6 +148,7 @@ class Sketch final : public Method {
   SketchRounds rounds_;
   std::vector<float> residual_;
   std::vector<float> velocity_;
+  PlainMomentum plain_;
   bool masks_ = false;
   kernels::TopSelector selector_;
   std::vector<std::byte> message_;
@@ -211,7 +217,7 @@ MethodInfo sketch_info() {
       "second "
       "round sums the values of just those.";
   info.paper = "Ivkin et al. 2019, Communication-efficient Distributed SGD with Sketching";
-  info.has_momentum = true;
+  info.momentum_inside = [](const Options& options) { return options.number("momentum") > 0; };
   info.options = {
       OptionInfo::integer("k", 0, 1, 4294967295,
                           "Maximum number of elements per step and bucket whose mean is sent; the "
