@@ -2,6 +2,11 @@
 
 #include <fmt/format.h>
 
+// Same bits on every CPU: Eigen's vector code fuses multiply-adds on ARM and adds in an order that
+// depends on the vector width. This file has its own copy of Eigen without vector code, in its own
+// namespace, so that the linker can't merge it with the vector code of another file or program.
+#define EIGEN_DONT_VECTORIZE
+#define Eigen thinreduce_eigen
 #include <Eigen/Eigenvalues>
 #include <Eigen/QR>
 #include <algorithm>
@@ -16,6 +21,12 @@ namespace {
 
 using RowMajor = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Doubles = Eigen::MatrixXd;
+
+// Products are cut into blocks by the size of the caches, which differs between CPUs.
+[[maybe_unused]] const bool pinned_cache_sizes = [] {
+  Eigen::setCpuCacheSizes(32 << 10, 256 << 10, 2 << 20);
+  return true;
+}();
 
 // Below this fraction of the largest energy, the direction of float32 samples is rounding noise.
 constexpr double kNoise = 1e-11;

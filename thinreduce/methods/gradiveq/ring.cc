@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "thinreduce/collective/float_ring.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/methods/gradiveq/matrix.h"
 
