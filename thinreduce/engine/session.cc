@@ -69,9 +69,8 @@ Error current_error(const Job& job) {
                  fmt::format("bucket {}: out of memory while {} elements were reduced",
                              job.bucket->id(), job.bucket->elements()));
   } catch (const std::exception& error) {
-    return Error(ErrorCode::internal,
-                 fmt::format("bucket {}: internal error, please report it: {}", job.bucket->id(),
-                             error.what()));
+    return Error(ErrorCode::internal, fmt::format("bucket {}: internal error, please report it: {}",
+                                                  job.bucket->id(), error.what()));
   }
 }
 

@@ -283,8 +283,8 @@ TEST(SessionErrors, ABugAndAMemoryThatIsFullAreReportedAsWhatTheyAre) {
       std::vector<float> values(50'000);
       // Every later call repeats the error; the other rank has lost this one, and knows why.
       for (int call = 0; call < 2; ++call) {
-        const auto text = thrown_text(broken ? code : ErrorCode::lost_peer,
-                                      [&] { session.reduce(7, values); });
+        const auto text =
+            thrown_text(broken ? code : ErrorCode::lost_peer, [&] { session.reduce(7, values); });
         EXPECT_NE(text.find("bucket 7"), std::string::npos) << text;
         EXPECT_NE(text.find(expected), std::string::npos) << text;
       }

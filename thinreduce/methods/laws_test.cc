@@ -318,19 +318,18 @@ TEST_P(Overflow, IsAnErrorOnAllRanks) {
 
 INSTANTIATE_TEST_SUITE_P(
     Laws, Overflow,
-    testing::Values(Overflowing{"topk:density=0.1", 100, "top-k payload of rank 0", 1},
-                    Overflowing{"sketch:momentum=0,k=10,cells=f32", 500, kSum},
-                    Overflowing{"sketch:momentum=0,k=10,cells=f16", 500, kSum},
-                    Overflowing{"sketch:momentum=0,k=10,values=f32,candidates=1000", 500, kSum},
-                    Overflowing{"sketch:momentum=0,k=10,candidates=1000", 500,
-                                "is no float when rounded"},
-                    Overflowing{"dqsg:clip=0.01,block=100", 100, "", 1},
-                    Overflowing{"dqsg:clip=0.01,block=100,collective=gather", 100, "", 1},
-                    Overflowing{"fft", 300, "FFT payload of rank 1", 0, 1},
-                    Overflowing{"variance", 100, "rank 1", 0, 1},
-                    Overflowing{"variance:values=f32", 100, "rank 1", 0, 1},
-                    Overflowing{"variance:tau=1", 100, "rank 1", 0, 1},
-                    Overflowing{"powersgd", 1000, kSum}),
+    testing::Values(
+        Overflowing{"topk:density=0.1", 100, "top-k payload of rank 0", 1},
+        Overflowing{"sketch:momentum=0,k=10,cells=f32", 500, kSum},
+        Overflowing{"sketch:momentum=0,k=10,cells=f16", 500, "of the cell magnitudes is inf"},
+        Overflowing{"sketch:momentum=0,k=10,values=f32,candidates=1000", 500, kSum},
+        Overflowing{"sketch:momentum=0,k=10,candidates=1000", 500, "is no float when rounded"},
+        Overflowing{"dqsg:clip=0.01,block=100", 100, "", 1},
+        Overflowing{"dqsg:clip=0.01,block=100,collective=gather", 100, "", 1},
+        Overflowing{"fft", 300, "FFT payload of rank 1", 0, 1},
+        Overflowing{"variance", 100, "rank 1", 0, 1},
+        Overflowing{"variance:values=f32", 100, "rank 1", 0, 1},
+        Overflowing{"variance:tau=1", 100, "rank 1", 0, 1}, Overflowing{"powersgd", 1000, kSum}),
     name_of<Overflowing>);
 
 }  // namespace

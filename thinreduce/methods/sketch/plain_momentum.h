@@ -15,7 +15,8 @@ class PlainMomentum {
  public:
   // With `momentum` 0 it does nothing. A layout without elements stands for a bucket of which
   // nothing is compressed.
-  PlainMomentum(const BucketLayout& layout, float momentum) : layout_(layout), momentum_(momentum) {}
+  PlainMomentum(const BucketLayout& layout, float momentum)
+      : layout_(layout), momentum_(momentum) {}
 
   // Replaces the means by velocity = momentum * velocity + mean. `means` holds all elements of the
   // bucket in a warm-up step, and afterwards those outside the layout's tensors, side by side.
