@@ -1,10 +1,10 @@
-// A block of n floats is taken as n/2 complex numbers (even floats real, odd ones imaginary). They
-// go through radix-4 passes in place, which leave the frequencies in digit-reversed order, and a
-// last step separates the spectra of the even and the odd floats and joins them to the spectrum of
-// the block; it reads from the reversed places, so nothing is ever reordered for its own sake. The
-// inverse is the same way back. The cosine transform is the Fourier transform of the block with its
-// even floats first and its odd floats behind them backwards, each bin turned by a quarter-bin
-// angle.
+// A block of n floats is treated as n/2 complex numbers (even floats real, odd ones imaginary).
+// They go through radix-4 passes in place, which leave the frequencies in digit-reversed order. The
+// last stage separates the spectra of the even and the odd floats and combines them into the
+// spectrum of the block; it reads in digit-reversed order, so there is no reordering pass. The
+// inverse reverses these stages. The cosine transform is the Fourier transform of the block with
+// its even floats first, followed by its odd floats in reverse order, each bin rotated by a
+// quarter-bin angle.
 #include "thinreduce/methods/fft/block_transform.h"
 
 #include <bit>
@@ -23,7 +23,7 @@ HWY_BEFORE_NAMESPACE();
 namespace thinreduce::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// One lane would need another way to transpose; scalable vectors too, as long as nobody has one.
+// The transposition below needs at least 4 lanes and a width known at compile time.
 #if HWY_TARGET == HWY_SCALAR || HWY_HAVE_SCALABLE
 
 void forward(const TransformTables& tables, std::span<const float> blocks, std::span<float> spectra,
@@ -67,7 +67,7 @@ HWY_INLINE Complex add_i(Complex a, Complex b) {
 HWY_INLINE Complex sub_i(Complex a, Complex b) {
   return {hn::Add(a.re, b.im), hn::Sub(a.im, b.re)};
 }
-// a times (cos - i*sin), and times its conjugate.
+// a times (cos - i*sin), and a times its conjugate.
 HWY_INLINE Complex turn_back(Complex a, const float* cos_sin) {
   const V c = hn::Set(D(), cos_sin[0]);
   const V s = hn::Set(D(), cos_sin[1]);
@@ -91,66 +91,69 @@ HWY_INLINE Four butterfly_back(Complex y0, Complex y1, Complex y2, Complex y3) {
   return {t0 + t2, add_i(t1, t3), t0 - t2, sub_i(t1, t3)};
 }
 
-constexpr std::size_t kStep = 2 * kLanes;  // floats of one complex vector
+constexpr std::size_t kStride = 2 * kLanes;  // floats per complex vector
 
 HWY_INLINE void forward4(float* x) {
-  const Four y = butterfly(load(x), load(x + kStep), load(x + 2 * kStep), load(x + 3 * kStep));
+  const Four y =
+      butterfly(load(x), load(x + kStride), load(x + 2 * kStride), load(x + 3 * kStride));
   store(y.y0, x);
-  store(y.y1, x + kStep);
-  store(y.y2, x + 2 * kStep);
-  store(y.y3, x + 3 * kStep);
+  store(y.y1, x + kStride);
+  store(y.y2, x + 2 * kStride);
+  store(y.y3, x + 3 * kStride);
 }
 HWY_INLINE void inverse4(float* x) {
-  const Four y = butterfly_back(load(x), load(x + kStep), load(x + 2 * kStep), load(x + 3 * kStep));
+  const Four y =
+      butterfly_back(load(x), load(x + kStride), load(x + 2 * kStride), load(x + 3 * kStride));
   store(y.y0, x);
-  store(y.y1, x + kStep);
-  store(y.y2, x + 2 * kStep);
-  store(y.y3, x + 3 * kStep);
+  store(y.y1, x + kStride);
+  store(y.y2, x + 2 * kStride);
+  store(y.y3, x + 3 * kStride);
 }
 
 // A radix-4 pass and four radix-2 passes in registers.
 HWY_INLINE void forward8(float* x, const float* w) {
   const Four even =
-      butterfly(load(x), load(x + 2 * kStep), load(x + 4 * kStep), load(x + 6 * kStep));
-  Four odd =
-      butterfly(load(x + kStep), load(x + 3 * kStep), load(x + 5 * kStep), load(x + 7 * kStep));
+      butterfly(load(x), load(x + 2 * kStride), load(x + 4 * kStride), load(x + 6 * kStride));
+  Four odd = butterfly(load(x + kStride), load(x + 3 * kStride), load(x + 5 * kStride),
+                       load(x + 7 * kStride));
   odd.y1 = turn_back(odd.y1, w + 6);
   odd.y2 = turn_back(odd.y2, w + 8);
   odd.y3 = turn_back(odd.y3, w + 10);
   store(even.y0 + odd.y0, x);
-  store(even.y0 - odd.y0, x + kStep);
-  store(even.y1 + odd.y1, x + 2 * kStep);
-  store(even.y1 - odd.y1, x + 3 * kStep);
-  store(even.y2 + odd.y2, x + 4 * kStep);
-  store(even.y2 - odd.y2, x + 5 * kStep);
-  store(even.y3 + odd.y3, x + 6 * kStep);
-  store(even.y3 - odd.y3, x + 7 * kStep);
+  store(even.y0 - odd.y0, x + kStride);
+  store(even.y1 + odd.y1, x + 2 * kStride);
+  store(even.y1 - odd.y1, x + 3 * kStride);
+  store(even.y2 + odd.y2, x + 4 * kStride);
+  store(even.y2 - odd.y2, x + 5 * kStride);
+  store(even.y3 + odd.y3, x + 6 * kStride);
+  store(even.y3 - odd.y3, x + 7 * kStride);
 }
 HWY_INLINE void inverse8(float* x, const float* w) {
   const auto sum = [&](std::size_t i)
-                       HWY_ATTR { return load(x + i * kStep) + load(x + (i + 1) * kStep); };
-  const auto difference = [&](std::size_t i)
-                              HWY_ATTR { return load(x + i * kStep) - load(x + (i + 1) * kStep); };
+                       HWY_ATTR { return load(x + i * kStride) + load(x + (i + 1) * kStride); };
+  const auto difference = [&](std::size_t i) HWY_ATTR {
+    return load(x + i * kStride) - load(x + (i + 1) * kStride);
+  };
   const Four odd = butterfly_back(difference(0), turn_on(difference(2), w + 6),
                                   turn_on(difference(4), w + 8), turn_on(difference(6), w + 10));
   const Four even = butterfly_back(sum(0), sum(2), sum(4), sum(6));
   store(even.y0, x);
-  store(odd.y0, x + kStep);
-  store(even.y1, x + 2 * kStep);
-  store(odd.y1, x + 3 * kStep);
-  store(even.y2, x + 4 * kStep);
-  store(odd.y2, x + 5 * kStep);
-  store(even.y3, x + 6 * kStep);
-  store(odd.y3, x + 7 * kStep);
+  store(odd.y0, x + kStride);
+  store(even.y1, x + 2 * kStride);
+  store(odd.y1, x + 3 * kStride);
+  store(even.y2, x + 4 * kStride);
+  store(odd.y2, x + 5 * kStride);
+  store(even.y3, x + 6 * kStride);
+  store(odd.y3, x + 7 * kStride);
 }
 
-// The quarters one after another, each to its end, so that long blocks stay in the nearest cache.
+// Recurses into each quarter before the next, so that long blocks stay in the L1 cache.
 void passes_forward(const TransformTables& tables, float* x, std::size_t m) {
   const float* w = &tables.twiddles[tables.passes[std::countr_zero(m)]];
   if (m == 4) return forward4(x);
   if (m == 8) return forward8(x, w);
-  const std::size_t quarter = m / 4 * kStep;
-  for (float* at = x; at != x + quarter; at += kStep, w += 6) {
+  const std::size_t quarter = m / 4 * kStride;
+  for (float* at = x; at != x + quarter; at += kStride, w += 6) {
     const Four y =
         butterfly(load(at), load(at + quarter), load(at + 2 * quarter), load(at + 3 * quarter));
     store(y.y0, at);
@@ -164,9 +167,9 @@ void passes_inverse(const TransformTables& tables, float* x, std::size_t m) {
   const float* w = &tables.twiddles[tables.passes[std::countr_zero(m)]];
   if (m == 4) return inverse4(x);
   if (m == 8) return inverse8(x, w);
-  const std::size_t quarter = m / 4 * kStep;
+  const std::size_t quarter = m / 4 * kStride;
   for (std::size_t i = 0; i < 4; ++i) passes_inverse(tables, x + i * quarter, m / 4);
-  for (float* at = x; at != x + quarter; at += kStep, w += 6) {
+  for (float* at = x; at != x + quarter; at += kStride, w += 6) {
     const Four y = butterfly_back(load(at), turn_on(load(at + quarter), w),
                                   turn_on(load(at + 2 * quarter), w + 2),
                                   turn_on(load(at + 3 * quarter), w + 4));
@@ -177,7 +180,7 @@ void passes_inverse(const TransformTables& tables, float* x, std::size_t m) {
   }
 }
 
-// Transposes 4 by 4 inside every 128 bits.
+// Transposes 4 x 4 floats inside each 128-bit part.
 HWY_INLINE void transpose(V& a, V& b, V& c, V& d) {
   const D floats;
   const hn::Repartition<double, D> pairs;
@@ -191,7 +194,7 @@ HWY_INLINE void transpose(V& a, V& b, V& c, V& d) {
   d = hn::BitCast(floats, hn::InterleaveUpper(pairs, ab_high, cd_high));
 }
 
-// Four floats of every fourth row, one row in each 128 bits.
+// Loads four floats of every fourth row, one row per 128 bits.
 template <class DN = D>
 HWY_INLINE hn::Vec<DN> load_rows(const float* from, std::size_t row) {
   if constexpr (hn::MaxLanes(DN()) == 4) {
@@ -203,7 +206,7 @@ HWY_INLINE hn::Vec<DN> load_rows(const float* from, std::size_t row) {
     return hn::Combine(DN(), high, low);
   }
 }
-// Four lanes of every fourth float, one float's in each 128 bits.
+// Loads four lanes of every fourth float, one float per 128 bits.
 template <class DN = D>
 HWY_INLINE hn::Vec<DN> load_lanes(const float* lanes, const std::uint32_t* order) {
   if constexpr (hn::MaxLanes(DN()) == 4) {
@@ -230,9 +233,8 @@ void rows_to_lanes(const TransformTables& tables, const float* rows, float* lane
     hn::Store(d, D(), lanes + kLanes * tables.order[i + 3]);
   }
 }
-// Stores whole vectors, four rows at a time and several vectors of each: the rows lie a power of
-// two apart, so lines of more than a few rows drive each other out of the cache before they are
-// full.
+// Stores whole vectors, four rows at a time and several vectors per row: the rows are a power of
+// two apart, so cache lines of more rows would evict each other before they are full.
 void lanes_to_rows(const TransformTables& tables, const float* lanes, float* rows) {
   const std::size_t n = tables.length;
   constexpr std::size_t kColumns = 64;
@@ -253,7 +255,7 @@ void lanes_to_rows(const TransformTables& tables, const float* lanes, float* row
   }
 }
 
-// One bin to and from its place in the spectrum.
+// Store and load one bin of the spectrum.
 template <Transform transform>
 HWY_INLINE void store_bin(const TransformTables& tables, Complex bin, std::size_t k,
                           float* spectra) {
@@ -277,21 +279,21 @@ HWY_INLINE Complex load_bin(const TransformTables& tables, std::size_t k, const 
     return turn_on(turned, &tables.quarter_turns[2 * k]);
   }
 }
-// Nyquist shares a unit with DC; of the cosine transform it is the middle frequency.
-HWY_INLINE std::size_t nyquist_place(const TransformTables& tables) {
+// Nyquist shares a pair with DC; in the cosine transform it is the middle frequency.
+HWY_INLINE std::size_t nyquist_offset(const TransformTables& tables) {
   return (tables.transform == Transform::fft ? 1 : tables.length / 2) * kBlockLanes;
 }
 
 template <Transform transform>
 void separate(const TransformTables& tables, const float* x, float* spectra) {
   const std::size_t m = tables.length / 2;
-  const auto at = [&](std::size_t k) HWY_ATTR { return load(x + kStep * tables.places[k]); };
+  const auto at = [&](std::size_t k) HWY_ATTR { return load(x + kStride * tables.places[k]); };
   const V ends = hn::Set(D(), tables.scale_ends);
   const V half = hn::Set(D(), tables.scale_half);
   const V whole = hn::Add(half, half);
   const Complex first = at(0);
   hn::StoreU(hn::Mul(hn::Add(first.re, first.im), ends), D(), spectra);
-  hn::StoreU(hn::Mul(hn::Sub(first.re, first.im), ends), D(), spectra + nyquist_place(tables));
+  hn::StoreU(hn::Mul(hn::Sub(first.re, first.im), ends), D(), spectra + nyquist_offset(tables));
   const Complex middle = at(m / 2);
   store_bin<transform>(tables, {hn::Mul(middle.re, whole), hn::Neg(hn::Mul(middle.im, whole))},
                        m / 2, spectra);
@@ -312,12 +314,12 @@ template <Transform transform>
 void join(const TransformTables& tables, const float* spectra, float* x) {
   const std::size_t m = tables.length / 2;
   const auto put = [&](Complex value, std::size_t k)
-                       HWY_ATTR { store(value, x + kStep * tables.places[k]); };
+                       HWY_ATTR { store(value, x + kStride * tables.places[k]); };
   const V ends = hn::Set(D(), tables.scale_ends);
   const V half = hn::Set(D(), tables.scale_half);
   const V whole = hn::Add(half, half);
   const V dc = hn::Mul(hn::LoadU(D(), spectra), ends);
-  const V nyquist = hn::Mul(hn::LoadU(D(), spectra + nyquist_place(tables)), ends);
+  const V nyquist = hn::Mul(hn::LoadU(D(), spectra + nyquist_offset(tables)), ends);
   put({hn::Add(dc, nyquist), hn::Sub(dc, nyquist)}, 0);
   const Complex middle = load_bin<transform>(tables, m / 2, spectra);
   put({hn::Mul(middle.re, whole), hn::Neg(hn::Mul(middle.im, whole))}, m / 2);
@@ -377,7 +379,8 @@ void check(const TransformTables& tables, std::span<const float> a, std::span<co
          "a transform's scratch must be aligned to a cache line");
 }
 
-// Where radix-4 passes, with one of radix 2 at the end if need be, leave frequency k of m.
+// Returns the index at which the radix-4 passes (and a last one of radix 2 if m is not a power of
+// 4) leave frequency k of m.
 std::size_t reversed(std::size_t k, std::size_t m) {
   return m <= 2 ? k : k % 4 * (m / 4) + reversed(k / 4, m / 4);
 }
@@ -391,7 +394,7 @@ void append(std::vector<float>& table, CosSin value, double scale) {
 
 TransformTables::TransformTables(std::size_t block_length, Transform kind)
     : length(block_length), transform(kind) {
-  ensure(std::has_single_bit(length) && length >= kLeastBlock && length <= kLargestBlock,
+  ensure(std::has_single_bit(length) && length >= kMinBlock && length <= kMaxBlock,
          "a block's length must be a power of two from 64 to 16384", length);
   const std::size_t n = length;
   const std::size_t m = n / 2;

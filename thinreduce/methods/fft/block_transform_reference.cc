@@ -1,4 +1,5 @@
-// The transforms of block_transform.cc one block at a time, in plain loops: what defines the bits.
+// The transforms of block_transform.cc, one block at a time in scalar code: the definition of the
+// bits.
 #include <bit>
 
 #include "thinreduce/methods/fft/block_transform.h"
@@ -19,7 +20,7 @@ Complex operator-(Complex a, Complex b) {
 Complex times_i(Complex a) {
   return {-a.im, a.re};
 }
-// a times (cos - i*sin), and times its conjugate.
+// a times (cos - i*sin), and a times its conjugate.
 Complex turn_back(Complex a, const float* cos_sin) {
   return {a.re * cos_sin[0] + a.im * cos_sin[1], a.im * cos_sin[0] - a.re * cos_sin[1]};
 }
@@ -27,8 +28,8 @@ Complex turn_on(Complex a, const float* cos_sin) {
   return {a.re * cos_sin[0] - a.im * cos_sin[1], a.im * cos_sin[0] + a.re * cos_sin[1]};
 }
 
-// The factor 1 is multiplied by as any other in passes of more than 8, and by nothing in smaller
-// ones: that changes the sign of zeros at most, but bits are bits.
+// Passes of more than 8 multiply by the factor 1 like any other, smaller ones leave it out, as the
+// vector code does: it can change the sign of a zero.
 void passes_forward(const TransformTables& tables, Complex* x, std::size_t m) {
   if (m == 1) return;
   if (m == 2) {
@@ -66,7 +67,7 @@ void passes_inverse(const TransformTables& tables, Complex* x, std::size_t m) {
   }
 }
 
-// One block's spectrum among those of 16.
+// The spectrum of one of 16 interleaved blocks.
 class Spectrum {
  public:
   Spectrum(const TransformTables& tables, float* first) : tables_(tables), first_(first) {}

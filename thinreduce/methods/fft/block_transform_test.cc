@@ -39,7 +39,7 @@ std::vector<float> blocks_of(const TransformTables& tables, std::span<const floa
   return blocks;
 }
 
-// One block's coefficients as FFTW sees them, in our order and scale.
+// Returns one block's coefficients computed by FFTW, in our order and scale.
 std::vector<double> fftw_spectrum(Transform transform, std::span<const float> block) {
   const std::size_t n = block.size();
   std::vector<double> in(block.begin(), block.end());
@@ -102,8 +102,7 @@ TEST(BlockTransform, EqualsFftw) {
   }
 }
 
-// The law everything else stands on: energy in the spectrum is energy in the block, so dropping
-// coefficients costs exactly their energy.
+// The spectrum has the energy of the block, so dropping coefficients costs exactly their energy.
 TEST(BlockTransform, Parseval) {
   for (const auto length : kLengths) {
     for (const auto transform : kTransforms) {
@@ -144,7 +143,7 @@ TEST(BlockTransform, InverseGivesTheBlocksBack) {
   }
 }
 
-// A wave fills one unit, a constant the first coefficient, a spike all of them alike.
+// A wave fills one pair, a constant the first coefficient, a spike all coefficients equally.
 TEST(BlockTransform, KnownSpectra) {
   constexpr std::size_t kLength = 256;
   const TransformTables tables(kLength, Transform::fft);
@@ -170,7 +169,7 @@ TEST(BlockTransform, KnownSpectra) {
   }
 }
 
-// Blocks do not know of their neighbours: a block's bits are the same in every lane.
+// Blocks are independent: a block's spectrum has the same bits in every lane.
 TEST(BlockTransform, LanesAreIndependent) {
   const TransformTables tables(128, Transform::fft);
   auto blocks = normal_blocks(128, 6);

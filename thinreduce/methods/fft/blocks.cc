@@ -18,7 +18,8 @@ void FftBlocks::cut(std::size_t offset, std::size_t length) {
   }
 }
 
-// Blocks ascend, so full ones are in a row when the last is where it must be.
+// Offsets ascend and blocks do not overlap, so the position of the last full block tells whether
+// all are contiguous.
 bool FftBlocks::is_one_run(std::size_t group) const {
   const std::size_t first = group * kernels::kBlockLanes;
   const std::size_t last = first + kernels::kBlockLanes - 1;

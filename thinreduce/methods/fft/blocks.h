@@ -1,8 +1,8 @@
-// A bucket as blocks, 16 at a time: the way between gradients and spectra.
+// Cuts a bucket into blocks and converts groups of 16 blocks between gradient and spectrum.
 //
-// Every tensor that is compressed is cut into blocks of one length in its own order, its last block
-// filled up with zeros; raw tensors have none. 16 blocks in a row are a *group*, whichever tensors
-// they come from; the last group is filled up with blocks of zeros.
+// Each compressed tensor is cut into blocks of one length, its last block padded with zeros; raw
+// tensors have no blocks. 16 consecutive blocks are a *group*, whichever tensors they come from;
+// the last group is padded with blocks of zeros.
 #pragma once
 
 #include <algorithm>
@@ -23,13 +23,14 @@ class FftBlocks {
   [[nodiscard]] std::size_t blocks() const { return blocks_.size(); }
   [[nodiscard]] std::size_t groups() const { return groups_; }
   [[nodiscard]] std::size_t block_length() const { return tables_.length; }
-  // Floats of a group, and of its spectrum.
+  // Floats per group; its spectrum has as many.
   [[nodiscard]] std::size_t group_floats() const { return tables_.length * kernels::kBlockLanes; }
 
-  // The spectrum of a group of the bucket's `values` plus `more`, which is as long or empty.
+  // Writes the spectrum of a group of `values` + `more`; `more` may be empty. Both are whole
+  // buckets.
   void to_spectrum(std::size_t group, std::span<const float> values, std::span<const float> more,
                    std::span<float> spectrum);
-  // Calls `take(offset, floats)` for each run of the bucket that the group covers.
+  // Transforms a group back and calls `take(offset, floats)` for each run of the bucket in it.
   template <typename Take>
   void from_spectrum(std::size_t group, std::span<const float> spectrum, Take&& take) {
     kernels::inverse(tables_, spectrum, staging_, scratch_);
@@ -37,7 +38,7 @@ class FftBlocks {
       take(offset, std::span<float>(staging_).subspan(at, length));
     });
   }
-  // The same, written over the bucket's `values`, each times `scale`.
+  // Transforms a group back and overwrites its elements of `values`, multiplied by `scale`.
   void write_scaled(std::size_t group, std::span<const float> spectrum, float scale,
                     std::span<float> values);
   // Calls `visit(offset, at, length)`: elements [offset, offset + length) of the bucket are floats
@@ -55,7 +56,7 @@ class FftBlocks {
  private:
   struct Block {
     std::size_t offset = 0;  // in the bucket
-    std::size_t length = 0;  // without the zeros it is filled up with
+    std::size_t length = 0;  // without padding
   };
   void cut(std::size_t offset, std::size_t length);
   [[nodiscard]] bool is_one_run(std::size_t group) const;

@@ -14,23 +14,23 @@
 #include "thinreduce/method/limits.h"
 #include "thinreduce/methods/fft/blocks.h"
 #include "thinreduce/methods/fft/options.h"
+#include "thinreduce/methods/fft/pair_selector.h"
 #include "thinreduce/methods/fft/payload.h"
-#include "thinreduce/methods/fft/unit_selector.h"
 #include "thinreduce/wire/checksum.h"
 
 namespace thinreduce {
 namespace {
 
-// The mantissa is chosen by the error on about this many of the values.
+// mantissa=auto: the error is measured on about this many values.
 constexpr std::size_t kFormatSample = 2048;
 
-// A piece: 2 MiB of the gradient, so that its unpacked payloads stay in the L2 cache, and the time
-// of a frame's header does not count. A power of two.
+// Elements per piece: 2 MiB, small enough that its unpacked payloads stay in the L2 cache, large
+// enough that the time per frame does not count. Must be a power of two.
 constexpr std::size_t kPieceFloats = std::size_t{1} << 19;
-constexpr std::size_t kSegmentFloats = 2 * kSegmentUnits;
+constexpr std::size_t kSegmentFloats = 2 * kSegmentPairs;
 
-// The threshold is guessed from one group in so many: from all in small buckets, else from 16 and
-// more.
+// The threshold is guessed from one group in this many: from at least 16 groups, or from all groups
+// of a small bucket.
 std::size_t sample_stride(std::size_t groups) {
   return std::clamp<std::size_t>(groups / 16, 1, 32);
 }
@@ -108,16 +108,16 @@ class Fft final : public Method {
   }
 
  private:
-  // A bucket travels in pieces of so many groups, each a payload of its own.
+  // Groups per piece; each piece has a payload of its own.
   [[nodiscard]] std::size_t piece_groups() const {
     return std::max<std::size_t>(1, kPieceFloats / group_.size());
   }
-  // Segments and groups begin together every so many groups.
+  // Groups per run: a run starts with a group and with a segment of the payload.
   [[nodiscard]] std::size_t run_groups() const {
     return std::max<std::size_t>(1, kSegmentFloats / group_.size());
   }
   [[nodiscard]] std::size_t group_words() const {
-    return group_.size() / (2 * kernels::kUnitsPerWord);
+    return group_.size() / (2 * kernels::kPairsPerWord);
   }
   struct Groups {
     std::size_t begin = 0;
@@ -128,11 +128,11 @@ class Fft final : public Method {
     return {begin, std::min(begin + piece_groups(), blocks_.groups())};
   }
 
-  // The spectrum of gradient plus residual, of which the strongest units of the whole bucket are
-  // selected. A sample of the groups comes first, so that one pass over the bucket will do.
+  // Transforms gradient plus residual and selects the strongest pairs of the whole bucket. A sample
+  // of the groups is transformed first, so that one pass over the bucket suffices.
   void select(std::span<const float> gradient, double theta) {
-    const double units = static_cast<double>(blocks_.blocks() * blocks_.block_length()) / 2;
-    const auto k = static_cast<std::size_t>(std::ceil((1 - theta) * units));
+    const double pairs = static_cast<double>(blocks_.blocks() * blocks_.block_length()) / 2;
+    const auto k = static_cast<std::size_t>(std::ceil((1 - theta) * pairs));
     const std::size_t stride = sample_stride(blocks_.groups());
     for (std::size_t group = 0; group < blocks_.groups(); group += stride) {
       blocks_.to_spectrum(group, gradient, residual_, sampled(group / stride));
@@ -159,8 +159,8 @@ class Fft final : public Method {
     return std::span<float>(sample_).subspan(index * group_.size(), group_.size());
   }
 
-  void measure_energy(const kernels::UnitSelector::Result& selected) {
-    // Several sums, so that no addition waits for the one before.
+  void measure_energy(const kernels::PairSelector::Result& selected) {
+    // Several independent sums hide the latency of the additions.
     std::array<double, 8> sums{};
     for (std::size_t i = 0; i < selected.values.size(); ++i) {
       const double scaled = static_cast<double>(selected.values[i]) * selected.scale;
@@ -174,12 +174,12 @@ class Fft final : public Method {
                             : 1.0f;
   }
 
-  // The range is measured anew in every step. What lies beyond the largest coefficient is cut there
-  // and waits in the residual.
+  // Chooses the range float of this step. Coefficients beyond kMaxCoefficient are clipped; the
+  // clipped part stays in the residual.
   void choose_format(std::span<const float> values) {
     kernels::ValueRange range = kernels::range_of(values);
-    range.least = std::max(range.least, -kLargestCoefficient);
-    range.most = std::min(range.most, kLargestCoefficient);
+    range.min = std::max(range.min, -kMaxCoefficient);
+    range.max = std::min(range.max, kMaxCoefficient);
     if (options_.mantissa) {
       head_.format = kernels::RangeFloat::covering(range, options_.bits, *options_.mantissa);
       return;
@@ -190,48 +190,48 @@ class Fft final : public Method {
     head_.format = kernels::RangeFloat::fitting(range, options_.bits, format_sample_);
   }
 
-  // Pieces are written in order, so the values of each are the first that were not sent.
+  // Pieces are written in order, so the values of this one are at the front of `unsent_`.
   void write(Groups groups, std::vector<std::byte>& payload) {
     const auto bitmap = std::span<const std::uint64_t>(bitmap_).subspan(
         groups.begin * group_words(), (groups.end - groups.begin) * group_words());
-    codes_.resize(2 * kernels::count_units(bitmap));
+    codes_.resize(2 * kernels::count_pairs(bitmap));
     if (!head_.overflow) kernels::quantize(head_.format, unsent_.first(codes_.size()), codes_);
     unsent_ = unsent_.subspan(codes_.size());
     write_fft_payload(head_, {bitmap, codes_}, payload);
   }
 
-  // Everybody's units of some groups. Throws when a payload is wrong, and nothing has changed then.
+  // Reads all ranks' payloads of one piece. If it throws, neither residual nor mean has changed.
   void read(Groups groups, std::span<const std::span<const std::byte>> payloads) {
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       read_fft_payload(payloads[rank], shape_of(groups), static_cast<int>(rank),
-                       ranks_[rank].units);
+                       ranks_[rank].pairs);
       ranks_[rank].segment = ranks_[rank].next = 0;
-      kept_energy_[rank] = std::min(kept_energy_[rank], ranks_[rank].units.head.kept_energy);
+      kept_energy_[rank] = std::min(kept_energy_[rank], ranks_[rank].pairs.head.kept_energy);
     }
   }
   [[nodiscard]] PayloadShape shape_of(Groups groups) const {
     return {(groups.end - groups.begin) * group_words(), options_.bits};
   }
 
-  // What a rank sent of a piece, and how far it has been used.
+  // One rank's payload of a piece, and how far add_pairs() has got in it.
   struct RankPiece {
-    SparseSpectrum units;
+    SparseSpectrum pairs;
     std::size_t segment = 0;
-    std::size_t next = 0;  // unit
+    std::size_t next = 0;  // index of the next pair
   };
 
-  // Adds the piece's next units times `sign` to their spectrum, which is whole segments or ends
-  // with the piece.
-  void add_units(RankPiece& from, float sign, std::span<float> spectrum) {
+  // Adds the next pairs of a piece, times `sign`, to `spectrum`, which must be whole segments or
+  // the end of the piece.
+  void add_pairs(RankPiece& from, float sign, std::span<float> spectrum) {
     for (std::size_t first = 0; first < spectrum.size(); first += kSegmentFloats) {
-      const std::size_t count = from.units.counts[from.segment++];
-      kernels::dequantize(from.units.head.format,
-                          std::span(from.units.codes).subspan(2 * from.next, 2 * count),
+      const std::size_t count = from.pairs.counts[from.segment++];
+      kernels::dequantize(from.pairs.head.format,
+                          std::span(from.pairs.codes).subspan(2 * from.next, 2 * count),
                           std::span(values_).first(2 * count));
-      const std::uint16_t* position = from.units.positions.data() + from.next;
+      const std::uint16_t* position = from.pairs.positions.data() + from.next;
       float* to = &spectrum[first];
       for (std::size_t i = 0; i < count; ++i) {
-        const std::size_t at = kernels::place_of_unit(position[i]);
+        const std::size_t at = kernels::pair_offset(position[i]);
         to[at] += sign * values_[2 * i];
         to[at + kernels::kBlockLanes] += sign * values_[2 * i + 1];
       }
@@ -239,9 +239,8 @@ class Fft final : public Method {
     }
   }
 
-  // The spectra of all ranks are added in rank order; their sum is transformed once. What this rank
-  // wanted to send and did not becomes the residual, before the mean takes the gradient's place.
-  // Nothing of this can fail.
+  // Adds the spectra of all ranks in rank order and transforms the sum once. The residual is
+  // updated before the mean overwrites the gradient. Nothing here can fail.
   void deliver(Groups groups, std::span<float> values, std::size_t own) {
     const float share = 1.0f / static_cast<float>(ranks_.size());
     for_group_runs(groups, [&](Groups run) {
@@ -254,7 +253,7 @@ class Fft final : public Method {
         sender.segment = segment;
         sender.next = next;
       }
-      for (RankPiece& rank : ranks_) add_units(rank, 1, sum);
+      for (RankPiece& rank : ranks_) add_pairs(rank, 1, sum);
       for (std::size_t group = run.begin; group < run.end; ++group) {
         blocks_.write_scaled(group, sum.subspan((group - run.begin) * group_.size(), group_.size()),
                              share, values);
@@ -269,7 +268,7 @@ class Fft final : public Method {
     }
   }
 
-  // residual += gradient - what was sent
+  // residual += gradient - sent
   void subtract_sent(RankPiece& sender, Groups run, std::span<const float> gradient) {
     for (std::size_t group = run.begin; group < run.end; ++group) add_to_residual(group, gradient);
     add_sent(sender, -1, run);
@@ -282,7 +281,7 @@ class Fft final : public Method {
   void add_sent(RankPiece& sender, float sign, Groups run) {
     const auto sent = std::span<float>(sent_).first((run.end - run.begin) * group_.size());
     std::fill(sent.begin(), sent.end(), 0.0f);
-    add_units(sender, sign, sent);
+    add_pairs(sender, sign, sent);
     for (std::size_t group = run.begin; group < run.end; ++group) {
       blocks_.from_spectrum(group, sent.subspan((group - run.begin) * group_.size(), group_.size()),
                             [&](std::size_t offset, std::span<const float> floats) {
@@ -292,14 +291,14 @@ class Fft final : public Method {
     }
   }
 
-  // The exchange has failed: all of the gradient goes to the residual, what was sent already
-  // included.
+  // After a failed exchange: puts all of the gradient into the residual, including the pieces that
+  // were already delivered.
   void put_back(std::span<const float> gradient, std::size_t own) {
     if (!options_.feedback) return;
     for (std::size_t piece = 0; groups_of(piece).begin < delivered_; ++piece) {
       const Groups groups = groups_of(piece);
       RankPiece& sender = ranks_[own];
-      read_fft_payload(written_[piece], shape_of(groups), static_cast<int>(own), sender.units);
+      read_fft_payload(written_[piece], shape_of(groups), static_cast<int>(own), sender.pairs);
       sender.segment = sender.next = 0;
       for_group_runs(groups, [&](Groups run) { add_sent(sender, 1, run); });
     }
@@ -308,10 +307,10 @@ class Fft final : public Method {
     }
   }
 
-  // Every rank has everybody's share of kept energy, so all come to the same theta.
+  // Every rank knows the kept fraction of all ranks, so all compute the same theta.
   void report(Exchange& exchange, double theta) {
     double kept = 0;
-    for (const float share : kept_energy_) kept += share;
+    for (const float fraction : kept_energy_) kept += fraction;
     kept /= static_cast<double>(kept_energy_.size());
     if (options_.control) options_.control->update(kept);
     if (elements_ == 0) return;
@@ -323,17 +322,17 @@ class Fft final : public Method {
   FftOptions options_;
   std::size_t elements_;
   FftBlocks blocks_;
-  std::vector<float> residual_;                    // without feedback empty
-  kernels::AlignedFloats group_;                   // the spectrum of one group
-  kernels::AlignedFloats sum_;                     // all ranks' spectra of a run of groups
-  kernels::AlignedFloats sent_;                    // this rank's
-  std::array<float, 2 * kSegmentUnits> values_{};  // of the kept units of one segment
-  kernels::UnitSelector selector_;
-  kernels::AlignedFloats sample_;  // spectra of some groups, from which the threshold is guessed
+  std::vector<float> residual_;                    // empty without feedback
+  kernels::AlignedFloats group_;                   // spectrum of one group
+  kernels::AlignedFloats sum_;                     // sum of all ranks' spectra of a run of groups
+  kernels::AlignedFloats sent_;                    // this rank's sent spectrum of a run of groups
+  std::array<float, 2 * kSegmentPairs> values_{};  // values of the kept pairs of one segment
+  kernels::PairSelector selector_;
+  kernels::AlignedFloats sample_;  // spectra of some groups, for guessing the threshold
   std::vector<float> format_sample_;
   SpectrumHead head_;
-  std::vector<std::uint64_t> bitmap_;  // of the units that are kept
-  std::span<const float> unsent_;     // values of the kept units, from the first unwritten piece on
+  std::vector<std::uint64_t> bitmap_;  // of the pairs that are kept
+  std::span<const float> unsent_;     // values of the kept pairs, from the first unwritten piece on
   std::vector<std::uint16_t> codes_;  // of one piece
   std::vector<float> kept_energy_;    // by rank
   std::vector<RankPiece> ranks_;      // one piece of all ranks

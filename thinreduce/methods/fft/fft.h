@@ -1,4 +1,5 @@
-// FFT sparsification: the strongest frequencies of each rank's gradient, as range floats.
+// fft: each rank sends the strongest frequencies of its gradient as range floats (FFT-based
+// sparsification).
 #pragma once
 
 #include "thinreduce/method/method.h"

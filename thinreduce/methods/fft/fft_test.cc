@@ -35,7 +35,7 @@ double normalised_error(const Floats& truth, const Floats& result) {
   return energy(difference) / energy(truth);
 }
 
-// A random walk that forgets slowly: neighbours are alike, as in the gradient of a layer's row.
+// A random walk with slow decay: neighbours are correlated, as in a row of a layer's gradient.
 Floats smooth_field(std::size_t elements, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -45,19 +45,19 @@ Floats smooth_field(std::size_t elements, unsigned seed) {
   return values;
 }
 
-// What one rank's reduce makes of a gradient, without feedback.
+// Returns one rank's mean of a gradient, without feedback.
 Floats sparsified(const std::string& options, const Floats& gradient) {
   TestWorld world(1, "fft:feedback=off," + options, gradient.size());
   return world.mean({gradient});
 }
 
-// The largest `share` of the values as the same range floats.
-Floats topk_quantized(const Floats& values, double share, int bits) {
+// Returns the largest `fraction` of the values as the same range floats.
+Floats topk_quantized(const Floats& values, double fraction, int bits) {
   std::vector<std::size_t> order(values.size());
   std::iota(order.begin(), order.end(), 0u);
   std::sort(order.begin(), order.end(),
             [&](auto a, auto b) { return std::abs(values[a]) > std::abs(values[b]); });
-  order.resize(static_cast<std::size_t>(share * static_cast<double>(values.size())));
+  order.resize(static_cast<std::size_t>(fraction * static_cast<double>(values.size())));
   Floats kept;
   for (const auto i : order) kept.push_back(values[i]);
   const auto format = kernels::RangeFloat::fitting(kernels::range_of(kept), bits, kept);
@@ -66,8 +66,8 @@ Floats topk_quantized(const Floats& values, double share, int bits) {
   return result;
 }
 
-// theta=0 and 16 bits is the mean, but for the rounding of the codes (2^-9 of a coefficient at the
-// worst, 2^-12 and better for these) and of the transform.
+// theta=0 and 16 bits give the mean, up to the rounding of the codes (at most 2^-9 of a
+// coefficient, 2^-12 or less for these) and of the transform.
 TEST(Fft, KeepingAllIsTheMean) {
   for (const int world : kWorlds) {
     for (const auto elements : kBucketSizes) {
@@ -84,7 +84,7 @@ TEST(Fft, KeepingAllIsTheMean) {
   }
 }
 
-// What is dropped is what is wrong (Parseval), and what is kept has at least its share of energy.
+// The error is the dropped energy (Parseval), and the kept pairs hold at least their fraction.
 TEST(Fft, ErrorIsTheDroppedEnergy) {
   for (const char* transform : {"fft", "dct"}) {
     for (const double theta : {0.3, 0.85, 0.99}) {
@@ -101,8 +101,8 @@ TEST(Fft, ErrorIsTheDroppedEnergy) {
   }
 }
 
-// The reason for the method: at the same share and the same bits it loses much less than top-k
-// where neighbours are alike.
+// The point of the method: at the same fraction and bits it loses much less than top-k where
+// neighbours are correlated.
 TEST(Fft, BeatsTopKOnSmoothFields) {
   for (const unsigned seed : {1u, 2u, 3u}) {
     const auto gradient = smooth_field(65536, seed);
@@ -115,7 +115,7 @@ TEST(Fft, BeatsTopKOnSmoothFields) {
   }
 }
 
-// And where it has not: independent values have no frequencies to prefer, and a spike has all.
+// It has no advantage on independent values, and loses on a spike, which has all frequencies.
 TEST(Fft, LosesToTopKOnNoiseAndSpikes) {
   const auto noise = normal_gradients(1, 65536, 1)[0];
   EXPECT_GT(normalised_error(noise, sparsified("theta=0.85", noise)),
@@ -128,7 +128,7 @@ TEST(Fft, LosesToTopKOnNoiseAndSpikes) {
   EXPECT_GT(normalised_error(spikes, sparsified("theta=0.85", spikes)), 0.3);
 }
 
-// A spike comes through in the end: what each step drops, the next ones send.
+// A spike arrives after several steps: the next steps send what a step dropped.
 TEST(Fft, OneSpike) {
   for (const float size : {1e-30f, 1.0f, 1e28f}) {
     TestWorld ranks(2, "fft:theta=0.9", 1009);
@@ -156,7 +156,7 @@ TEST(Fft, EmptyBucket) {
   EXPECT_TRUE(ranks.mean(PerRank(2)).empty());
 }
 
-// 16 is what a bitmap would give; positions are shorter than that.
+// A bitmap would give 16; positions are shorter than that.
 TEST(Fft, Ratio) {
   constexpr std::size_t kElements = 256 * 1024;
   TestWorld ranks(2, "fft:theta=0.85,bits=10", kElements);
@@ -185,13 +185,13 @@ TEST(Fft, PiecesTogetherAreTheBucket) {
     for (std::size_t i = 0; i < kThreePieces; ++i) {
       ASSERT_NEAR(2.0 * mean[i] + first[i] + second[i], sum[i], 2e-5) << i;
     }
-    // One frame a piece.
+    // One frame per piece.
     EXPECT_EQ(ranks.transport(0).total_traffic().messages_sent, 6u);
   }
 }
 
-// The other rank sends two pieces and then something that is none: what was delivered by then goes
-// back to the residual too.
+// The other rank sends two valid pieces and then an invalid one: the delivered pieces go back to
+// the residual too.
 TEST(Fft, AWrongPieceKeepsTheGradient) {
   TestWorld ranks(2, "fft:theta=0.95", three_pieces());
   const auto gradients = normal_gradients(1, kThreePieces, 7);
@@ -211,7 +211,7 @@ TEST(Fft, AWrongPieceKeepsTheGradient) {
     try {
       gather_pieces(exchange, work, spare);
     } catch (const Error&) {
-      // Rank 0 gives up, as it must.
+      // Rank 0 refuses the third piece.
     }
   });
   auto values = gradients[0];
@@ -232,7 +232,7 @@ TEST(Fft, AWrongPieceKeepsTheGradient) {
 }
 
 // Residual and gradient overflow: all ranks get the same error, and none a mean.
-// Coefficients beyond what may be sent are cut, and what is cut stays.
+// Coefficients beyond the maximum are clipped, and the clipped part stays in the residual.
 TEST(Fft, HugeCoefficientsAreCut) {
   TestWorld ranks(1, "fft:theta=0", 256);
   const auto mean = ranks.mean({Floats(256, 1e33f)});
@@ -281,7 +281,7 @@ TEST(Fft, ThetaFollowsItsSchedule) {
   }
 }
 
-// Ranks with very different gradients come to one theta, which falls until enough is kept.
+// Ranks with very different gradients agree on theta, which falls until enough energy is kept.
 TEST(Fft, AutomaticThetaFallsUntilEnoughIsKept) {
   constexpr std::size_t kElements = 4096;
   TestWorld ranks(3, "fft:theta=auto,energy=0.8", kElements);
@@ -300,8 +300,8 @@ TEST(Fft, AutomaticThetaFallsUntilEnoughIsKept) {
   EXPECT_GT(ranks.statistics[0].at("kept_energy"), 0.75);
 }
 
-// Every element of a compressed tensor is in one run, none of a raw one is, and no block has
-// elements of two tensors.
+// Every element of a compressed tensor is in exactly one run, no element of a raw tensor is in any,
+// and no block has elements of two tensors.
 TEST(FftBlocks, FollowTheTensors) {
   BucketLayout layout;
   const std::vector<std::pair<std::size_t, bool>> sizes = {

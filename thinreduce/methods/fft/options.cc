@@ -25,7 +25,7 @@ std::vector<OptionInfo> fft_option_infos() {
       OptionInfo::number("energy", 0.3, 0, 1,
                          "With theta=auto: minimum fraction of the squared gradient that the kept "
                          "frequencies must hold, on average over the ranks; otherwise ignored."),
-      OptionInfo::integer("bits", 10, kernels::kLeastRangeBits, kernels::kMostRangeBits,
+      OptionInfo::integer("bits", 10, kernels::kMinRangeBits, kernels::kMaxRangeBits,
                           "Bits per sent coefficient, its sign included."),
       OptionInfo::integer("mantissa", 5, 0, 15,
                           "Mantissa bits per sent coefficient; must be smaller than bits. auto: "

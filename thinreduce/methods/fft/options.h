@@ -1,4 +1,4 @@
-// What the FFT method can be told.
+// The options of the fft method.
 #pragma once
 
 #include <cstddef>
@@ -11,21 +11,22 @@
 
 namespace thinreduce {
 
-// block=auto: what lost least of recorded gradients; docs/methods/fft.md has the table.
+// block=auto: the length with the smallest error on recorded gradients; docs/methods/fft.md has the
+// table.
 inline constexpr std::size_t kBestBlock = 64;
 
 struct FftOptions {
   ThetaSchedule schedule;
   std::optional<ThetaControl> control;  // theta=auto
   int bits = 10;
-  std::optional<int> mantissa;  // nothing: the best for each payload
+  std::optional<int> mantissa;  // empty: chosen anew in every step
   std::size_t block_length = kBestBlock;
   kernels::Transform transform = kernels::Transform::fft;
   bool feedback = true;
 };
 
 [[nodiscard]] std::vector<OptionInfo> fft_option_infos();
-// Throws Error{bad_spec} when options do not go together.
+// Throws Error{bad_spec} when options contradict each other.
 [[nodiscard]] FftOptions read_fft_options(const Options& given);
 
 }  // namespace thinreduce

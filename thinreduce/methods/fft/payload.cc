@@ -10,7 +10,7 @@
 
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/bit_loops.h"
-#include "thinreduce/methods/fft/units.h"
+#include "thinreduce/methods/fft/pairs.h"
 #include "thinreduce/wire/bit_stream.h"
 #include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/rice.h"
@@ -18,23 +18,23 @@
 namespace thinreduce {
 namespace {
 
-using kernels::kUnitsPerWord;
+using kernels::kPairsPerWord;
 
 constexpr std::size_t kHeaderBytes = 24;
-// A segment's head: how many units are kept in the low 12 bits (2048 fits), how they are written in
-// the high 4: the number of low bits of a Rice code, or a bitmap.
+// A segment's head: the number of kept pairs (up to 2048) in the low 12 bits, the encoding of their
+// positions in the high 4: the number of low bits of a Rice code, or kAsBitmap.
 using SegmentHead = std::uint16_t;
 constexpr unsigned kCountBits = 12;
-constexpr unsigned kMostRice = 11;
+constexpr unsigned kMaxRice = 11;
 constexpr unsigned kAsBitmap = 15;
 
 std::size_t segments_of(std::size_t words) {
   return (words + kSegmentWords - 1) / kSegmentWords;
 }
 
-// The number of units skipped before each kept one.
+// The number of dropped pairs before each kept one.
 struct Gaps {
-  std::array<std::uint16_t, kSegmentUnits + kernels::kListSlack> skipped;
+  std::array<std::uint16_t, kSegmentPairs + kernels::kListSlack> skipped;
   std::size_t count = 0;
 
   [[nodiscard]] std::span<const std::uint16_t> all() const {
@@ -51,23 +51,23 @@ void find_gaps(std::span<const std::uint64_t> words, Gaps& gaps) {
   gaps.count = kernels::list_bits(words, gaps.skipped);
   unsigned next = 0;
   for (std::size_t i = 0; i < gaps.count; ++i) {
-    const unsigned unit = gaps.skipped[i];
-    gaps.skipped[i] = static_cast<std::uint16_t>(unit - next);
-    next = unit + 1;
+    const unsigned pair = gaps.skipped[i];
+    gaps.skipped[i] = static_cast<std::uint16_t>(pair - next);
+    next = pair + 1;
   }
 }
 
-// The best number of low bits is near the logarithm of the mean gap.
-unsigned best_rice(const Gaps& gaps, std::size_t units) {
-  const std::size_t mean = (units - gaps.count) / gaps.count;
+// Returns the best number of low bits, which is near the logarithm of the mean gap.
+unsigned best_rice(const Gaps& gaps, std::size_t pairs) {
+  const std::size_t mean = (pairs - gaps.count) / gaps.count;
   const auto middle = static_cast<unsigned>(std::bit_width(mean));
-  unsigned best = std::min(middle, kMostRice);
-  std::size_t least = gaps.rice_bits(best);
+  unsigned best = std::min(middle, kMaxRice);
+  std::size_t best_bits = gaps.rice_bits(best);
   for (unsigned low = best; low > 0 && low + 2 > middle;) {
     --low;
     const std::size_t bits = gaps.rice_bits(low);
-    if (bits >= least) continue;
-    least = bits;
+    if (bits >= best_bits) continue;
+    best_bits = bits;
     best = low;
   }
   return best;
@@ -79,9 +79,9 @@ SegmentHead write_segment(std::span<const std::uint64_t> words, Gaps& gaps, BitW
     return static_cast<SegmentHead>(gaps.count | way << kCountBits);
   };
   if (gaps.count == 0) return head(0);
-  const std::size_t units = words.size() * kUnitsPerWord;
-  const unsigned low = best_rice(gaps, units);
-  if (gaps.rice_bits(low) >= units) {
+  const std::size_t pairs = words.size() * kPairsPerWord;
+  const unsigned low = best_rice(gaps, pairs);
+  if (gaps.rice_bits(low) >= pairs) {
     for (const std::uint64_t word : words) {
       writer.put(word & 0xffffffff, 32);
       writer.put(word >> 32, 32);
@@ -92,29 +92,29 @@ SegmentHead write_segment(std::span<const std::uint64_t> words, Gaps& gaps, BitW
   return head(low);
 }
 
-// Lists the positions of a segment of `units` units. Returns what is wrong with it; nothing if it
-// is right.
-std::string read_segment(SegmentHead head, std::size_t units, BitReader& reader,
+// Reads the positions of a segment of `pairs` pairs. Returns an error text, empty on success.
+std::string read_segment(SegmentHead head, std::size_t pairs, BitReader& reader,
                          std::span<std::uint16_t> positions) {
   const unsigned low = head >> kCountBits;
   if (low == kAsBitmap) {
     std::array<std::uint64_t, kSegmentWords> bitmap{};
-    const auto words = std::span(bitmap).first(units / kUnitsPerWord);
+    const auto words = std::span(bitmap).first(pairs / kPairsPerWord);
     for (std::uint64_t& word : words) {
       word = reader.take(32);
       word |= reader.take(32) << 32;
     }
-    const std::size_t set = kernels::count_units(words);
+    const std::size_t set = kernels::count_pairs(words);
     if (set != positions.size()) {
-      return fmt::format("a bitmap of {} units instead of {}", set, positions.size());
+      return fmt::format("the bitmap marks {} pairs, the segment head says {}", set,
+                         positions.size());
     }
     std::size_t next = 0;
-    kernels::for_units(
-        words, [&](std::size_t unit) { positions[next++] = static_cast<std::uint16_t>(unit); });
+    kernels::for_pairs(
+        words, [&](std::size_t pair) { positions[next++] = static_cast<std::uint16_t>(pair); });
     return {};
   }
-  if (low > kMostRice) return fmt::format("positions written in unknown way {}", low);
-  RiceReader rice(reader, low, units >> low);
+  if (low > kMaxRice) return fmt::format("positions written in unknown way {}", low);
+  RiceReader rice(reader, low, pairs >> low);
   std::array<std::uint64_t, RiceReader::kBatch> gaps{};
   std::uint64_t next = 0;  // the lowest position that may come
   for (std::size_t i = 0; i < positions.size(); i += gaps.size()) {
@@ -124,13 +124,13 @@ std::string read_segment(SegmentHead head, std::size_t units, BitReader& reader,
       next += gaps[k];
       batch[k] = static_cast<std::uint16_t>(next++);
     }
-    if (next > units) return fmt::format("a position outside its {} units", units);
+    if (next > pairs) return fmt::format("a position outside its {} pairs", pairs);
   }
   rice.finish();
   return {};
 }
 
-// The fixed fields in front of a payload; checks each for itself.
+// Reads and checks the fixed fields at the start of a payload.
 template <typename Refuse>
 SpectrumHead read_head(ByteReader& reader, int bits, Refuse&& refuse, std::size_t& kept) {
   SpectrumHead head;
@@ -143,18 +143,20 @@ SpectrumHead read_head(ByteReader& reader, int bits, Refuse&& refuse, std::size_
   format.positive = reader.value<std::uint32_t>();
   format.negative = reader.value<std::uint32_t>();
   head.kept_energy = reader.value<float>();
-  if (format.bits != bits) refuse(fmt::format("codes of {} bits instead of {}", format.bits, bits));
-  if (reserved != 0) refuse(fmt::format("{} in a field that must be 0", reserved));
+  if (format.bits != bits)
+    refuse(fmt::format("codes have {} bits, expected {}", format.bits, bits));
+  if (reserved != 0) refuse(fmt::format("a reserved field is {} and must be 0", reserved));
   if (!format.valid()) {
-    refuse(fmt::format("no range float has mantissa {}, base {}, {} positive and {} negative codes",
-                       format.mantissa, format.base, format.positive, format.negative));
+    refuse(
+        fmt::format("invalid range float: mantissa {}, base {}, {} positive and {} negative codes",
+                    format.mantissa, format.base, format.positive, format.negative));
   }
-  if (format.largest() > kLargestCoefficient) {
-    refuse(fmt::format("coefficients up to {}, {} is the limit", format.largest(),
-                       kLargestCoefficient));
+  if (format.largest() > kMaxCoefficient) {
+    refuse(
+        fmt::format("coefficients reach {}, the maximum is {}", format.largest(), kMaxCoefficient));
   }
   if (!(head.kept_energy >= 0 && head.kept_energy <= 1)) {
-    refuse(fmt::format("a share of {} of the energy", head.kept_energy));
+    refuse(fmt::format("the kept fraction of energy is {}, not between 0 and 1", head.kept_energy));
   }
   return head;
 }
@@ -164,18 +166,18 @@ SpectrumHead read_head(ByteReader& reader, int bits, Refuse&& refuse, std::size_
 std::size_t fft_payload_limit(const PayloadShape& shape) {
   return kHeaderBytes + segments_of(shape.words) * sizeof(SegmentHead) +
          shape.words * sizeof(std::uint64_t) +
-         packed_bytes(2 * kUnitsPerWord * shape.words, static_cast<unsigned>(shape.bits));
+         packed_bytes(2 * kPairsPerWord * shape.words, static_cast<unsigned>(shape.bits));
 }
 
-void write_fft_payload(const SpectrumHead& head, const KeptUnits& units,
+void write_fft_payload(const SpectrumHead& head, const KeptPairs& pairs,
                        std::vector<std::byte>& payload) {
   payload.clear();
   if (head.overflow) return payload.resize(kHeaderBytes);
-  if (units.codes.empty()) return;
+  if (pairs.codes.empty()) return;
   const auto& format = head.format;
-  const auto words = units.bitmap;
+  const auto words = pairs.bitmap;
   payload.resize(kHeaderBytes + segments_of(words.size()) * sizeof(SegmentHead));
-  store_value(std::span(payload), 0, static_cast<std::uint32_t>(units.codes.size() / 2));
+  store_value(std::span(payload), 0, static_cast<std::uint32_t>(pairs.codes.size() / 2));
   store_value(std::span(payload), 4, static_cast<std::uint8_t>(format.bits));
   store_value(std::span(payload), 5, static_cast<std::uint8_t>(format.mantissa));
   store_value(std::span(payload), 6, std::uint16_t{0});
@@ -192,13 +194,13 @@ void write_fft_payload(const SpectrumHead& head, const KeptUnits& units,
                 written);
   }
   writer.finish();
-  pack_codes(units.codes, static_cast<unsigned>(format.bits), payload);
+  pack_codes(pairs.codes, static_cast<unsigned>(format.bits), payload);
 }
 
 void read_fft_payload(std::span<const std::byte> payload, const PayloadShape& shape, int rank,
                       SparseSpectrum& spectrum) {
   const std::size_t segments = segments_of(shape.words);
-  const std::size_t all_units = shape.words * kUnitsPerWord;
+  const std::size_t all_pairs = shape.words * kPairsPerWord;
   if (payload.empty()) {
     spectrum.head = {};
     spectrum.counts.assign(segments, 0);
@@ -210,16 +212,19 @@ void read_fft_payload(std::span<const std::byte> payload, const PayloadShape& sh
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorCode::bad_frame, fmt::format("{}: {}", what, why));
   };
-  if (payload.size() == kHeaderBytes) refuse("gradient and residual overflow in the transform");
+  if (payload.size() == kHeaderBytes)
+    refuse(
+        "its gradient plus residual overflowed in the transform; check the gradients for huge "
+        "values");
   ByteReader reader(payload, what);
   std::size_t kept = 0;
   spectrum.head = read_head(reader, shape.bits, refuse, kept);
-  if (kept == 0 || kept > all_units) refuse(fmt::format("{} of {} units", kept, all_units));
+  if (kept == 0 || kept > all_pairs) refuse(fmt::format("keeps {} of {} pairs", kept, all_pairs));
 
   const auto heads = reader.take(segments * sizeof(SegmentHead));
   const std::size_t code_bytes = packed_bytes(2 * kept, static_cast<unsigned>(shape.bits));
   if (reader.left() < code_bytes) {
-    refuse(fmt::format("is cut: {} bytes left for {} codes", reader.left(), 2 * kept));
+    refuse(fmt::format("is cut: {} bytes are left for {} codes", reader.left(), 2 * kept));
   }
   const auto position_bytes = reader.take(reader.left() - code_bytes);
   BitReader bits(position_bytes);
@@ -230,24 +235,28 @@ void read_fft_payload(std::span<const std::byte> payload, const PayloadShape& sh
   for (std::size_t segment = 0; segment < segments; ++segment) {
     const auto head = load_value<SegmentHead>(heads, segment * sizeof(SegmentHead));
     const std::size_t count = head & ((1u << kCountBits) - 1);
-    const std::size_t units = std::min(kSegmentUnits, all_units - segment * kSegmentUnits);
-    if (count > units) refuse(fmt::format("segment {}: {} of {} units", segment, count, units));
-    if (count > kept - found) refuse(fmt::format("positions of more than {} units", kept));
-    const auto wrong = read_segment(head, units, bits, positions.subspan(found, count));
+    const std::size_t pairs = std::min(kSegmentPairs, all_pairs - segment * kSegmentPairs);
+    if (count > pairs)
+      refuse(fmt::format("segment {}: keeps {} of {} pairs", segment, count, pairs));
+    if (count > kept - found)
+      refuse(fmt::format("the segments keep more than the {} pairs announced", kept));
+    const auto wrong = read_segment(head, pairs, bits, positions.subspan(found, count));
     if (!wrong.empty()) refuse(fmt::format("segment {}: {}", segment, wrong));
     spectrum.counts[segment] = static_cast<std::uint16_t>(count);
     found += count;
   }
-  if (found != kept) refuse(fmt::format("positions of {} units, codes of {}", found, kept));
+  if (found != kept)
+    refuse(fmt::format("the segments keep {} pairs, {} were announced", found, kept));
   if ((bits.bits_read() + 7) / 8 != position_bytes.size()) {
-    refuse(
-        fmt::format("positions of {} bits in {} bytes", bits.bits_read(), position_bytes.size()));
+    refuse(fmt::format("positions take {} bits, but {} bytes were sent", bits.bits_read(),
+                       position_bytes.size()));
   }
   spectrum.codes.resize(2 * kept);
   const std::uint32_t largest =
       unpack_codes(reader.take(code_bytes), static_cast<unsigned>(shape.bits), spectrum.codes);
   if (largest > spectrum.head.format.last_code()) {
-    refuse(fmt::format("code {} of {}", largest, spectrum.head.format.last_code()));
+    refuse(
+        fmt::format("code {}, where the largest is {}", largest, spectrum.head.format.last_code()));
   }
 }
 

@@ -1,4 +1,4 @@
-// The payload of the FFT method, one for each piece of a bucket; docs/methods/fft.md specifies it.
+// The payload of the fft method, one per piece of a bucket; docs/methods/fft.md specifies it.
 #pragma once
 
 #include <cstddef>
@@ -6,59 +6,61 @@
 #include <span>
 #include <vector>
 
+#include "thinreduce/methods/fft/pairs.h"
 #include "thinreduce/methods/fft/range_float.h"
-#include "thinreduce/methods/fft/units.h"
 
 namespace thinreduce {
 
-// Larger coefficients are not sent: sums over any number of ranks and the inverse transform of any
-// block stay far below the largest float, so nothing a peer sends can become Inf or NaN.
-inline constexpr float kLargestCoefficient = 0x1p100f;
+// Larger coefficients are clipped by the sender and refused by the reader: sums over any number of
+// ranks and their inverse transforms then stay far below the largest float, so no payload can cause
+// Inf or NaN.
+inline constexpr float kMaxCoefficient = 0x1p100f;
 
-// The words of a piece's bitmap are cut into segments; a segment has one way to write its
-// positions. Short enough to follow a density that changes, long enough that its two bytes do not
-// count.
+// A piece's bitmap is cut into segments of this many words; each segment chooses an encoding of its
+// positions. They are short enough to follow a changing density, and long enough that the two bytes
+// per segment hardly count.
 inline constexpr std::size_t kSegmentWords = 32;
-inline constexpr std::size_t kSegmentUnits = kSegmentWords * kernels::kUnitsPerWord;
+inline constexpr std::size_t kSegmentPairs = kSegmentWords * kernels::kPairsPerWord;
 
-// What the payloads of all pieces of a rank have in common.
+// The fields that all payloads of a rank share in one step.
 struct SpectrumHead {
   kernels::RangeFloat format;
-  float kept_energy = 1;  // the kept units' share of the spectrum's energy, 0 to 1
-  bool overflow = false;  // the spectrum was not finite: every rank is to refuse it
+  float kept_energy = 1;  // fraction of the spectrum's energy in the kept pairs, 0 to 1
+  bool overflow = false;  // the spectrum was not finite: readers must refuse the payload
 };
 
-// A piece of what a rank keeps of its spectrum, to be written: kernels/units.h says which unit has
-// which bit; two codes a unit that is kept, in the order of the units.
-struct KeptUnits {
+// The kept pairs of one piece, for writing: one bit per pair (pairs.h has the order), two codes per
+// kept pair, in the order of the bits.
+struct KeptPairs {
   std::span<const std::uint64_t> bitmap;
   std::span<const std::uint16_t> codes;
 };
 
-// The same piece as it was read: lists, because bits would have to be searched for again.
+// The kept pairs of one piece, as read. Lists instead of a bitmap, because every rank's pairs are
+// visited once more.
 struct SparseSpectrum {
   SpectrumHead head;
-  std::vector<std::uint16_t> counts;     // of kept units, by segment
-  std::vector<std::uint16_t> positions;  // of each kept unit in its segment, ascending
-  std::vector<std::uint16_t> codes;      // two a kept unit
+  std::vector<std::uint16_t> counts;     // kept pairs per segment
+  std::vector<std::uint16_t> positions;  // per kept pair: its index in the segment, ascending
+  std::vector<std::uint16_t> codes;      // two per kept pair
 };
 
-// What a reader expects.
+// The shape of the payload that a reader expects.
 struct PayloadShape {
-  std::size_t words = 0;  // of the piece's bitmap
-  int bits = 10;          // of a code
+  std::size_t words = 0;  // words of the piece's bitmap
+  int bits = 10;          // bits per code
 };
 
-// The longest payload of that shape.
+// Returns the maximum size of a payload in bytes.
 [[nodiscard]] std::size_t fft_payload_limit(const PayloadShape& shape);
 
-// Replaces `payload`. Nothing kept makes an empty one.
-void write_fft_payload(const SpectrumHead& head, const KeptUnits& units,
+// Replaces `payload`; it becomes empty if no pair is kept.
+void write_fft_payload(const SpectrumHead& head, const KeptPairs& pairs,
                        std::vector<std::byte>& payload);
 
-// Replaces `spectrum`, which may be one of an earlier piece. Throws Error{bad_frame} when anything
-// is wrong. Whatever the bytes are, what comes out has two codes for each position, all of them
-// finite values of its format, and all positions are inside their segments.
+// Reads an untrusted payload and replaces `spectrum`, reusing its memory. Throws Error{bad_frame}
+// for anything that write_fft_payload() does not write. On return there are two codes per position,
+// all codes stand for finite values, and all positions lie inside their segments.
 void read_fft_payload(std::span<const std::byte> payload, const PayloadShape& shape, int rank,
                       SparseSpectrum& spectrum);
 

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "thinreduce/error.h"
-#include "thinreduce/methods/fft/units.h"
+#include "thinreduce/methods/fft/pairs.h"
 #include "thinreduce/wire/bytes.h"
 
 namespace thinreduce {
@@ -16,7 +16,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// What is written, with memory of its own.
+// A spectrum to write, which owns its memory.
 struct Spectrum {
   SpectrumHead head;
   std::vector<std::uint64_t> bitmap;
@@ -32,7 +32,7 @@ Spectrum random_spectrum(std::size_t words, double density, int bits, unsigned s
     for (unsigned bit = 0; bit < 64; ++bit) word |= std::uint64_t{kept(random)} << bit;
   }
   spectrum.head.format = kernels::RangeFloat::covering({-3, 2}, bits, bits / 2);
-  spectrum.codes.resize(2 * kernels::count_units(spectrum.bitmap));
+  spectrum.codes.resize(2 * kernels::count_pairs(spectrum.bitmap));
   for (auto& code : spectrum.codes) {
     code = static_cast<std::uint16_t>(random() % (spectrum.head.format.last_code() + 1));
   }
@@ -46,7 +46,7 @@ Bytes written(const Spectrum& spectrum) {
   return payload;
 }
 
-// Reads over what another payload has left.
+// Reads into a spectrum that still holds another payload.
 Spectrum read(const Bytes& payload, std::size_t words, int bits) {
   SparseSpectrum lists;
   lists.counts.resize(1000, 7);
@@ -56,8 +56,8 @@ Spectrum read(const Bytes& payload, std::size_t words, int bits) {
   std::size_t next = 0;
   for (std::size_t segment = 0; segment < lists.counts.size(); ++segment) {
     for (unsigned i = 0; i < lists.counts[segment]; ++i) {
-      const std::size_t unit = segment * kSegmentUnits + lists.positions.at(next++);
-      spectrum.bitmap.at(unit / 64) |= std::uint64_t{1} << (unit % 64);
+      const std::size_t pair = segment * kSegmentPairs + lists.positions.at(next++);
+      spectrum.bitmap.at(pair / 64) |= std::uint64_t{1} << (pair % 64);
     }
   }
   EXPECT_EQ(next, lists.positions.size());
@@ -85,7 +85,7 @@ TEST(FftPayload, Layout) {
   const Bytes payload = written(spectrum);
   // Gaps 5 and 34 with 4 low bits, lowest bit first: 1 1010, 001 0100.
   const std::vector<int> expected = {2,    0,   0,
-                                     0,  // units
+                                     0,  // pairs
                                      8,    3,   0,
                                      0,  // bits, mantissa
                                      0x7a, 3,   0,
@@ -115,7 +115,7 @@ TEST(FftPayload, ComesBack) {
         const auto back = read(payload, words, bits);
         EXPECT_EQ(back.bitmap, spectrum.bitmap);
         EXPECT_EQ(back.codes, spectrum.codes);
-        EXPECT_EQ(back.codes.size(), 2 * kernels::count_units(back.bitmap));
+        EXPECT_EQ(back.codes.size(), 2 * kernels::count_pairs(back.bitmap));
         if (spectrum.codes.empty()) continue;
         EXPECT_EQ(back.head.format, spectrum.head.format);
         EXPECT_EQ(back.head.kept_energy, spectrum.head.kept_energy);
@@ -129,14 +129,14 @@ TEST(FftPayload, PositionsAreShort) {
   constexpr std::size_t kWords = 3200;
   for (const double density : {0.003, 0.05, 0.15, 0.3, 0.5, 0.9}) {
     const auto spectrum = random_spectrum(kWords, density, 10, 2);
-    const double units = kWords * 64;
+    const double pairs = kWords * 64;
     const double positions = 8.0 * static_cast<double>(written(spectrum).size()) -
                              10.0 * static_cast<double>(spectrum.codes.size());
     const double entropy =
-        -units * (density * std::log2(density) + (1 - density) * std::log2(1 - density));
-    EXPECT_LT(positions, units * 1.02);
+        -pairs * (density * std::log2(density) + (1 - density) * std::log2(1 - density));
+    EXPECT_LT(positions, pairs * 1.02);
     if (density > 0.4) continue;
-    EXPECT_LT(positions, entropy * 1.06 + units * 0.02) << density;
+    EXPECT_LT(positions, entropy * 1.06 + pairs * 0.02) << density;
   }
 }
 
@@ -155,24 +155,24 @@ TEST(FftPayload, RefusesWhatIsWrong) {
     store_value(std::span(payload), at, value);
     return refusal(payload, 40, 10);
   };
-  const auto units = static_cast<std::uint32_t>(spectrum.codes.size() / 2);
-  EXPECT_THAT(refusal(good, 40, 9), testing::HasSubstr("10 bits instead of 9"));
-  EXPECT_NE(changed(units + 1, 0), "accepted");
-  EXPECT_NE(changed(units - 1, 0), "accepted");
-  EXPECT_THAT(changed(0u, 0), testing::HasSubstr("0 of 2560 units"));
-  EXPECT_THAT(changed(4000u, 0), testing::HasSubstr("4000 of 2560 units"));
+  const auto pairs = static_cast<std::uint32_t>(spectrum.codes.size() / 2);
+  EXPECT_THAT(refusal(good, 40, 9), testing::HasSubstr("10 bits, expected 9"));
+  EXPECT_NE(changed(pairs + 1, 0), "accepted");
+  EXPECT_NE(changed(pairs - 1, 0), "accepted");
+  EXPECT_THAT(changed(0u, 0), testing::HasSubstr("0 of 2560 pairs"));
+  EXPECT_THAT(changed(4000u, 0), testing::HasSubstr("4000 of 2560 pairs"));
   EXPECT_THAT(changed(std::uint8_t{16}, 5), testing::HasSubstr("mantissa 16"));
   EXPECT_THAT(changed(std::uint16_t{1}, 6), testing::HasSubstr("must be 0"));
   EXPECT_THAT(changed(0u, 8), testing::HasSubstr("base 0"));
-  EXPECT_THAT(changed(250u << 5, 8), testing::HasSubstr("no range float"));
-  EXPECT_THAT(changed(220u << 5, 8), testing::HasSubstr("is the limit"));
+  EXPECT_THAT(changed(250u << 5, 8), testing::HasSubstr("invalid range float"));
+  EXPECT_THAT(changed(220u << 5, 8), testing::HasSubstr("the maximum is"));
   EXPECT_THAT(changed(1024u, 12), testing::HasSubstr("1024 positive"));
   EXPECT_THAT(changed(0u, 16), testing::HasSubstr("code 10"));
-  EXPECT_THAT(changed(1.5f, 20), testing::HasSubstr("1.5 of the energy"));
+  EXPECT_THAT(changed(1.5f, 20), testing::HasSubstr("energy is 1.5"));
   EXPECT_THAT(changed(std::numeric_limits<float>::quiet_NaN(), 20), testing::HasSubstr("nan"));
-  EXPECT_THAT(changed(std::uint16_t{0xc001}, 24), testing::HasSubstr("unknown way 12"));
-  EXPECT_THAT(changed(std::uint16_t{0x0fff}, 24), testing::HasSubstr("4095 of 2048 units"));
-  EXPECT_THAT(changed(std::uint16_t{0xf005}, 24), testing::HasSubstr("a bitmap of"));
+  EXPECT_THAT(changed(std::uint16_t{0xc001}, 24), testing::HasSubstr("unknown encoding 12"));
+  EXPECT_THAT(changed(std::uint16_t{0x0fff}, 24), testing::HasSubstr("4095 of 2048 pairs"));
+  EXPECT_THAT(changed(std::uint16_t{0xf005}, 24), testing::HasSubstr("the bitmap marks"));
   for (std::size_t length = 1; length < good.size(); ++length) {
     EXPECT_NE(refusal(Bytes(good.begin(), good.begin() + static_cast<long>(length)), 40, 10),
               "accepted");
@@ -185,10 +185,10 @@ TEST(FftPayload, RefusesWhatIsWrong) {
 
   Spectrum overflow = spectrum;
   overflow.head.overflow = true;
-  EXPECT_THAT(refusal(written(overflow), 40, 10), testing::HasSubstr("overflow"));
+  EXPECT_THAT(refusal(written(overflow), 40, 10), testing::HasSubstr("overflowed"));
 }
 
-// Thousands of altered and cut payloads: an Error, or codes of finite values, two for each bit.
+// Thousands of altered and cut payloads: an Error, or codes of finite values, two per bit.
 TEST(FftPayload, HostileBytes) {
   std::mt19937 random(5);
   int refused = 0, accepted = 0;
@@ -204,15 +204,15 @@ TEST(FftPayload, HostileBytes) {
                                : static_cast<std::byte>(random());
     }
     if (random() % 4 == 0) payload.resize(random() % (payload.size() + 20));
-    // On the heap with its exact length, so that a sanitizer sees a read behind it.
+    // On the heap with its exact length, so that a sanitizer sees a read past the end.
     const Bytes exact(payload.begin(), payload.end());
     try {
       const auto spectrum = read(exact, words, bits);
       ++accepted;
-      ASSERT_EQ(spectrum.codes.size(), 2 * kernels::count_units(spectrum.bitmap));
+      ASSERT_EQ(spectrum.codes.size(), 2 * kernels::count_pairs(spectrum.bitmap));
       std::vector<float> values(spectrum.codes.size());
       kernels::dequantize(spectrum.head.format, spectrum.codes, values);
-      for (const float value : values) ASSERT_LE(std::abs(value), kLargestCoefficient);
+      for (const float value : values) ASSERT_LE(std::abs(value), kMaxCoefficient);
     } catch (const Error& error) {
       ++refused;
       ASSERT_EQ(error.code(), ErrorCode::bad_frame);

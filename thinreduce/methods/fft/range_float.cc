@@ -24,7 +24,7 @@ void quantize(const RangeFloat& format, std::span<const float> values,
   const hn::ScalableTag<float> floats;
   const hn::RebindToSigned<decltype(floats)> integers;
   const hn::Rebind<std::uint16_t, decltype(floats)> words;
-  const auto half_step = hn::Set(integers, 1 << (format.shift() - 1));
+  const auto half_rung = hn::Set(integers, 1 << (format.shift() - 1));
   const auto below_first = hn::Set(integers, static_cast<int>(format.base) - 1);
   const auto half_eps = hn::Set(integers, static_cast<int>(magnitude(format.eps() / 2)));
   const auto positive = hn::Set(integers, static_cast<int>(format.positive));
@@ -38,9 +38,9 @@ void quantize(const RangeFloat& format, std::span<const float> values,
     const auto size = hn::And(bits, magnitude_bits);
     const auto minus = hn::Lt(bits, zero);
     const auto limit = hn::IfThenElse(minus, negative, positive);
-    const auto step =
-        hn::Sub(hn::ShiftRightSame(hn::Add(size, half_step), format.shift()), below_first);
-    const auto code = hn::Min(hn::Max(step, one), limit);
+    const auto rung =
+        hn::Sub(hn::ShiftRightSame(hn::Add(size, half_rung), format.shift()), below_first);
+    const auto code = hn::Min(hn::Max(rung, one), limit);
     const auto none = hn::Or(hn::Lt(size, half_eps), hn::Eq(limit, zero));
     const auto offset = hn::IfThenElseZero(minus, positive);
     hn::StoreU(hn::DemoteTo(words, hn::IfThenZeroElse(none, hn::Add(code, offset))), words,
@@ -65,8 +65,8 @@ void dequantize(const RangeFloat& format, std::span<const std::uint16_t> codes,
   for (; i + lanes <= values.size(); i += lanes) {
     const auto code = hn::PromoteTo(integers, hn::LoadU(words, &codes[i]));
     const auto minus = hn::Gt(code, positive);
-    const auto step = hn::Add(hn::Sub(code, hn::IfThenElseZero(minus, positive)), below_first);
-    const auto size = hn::ShiftLeftSame(step, format.shift());
+    const auto rung = hn::Add(hn::Sub(code, hn::IfThenElseZero(minus, positive)), below_first);
+    const auto size = hn::ShiftLeftSame(rung, format.shift());
     const auto bits = hn::Or(size, hn::IfThenElseZero(minus, sign));
     hn::StoreU(hn::BitCast(floats, hn::IfThenZeroElse(hn::Eq(code, hn::Zero(integers)), bits)),
                floats, &values[i]);
@@ -75,21 +75,21 @@ void dequantize(const RangeFloat& format, std::span<const std::uint16_t> codes,
   reference::dequantize(format, codes.subspan(i), values.subspan(i));
 }
 
-// Zeros of either sign never win, so their order does not matter.
+// Strict comparisons never select a zero of either sign, so the order of zeros does not matter.
 ValueRange range_of(std::span<const float> values) {
   const hn::ScalableTag<float> d;
   const std::size_t lanes = hn::Lanes(d);
-  auto least = hn::Zero(d);
-  auto most = hn::Zero(d);
+  auto min = hn::Zero(d);
+  auto max = hn::Zero(d);
   std::size_t i = 0;
   for (; i + lanes <= values.size(); i += lanes) {
     const auto value = hn::LoadU(d, &values[i]);
-    least = hn::IfThenElse(hn::Lt(value, least), value, least);
-    most = hn::IfThenElse(hn::Lt(most, value), value, most);
+    min = hn::IfThenElse(hn::Lt(value, min), value, min);
+    max = hn::IfThenElse(hn::Lt(max, value), value, max);
   }
   const ValueRange rest = reference::range_of(values.subspan(i));
-  return {std::min(rest.least, hn::GetLane(hn::MinOfLanes(d, least))),
-          std::max(rest.most, hn::GetLane(hn::MaxOfLanes(d, most)))};
+  return {std::min(rest.min, hn::GetLane(hn::MinOfLanes(d, min))),
+          std::max(rest.max, hn::GetLane(hn::MaxOfLanes(d, max)))};
 }
 
 }  // namespace thinreduce::kernels::HWY_NAMESPACE
@@ -101,13 +101,13 @@ namespace {
 
 constexpr std::uint32_t kLargestFinite = 0x7f7fffff;
 
-// Nothing below the smallest normal float: many CPUs are slow there, some call it zero.
-std::uint32_t least_base(int mantissa) {
+// Excludes subnormal floats: many CPUs are slow with them, some flush them to zero.
+std::uint32_t min_base(int mantissa) {
   return 1u << mantissa;
 }
 
-// The step nearest to a value, but not beyond the finite ones.
-std::uint32_t step_of(float value, int shift) {
+// Returns the rung nearest to a value, or the last finite one.
+std::uint32_t rung_of(float value, int shift) {
   const std::uint32_t half = 1u << (shift - 1);
   return std::min((magnitude(value) + half) >> shift, kLargestFinite >> shift);
 }
@@ -123,20 +123,20 @@ double squared_error(const RangeFloat& format, std::span<const float> sample) {
 
 }  // namespace
 
-// With T+ and T- the steps of the two ends, the ladders from `base` up to them have
-// T+ + T- + 2 - 2*base codes, which must not exceed 2^N - 1. If that lifts `base` over the whole of
-// the shorter side, that side gets one code, -eps or eps, and the longer one all others.
+// With T+ and T- the rungs of the two ends, the ladders from `base` up to them have
+// T+ + T- + 2 - 2*base codes, which must not exceed 2^N - 1. If that lifts `base` above the shorter
+// side, that side gets one code, -eps or eps, and the longer one all others.
 RangeFloat RangeFloat::covering(ValueRange range, int bits, int mantissa) {
-  ensure(bits >= kLeastRangeBits && bits <= kMostRangeBits, "a range float must have 4 to 16 bits",
+  ensure(bits >= kMinRangeBits && bits <= kMaxRangeBits, "a range float must have 4 to 16 bits",
          bits);
-  ensure(mantissa >= 0 && mantissa < kMostRangeBits,
+  ensure(mantissa >= 0 && mantissa < kMaxRangeBits,
          "a range float's mantissa must have 0 to 15 bits", mantissa);
-  RangeFloat format{bits, mantissa, least_base(mantissa), 0, 0};
+  RangeFloat format{bits, mantissa, min_base(mantissa), 0, 0};
   const std::int64_t codes = (std::int64_t{1} << bits) - 1;
-  const bool has_positive = range.most > 0;
-  const bool has_negative = range.least < 0;
-  const std::int64_t up = has_positive ? step_of(range.most, format.shift()) : 0;
-  const std::int64_t down = has_negative ? step_of(range.least, format.shift()) : 0;
+  const bool has_positive = range.max > 0;
+  const bool has_negative = range.min < 0;
+  const std::int64_t up = has_positive ? rung_of(range.max, format.shift()) : 0;
+  const std::int64_t down = has_negative ? rung_of(range.min, format.shift()) : 0;
   const std::int64_t longer = std::max(up, down);
   std::int64_t base = format.base;
   if (has_positive && has_negative) {
@@ -156,23 +156,23 @@ RangeFloat RangeFloat::covering(ValueRange range, int bits, int mantissa) {
 
 RangeFloat RangeFloat::fitting(ValueRange range, int bits, std::span<const float> sample) {
   RangeFloat best = covering(range, bits, 0);
-  double least = squared_error(best, sample);
+  double best_error = squared_error(best, sample);
   for (int mantissa = 1; mantissa < bits; ++mantissa) {
     const RangeFloat next = covering(range, bits, mantissa);
     const double error = squared_error(next, sample);
-    if (error >= least) continue;
-    least = error;
+    if (error >= best_error) continue;
+    best_error = error;
     best = next;
   }
   return best;
 }
 
 bool RangeFloat::valid() const {
-  if (bits < kLeastRangeBits || bits > kMostRangeBits) return false;
-  if (mantissa < 0 || mantissa >= kMostRangeBits) return false;
+  if (bits < kMinRangeBits || bits > kMaxRangeBits) return false;
+  if (mantissa < 0 || mantissa >= kMaxRangeBits) return false;
   const std::uint64_t last = kLargestFinite >> shift();
   const std::uint64_t longer = std::max(positive, negative);
-  return base >= least_base(mantissa) && base <= last && longer <= last - base + 1 &&
+  return base >= min_base(mantissa) && base <= last && longer <= last - base + 1 &&
          std::uint64_t{positive} + negative < (std::uint64_t{1} << bits);
 }
 
@@ -190,15 +190,15 @@ std::uint16_t RangeFloat::encode(float value) const {
   const bool minus = std::bit_cast<std::uint32_t>(value) >> 31 != 0;
   const std::uint32_t limit = minus ? negative : positive;
   if (limit == 0 || size < magnitude(eps() / 2)) return 0;
-  const std::uint32_t step = std::max((size + (1u << (shift() - 1))) >> shift(), base);
-  return static_cast<std::uint16_t>(std::min(step - base + 1, limit) + (minus ? positive : 0));
+  const std::uint32_t rung = std::max((size + (1u << (shift() - 1))) >> shift(), base);
+  return static_cast<std::uint16_t>(std::min(rung - base + 1, limit) + (minus ? positive : 0));
 }
 
 float RangeFloat::decode(std::uint16_t code) const {
   if (code == 0) return 0;
   const bool minus = code > positive;
-  const std::uint32_t step = base + code - 1u - (minus ? positive : 0);
-  return std::bit_cast<float>(step << shift() | (minus ? 0x80000000u : 0u));
+  const std::uint32_t rung = base + code - 1u - (minus ? positive : 0);
+  return std::bit_cast<float>(rung << shift() | (minus ? 0x80000000u : 0u));
 }
 
 namespace reference {
@@ -216,8 +216,8 @@ void dequantize(const RangeFloat& format, std::span<const std::uint16_t> codes,
 ValueRange range_of(std::span<const float> values) {
   ValueRange range;
   for (const float value : values) {
-    if (value < range.least) range.least = value;
-    if (value > range.most) range.most = value;
+    if (value < range.min) range.min = value;
+    if (value > range.max) range.max = value;
   }
   return range;
 }

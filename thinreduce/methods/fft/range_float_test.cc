@@ -22,11 +22,11 @@ constexpr ValueRange kRanges[] = {{-1, 1},           {-0.5f, 3.75f},   {-100, 0.
 // Calls `check` for every number of bits and mantissa, and all ranges.
 template <typename Check>
 void for_formats(Check&& check) {
-  for (int bits = kLeastRangeBits; bits <= kMostRangeBits; ++bits) {
+  for (int bits = kMinRangeBits; bits <= kMaxRangeBits; ++bits) {
     for (int mantissa = 0; mantissa < bits; ++mantissa) {
       for (const auto range : kRanges) {
         SCOPED_TRACE(testing::Message() << bits << " bits, mantissa " << mantissa << ", "
-                                        << range.least << " to " << range.most);
+                                        << range.min << " to " << range.max);
         check(RangeFloat::covering(range, bits, mantissa), range);
       }
     }
@@ -51,8 +51,7 @@ TEST(RangeFloat, EveryCodeComesBackAndTheyAscend) {
   });
 }
 
-// As many codes as the bits allow, unless the range has fewer steps above the smallest normal
-// float.
+// All codes are used, unless the range has fewer rungs above the smallest normal float.
 TEST(RangeFloat, NoCodeIsWasted) {
   for_formats([](const RangeFloat& format, ValueRange) {
     const std::uint32_t all = (1u << format.bits) - 1;
@@ -69,7 +68,7 @@ TEST(RangeFloat, ErrorsAreBounded) {
     std::uniform_real_distribution<double> uniform(0, 1);
     for (int i = 0; i < 60; ++i) {
       // Half of them over the whole range, half over many octaves below its ends.
-      const double end = i % 2 == 0 ? range.least : range.most;
+      const double end = i % 2 == 0 ? range.min : range.max;
       const double part = i % 4 < 2 ? uniform(random) : std::exp2(-uniform(random) * 40);
       const auto value = static_cast<float>(end * part);
       const double error =
@@ -77,7 +76,7 @@ TEST(RangeFloat, ErrorsAreBounded) {
       if (std::abs(value) < eps) {
         // Halves of the smallest floats are rounded themselves.
         ASSERT_LE(error, eps / 2 + 1e-45) << value;
-      } else if (std::abs(value) < 3.3e38) {  // near the largest float the step above is infinite
+      } else if (std::abs(value) < 3.3e38) {  // near the largest float the next rung is infinite
         ASSERT_LE(error, std::abs(value) * std::exp2(-(format.mantissa + 1))) << value;
       }
     }
@@ -171,8 +170,8 @@ TEST(RangeFloat, KernelsEqualTheReferenceOnEveryTarget) {
       Guarded<float> in(std::span<const float>(values), offset);
       const auto range = range_of(in.span());
       const auto expected_range = reference::range_of(values);
-      EXPECT_EQ(range.least, expected_range.least);
-      EXPECT_EQ(range.most, expected_range.most);
+      EXPECT_EQ(range.min, expected_range.min);
+      EXPECT_EQ(range.max, expected_range.max);
       for (const auto& format :
            {RangeFloat::covering(range, 10, 5), RangeFloat::covering({-1, 2}, 16, 9),
             RangeFloat::covering({0, 1}, 4, 1), RangeFloat::covering({-3, 0}, 8, 3)}) {

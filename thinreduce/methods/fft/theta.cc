@@ -7,17 +7,17 @@
 namespace thinreduce {
 namespace {
 
-// A run is cut into this many plateaus by Kind::step.
+// Kind::step cuts the schedule into this many plateaus.
 constexpr std::uint64_t kPlateaus = 4;
-// The turn of the cosine is cut into this many parts: finer than anybody could see, and a power of
-// two, so that every rank has the same bits.
+// The cosine's turn has this many parts: fine enough, and a power of two as kernels::turn() needs.
 constexpr std::size_t kParts = 1u << 20;
 constexpr double kHalfTurn = kParts / 2.0;
 
-// Down fast, because what is dropped now is felt soon; up slowly, because it is only dearer.
+// Factors of the kept fraction per step: up fast, because dropping too much hurts accuracy soon;
+// down slowly, because keeping too much only costs bytes.
 constexpr double kMoreKept = 1.25;
 constexpr double kLessKept = 0.98;
-// Energy above the bound by this much is more than is needed.
+// Energy that exceeds the minimum by this much is more than needed.
 constexpr double kMargin = 0.05;
 
 }  // namespace
@@ -50,9 +50,9 @@ ThetaSchedule::Kind ThetaSchedule::kind_named(const std::string& name) {
 }
 
 void ThetaControl::update(double kept_energy) {
-  if (kept_energy < least_energy_) {
+  if (kept_energy < min_energy_) {
     theta_ = std::max(0.0, 1 - (1 - theta_) * kMoreKept);
-  } else if (kept_energy > least_energy_ + kMargin) {
+  } else if (kept_energy > min_energy_ + kMargin) {
     theta_ = std::min(start_, 1 - (1 - theta_) * kLessKept);
   }
 }

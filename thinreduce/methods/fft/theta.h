@@ -1,4 +1,4 @@
-// Theta, the share of a spectrum that is dropped, over the steps of a training run.
+// Theta, the fraction of the spectrum that is dropped, over the steps of a training run.
 #pragma once
 
 #include <cstdint>
@@ -6,27 +6,27 @@
 
 namespace thinreduce {
 
-// A function of the step alone, so all ranks agree.
+// A function of the step alone, so all ranks compute the same theta.
 struct ThetaSchedule {
   enum class Kind { constant, linear, cosine, step };
 
   Kind kind = Kind::constant;
   double start = 0.85;
-  double end = 0;               // reached after `steps`, and kept
-  std::uint64_t steps = 10000;  // how long the way is
+  double end = 0;               // theta from step `steps` on
+  std::uint64_t steps = 10000;  // length of the schedule
 
   [[nodiscard]] double at(std::uint64_t step) const;
-  // As it is spelled in a spec.
+  // Returns the kind with the name that specs use.
   [[nodiscard]] static Kind kind_named(const std::string& name);
 };
 
-// theta=auto: as much as possible is dropped while what is kept has enough energy. It is told the
-// ranks' common share of kept energy after every step, so all ranks agree.
+// theta=auto: drops as much as possible while the kept frequencies hold enough energy. All ranks
+// pass the same kept fraction, so they compute the same theta.
 class ThetaControl {
  public:
-  // Never above `start`.
-  ThetaControl(double start, double least_energy)
-      : start_(start), least_energy_(least_energy), theta_(start) {}
+  // Theta never exceeds `start`.
+  ThetaControl(double start, double min_energy)
+      : start_(start), min_energy_(min_energy), theta_(start) {}
 
   [[nodiscard]] double theta() const { return theta_; }
   void set_theta(double theta) { theta_ = theta; }
@@ -34,7 +34,7 @@ class ThetaControl {
 
  private:
   double start_;
-  double least_energy_;
+  double min_energy_;
   double theta_;
 };
 

@@ -5,7 +5,7 @@
 namespace thinreduce::kernels {
 namespace {
 
-// Taylor series on [0, pi/4]. The first term left out is below 5e-17 there: (pi/4)^17 / 17!.
+// Taylor series on [0, pi/4]. The first omitted term is below 5e-17: (pi/4)^17 / 17!.
 CosSin first_octant(double x) {
   const double square = x * x;
   double sin = 0;
@@ -17,7 +17,7 @@ CosSin first_octant(double x) {
 
 }  // namespace
 
-// Whole numbers bring the angle into the first octant, so that nothing is lost before the series.
+// The angle is reduced to the first octant in integers, which loses no precision.
 CosSin turn(std::size_t k, std::size_t n) {
   constexpr double kPi = 3.14159265358979323846;
   k %= n;

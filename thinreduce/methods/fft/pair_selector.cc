@@ -1,4 +1,4 @@
-#include "thinreduce/methods/fft/unit_selector.h"
+#include "thinreduce/methods/fft/pair_selector.h"
 
 #include <algorithm>
 #include <array>
@@ -13,14 +13,14 @@
 namespace thinreduce::kernels {
 namespace {
 
-// How far the sample's count may be off. Blocks differ, and the sample has only some of them: where
-// rows of 1024 floats differ eightfold in magnitude, one group in 32 of 100 MB should have a
-// standard deviation of about 5 % (estimated). Too small a margin costs a second pass, no more.
+// Relative error allowed for the sample's count. Blocks differ, and the sample has only some of
+// them: where rows of 1024 floats differ eightfold in magnitude, one group in 32 of 100 MB should
+// have a standard deviation of about 5 % (estimated). Too small a margin only costs a second pass.
 constexpr double kMargin = 0.2;
-// Words of a bitmap that are looked at together: their spectrum, 16 KiB, stays in the L1 cache.
+// Words per run: their spectrum, 16 KiB, stays in the L1 cache.
 constexpr std::size_t kRun = 32;
 
-// Brings the largest of the sample near 1, so that squares neither overflow nor vanish.
+// Returns a factor that brings `largest` near 1, so that squares neither overflow nor vanish.
 float power_of_two_below(float largest) {
   if (largest == 0 || !std::isfinite(largest)) return 1;
   return std::ldexp(1.0f, std::clamp(-std::ilogb(largest), -126, 126));
@@ -28,29 +28,29 @@ float power_of_two_below(float largest) {
 
 }  // namespace
 
-Thresholds UnitSelector::guess(std::span<const float> sample, double share) {
+Thresholds PairSelector::guess(std::span<const float> sample, double fraction) {
   Thresholds thresholds;
   if (sample.empty()) return thresholds;
   thresholds.scale = power_of_two_below(largest_magnitude(sample));
   energies_.resize(std::max(energies_.size(), sample.size() / 2));
   const auto energies = std::span(energies_).first(sample.size() / 2);
-  for (std::size_t unit = 0; unit < energies.size(); ++unit) {
-    energies[unit] = unit_energy(sample, unit, thresholds.scale);
+  for (std::size_t pair = 0; pair < energies.size(); ++pair) {
+    energies[pair] = pair_energy(sample, pair, thresholds.scale);
   }
-  const double expected = share * static_cast<double>(energies.size());
-  const auto rank_low = static_cast<std::size_t>(expected * (1 + kMargin));
-  const auto rank_high = static_cast<std::size_t>(expected * (1 - kMargin));
-  if (rank_low >= 1 && rank_low < energies.size()) {
-    thresholds.low = std::max(kth_largest(energies, rank_low).magnitude, 1u);
+  const double expected = fraction * static_cast<double>(energies.size());
+  const auto position_low = static_cast<std::size_t>(expected * (1 + kMargin));
+  const auto position_high = static_cast<std::size_t>(expected * (1 - kMargin));
+  if (position_low >= 1 && position_low < energies.size()) {
+    thresholds.low = std::max(kth_largest(energies, position_low).magnitude, 1u);
   }
-  if (rank_high >= 1) {
-    thresholds.high = std::max(kth_largest(energies, rank_high).magnitude + 1, thresholds.low);
+  if (position_high >= 1) {
+    thresholds.high = std::max(kth_largest(energies, position_high).magnitude + 1, thresholds.low);
   }
   return thresholds;
 }
 
-void UnitSelector::start(const Thresholds& thresholds, std::span<std::uint64_t> bitmap) {
-  ensure(bitmap.size() <= std::numeric_limits<std::uint32_t>::max() / kUnitsPerWord,
+void PairSelector::start(const Thresholds& thresholds, std::span<std::uint64_t> bitmap) {
+  ensure(bitmap.size() <= std::numeric_limits<std::uint32_t>::max() / kPairsPerWord,
          "select: indices must fit in 32 bits", bitmap.size());
   thresholds_ = thresholds;
   bitmap_ = bitmap;
@@ -59,10 +59,10 @@ void UnitSelector::start(const Thresholds& thresholds, std::span<std::uint64_t> 
   betweens_ = 0;
 }
 
-// Without branches that depend on what is selected: they would be guessed wrong too often.
-void UnitSelector::add(std::span<const float> part) {
+// Has no branches that depend on which pairs are selected: they would be mispredicted too often.
+void PairSelector::add(std::span<const float> part) {
   std::array<std::uint64_t, kRun> above{};
-  std::array<std::uint16_t, kRun * kUnitsPerWord + kListSlack> list;
+  std::array<std::uint16_t, kRun * kPairsPerWord + kListSlack> list;
   const std::size_t all = part.size() / 128;
   ensure(part.size() % 128 == 0 && words_ + all <= bitmap_.size(), "select: no more than announced",
          part.size(), words_, bitmap_.size());
@@ -74,43 +74,43 @@ void UnitSelector::add(std::span<const float> part) {
     energy_ += mark(spectrum, thresholds_, marked, high);
     make_room(spectrum.size() / 2);
     const std::size_t count = list_bits(marked, list);
-    const auto first_unit = static_cast<std::uint32_t>(words_ * kUnitsPerWord);
+    const auto first_pair = static_cast<std::uint32_t>(words_ * kPairsPerWord);
     float* values = &values_[2 * collected_];
     for (std::size_t i = 0; i < count; ++i) {
-      const unsigned unit = list[i];
-      const std::size_t at = place_of_unit(unit);
+      const unsigned pair = list[i];
+      const std::size_t at = pair_offset(pair);
       values[2 * i] = spectrum[at];
       values[2 * i + 1] = spectrum[at + 16];
-      between_[betweens_] = {first_unit + unit, static_cast<std::uint32_t>(collected_ + i)};
-      energies_[betweens_] = unit_energy(spectrum, unit, thresholds_.scale);
-      betweens_ += (~high[unit / kUnitsPerWord] >> (unit % kUnitsPerWord)) & 1;
+      between_[betweens_] = {first_pair + pair, static_cast<std::uint32_t>(collected_ + i)};
+      energies_[betweens_] = pair_energy(spectrum, pair, thresholds_.scale);
+      betweens_ += (~high[pair / kPairsPerWord] >> (pair % kPairsPerWord)) & 1;
     }
     collected_ += count;
     words_ += length;
   }
 }
 
-// For so many more units, and one that is written but does not count.
-void UnitSelector::make_room(std::size_t units) {
-  if (values_.size() < 2 * (collected_ + units)) {
-    values_.resize(std::max(2 * values_.size(), 2 * (collected_ + units)));
+// Makes room for `pairs` more pairs, and for one that is written but not counted.
+void PairSelector::make_room(std::size_t pairs) {
+  if (values_.size() < 2 * (collected_ + pairs)) {
+    values_.resize(std::max(2 * values_.size(), 2 * (collected_ + pairs)));
   }
-  if (between_.size() < betweens_ + units + 1) {
-    between_.resize(std::max(2 * between_.size(), betweens_ + units + 1));
+  if (between_.size() < betweens_ + pairs + 1) {
+    between_.resize(std::max(2 * between_.size(), betweens_ + pairs + 1));
   }
   energies_.resize(std::max(energies_.size(), between_.size()));
 }
 
-bool UnitSelector::can_find(std::size_t k) const {
+bool PairSelector::can_find(std::size_t k) const {
   const std::size_t above = collected_ - betweens_;
   return above <= k && (collected_ >= k || thresholds_.low == 1);
 }
 
-UnitSelector::Result UnitSelector::finish(std::size_t k) {
-  ensure(words_ == bitmap_.size() && can_find(k), "select: a whole spectrum with k units", words_,
+PairSelector::Result PairSelector::finish(std::size_t k) {
+  ensure(words_ == bitmap_.size() && can_find(k), "select: a whole spectrum with k pairs", words_,
          bitmap_.size(), k);
   if (collected_ > k) {
-    const std::size_t wanted = k - (collected_ - betweens_);  // of those between
+    const std::size_t wanted = k - (collected_ - betweens_);  // among those between the thresholds
     KthLargest last{std::numeric_limits<std::uint32_t>::max(), 0};
     if (wanted > 0) last = kth_largest(std::span(energies_).first(betweens_), wanted);
     stays_.assign(collected_, 1);
@@ -119,8 +119,8 @@ UnitSelector::Result UnitSelector::finish(std::size_t k) {
       const bool tie = bits == last.magnitude && last.ties > 0;
       last.ties -= static_cast<std::size_t>(tie);
       const bool stays = bits > last.magnitude || tie;
-      const auto [unit, ordinal] = between_[i];
-      bitmap_[unit / kUnitsPerWord] &= ~(std::uint64_t{!stays} << (unit % kUnitsPerWord));
+      const auto [pair, ordinal] = between_[i];
+      bitmap_[pair / kPairsPerWord] &= ~(std::uint64_t{!stays} << (pair % kPairsPerWord));
       stays_[ordinal] = static_cast<std::uint8_t>(stays);
     }
     std::size_t kept = 0;

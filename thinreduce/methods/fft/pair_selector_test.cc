@@ -1,4 +1,4 @@
-#include "thinreduce/methods/fft/unit_selector.h"
+#include "thinreduce/methods/fft/pair_selector.h"
 
 #include <gtest/gtest.h>
 
@@ -21,23 +21,23 @@ std::vector<float> normal_spectrum(std::size_t words, unsigned seed) {
   return spectrum;
 }
 
-// By a full sort: of equal energies the lower index goes first, zeros never.
+// Selects by a full sort: among equal energies the lower index wins; zeros are never selected.
 std::vector<std::uint64_t> sorted_top(const std::vector<float>& spectrum, std::size_t k,
                                       float scale) {
   std::vector<std::size_t> order(spectrum.size() / 2);
   std::iota(order.begin(), order.end(), 0u);
   std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) {
-    return unit_energy(spectrum, a, scale) > unit_energy(spectrum, b, scale);
+    return pair_energy(spectrum, a, scale) > pair_energy(spectrum, b, scale);
   });
   std::vector<std::uint64_t> bitmap(spectrum.size() / 128);
   for (std::size_t i = 0; i < std::min(k, order.size()); ++i) {
-    if (unit_energy(spectrum, order[i], scale) == 0) break;
+    if (pair_energy(spectrum, order[i], scale) == 0) break;
     bitmap[order[i] / 64] |= std::uint64_t{1} << (order[i] % 64);
   }
   return bitmap;
 }
 
-// What selecting in parts of `part` words gives, with a guess from `sample`.
+// Selects in parts of `part` words, with thresholds guessed from `sample`.
 struct Selection {
   std::vector<std::uint64_t> bitmap;
   std::vector<float> values;
@@ -48,8 +48,8 @@ Selection select(const std::vector<float>& spectrum, std::size_t k, std::span<co
                  std::size_t part = 5) {
   Selection selection;
   selection.bitmap.resize(spectrum.size() / 128, 7);
-  UnitSelector selector;
-  const double share = 2 * static_cast<double>(k) / static_cast<double>(spectrum.size() + 1);
+  PairSelector selector;
+  const double fraction = 2 * static_cast<double>(k) / static_cast<double>(spectrum.size() + 1);
   const auto pass = [&](const Thresholds& thresholds) {
     ++selection.passes;
     selector.start(thresholds, selection.bitmap);
@@ -57,7 +57,7 @@ Selection select(const std::vector<float>& spectrum, std::size_t k, std::span<co
       selector.add(std::span(spectrum).subspan(at, std::min(part * 128, spectrum.size() - at)));
     }
   };
-  pass(selector.guess(sample, share));
+  pass(selector.guess(sample, fraction));
   if (!selector.can_find(k)) pass(selector.everything());
   const auto result = selector.finish(k);
   selection.values.assign(result.values.begin(), result.values.end());
@@ -70,20 +70,20 @@ Selection expect_top(const std::vector<float>& spectrum, std::size_t k,
   auto found = select(spectrum, k, sample);
   EXPECT_EQ(found.bitmap, sorted_top(spectrum, k, found.scale));
   std::vector<float> values;
-  for_units(found.bitmap, [&](std::size_t unit) {
-    values.push_back(spectrum[place_of_unit(unit)]);
-    values.push_back(spectrum[place_of_unit(unit) + 16]);
+  for_pairs(found.bitmap, [&](std::size_t pair) {
+    values.push_back(spectrum[pair_offset(pair)]);
+    values.push_back(spectrum[pair_offset(pair) + 16]);
   });
   EXPECT_EQ(found.values, values);
   return found;
 }
 
-TEST(UnitSelector, EqualsAFullSort) {
+TEST(PairSelector, EqualsAFullSort) {
   for (const std::size_t words : {0u, 1u, 2u, 8u, 33u, 500u}) {
     const auto spectrum = normal_spectrum(words, 1);
-    const std::size_t units = words * 64;
-    for (const std::size_t k : {std::size_t{0}, std::size_t{1}, units / 7, units / 2, units}) {
-      SCOPED_TRACE(testing::Message() << k << " of " << units);
+    const std::size_t pairs = words * 64;
+    for (const std::size_t k : {std::size_t{0}, std::size_t{1}, pairs / 7, pairs / 2, pairs}) {
+      SCOPED_TRACE(testing::Message() << k << " of " << pairs);
       const auto third = std::span(spectrum).first(words / 3 * 128);
       EXPECT_EQ(expect_top(spectrum, k, {}).passes, 1);
       EXPECT_EQ(expect_top(spectrum, k, spectrum).passes, 1);
@@ -92,7 +92,7 @@ TEST(UnitSelector, EqualsAFullSort) {
   }
 }
 
-TEST(UnitSelector, TiesGoToTheLowerIndex) {
+TEST(PairSelector, TiesGoToTheLowerIndex) {
   for (const std::size_t words : {4u, 1100u}) {
     std::vector<float> spectrum(words * 128, 1.0f);
     for (std::size_t i = 0; i < spectrum.size(); i += 37) spectrum[i] = -2;
@@ -103,7 +103,7 @@ TEST(UnitSelector, TiesGoToTheLowerIndex) {
   }
 }
 
-TEST(UnitSelector, ZerosAreNeverSelected) {
+TEST(PairSelector, ZerosAreNeverSelected) {
   std::vector<float> spectrum(100 * 128);
   EXPECT_TRUE(select(spectrum, 500, spectrum).values.empty());
   spectrum[7777] = -3.0f;
@@ -111,8 +111,8 @@ TEST(UnitSelector, ZerosAreNeverSelected) {
   EXPECT_EQ(expect_top(spectrum, 500, std::span(spectrum).first(1280)).values.size(), 2u);
 }
 
-// Samples that have nothing to do with the rest, and values far from 1.
-TEST(UnitSelector, MisleadingSamplesAndScales) {
+// Samples that mislead, and values far from 1.
+TEST(PairSelector, MisleadingSamplesAndScales) {
   for (const float factor : {1.0f, 1e-30f, 1e30f}) {
     auto spectrum = normal_spectrum(500, 4);
     for (auto& value : spectrum) value *= factor;
@@ -125,8 +125,8 @@ TEST(UnitSelector, MisleadingSamplesAndScales) {
   }
 }
 
-// Which sign a NaN has is up to the CPU.
-TEST(Units, NanOfEitherSignIsMarked) {
+// The sign of a NaN depends on the CPU.
+TEST(Pairs, NanOfEitherSignIsMarked) {
   on_every_target([] {
     std::vector<float> spectrum(128);
     spectrum[3] = std::numeric_limits<float>::quiet_NaN();
@@ -138,7 +138,7 @@ TEST(Units, NanOfEitherSignIsMarked) {
   });
 }
 
-TEST(Units, MarkEqualsTheReferenceOnEveryTarget) {
+TEST(Pairs, MarkEqualsTheReferenceOnEveryTarget) {
   for (const std::size_t words : {0u, 1u, 5u, 32u}) {
     auto spectrum = mixed_floats(words * 128, 5);
     const Thresholds thresholds{0.5f, std::bit_cast<std::uint32_t>(0.1f),
@@ -157,11 +157,11 @@ TEST(Units, MarkEqualsTheReferenceOnEveryTarget) {
   }
 }
 
-TEST(Units, LengthsThatDifferAreABug) {
+TEST(Pairs, LengthsThatDifferAreABug) {
   std::vector<std::uint64_t> one(1), two(2);
   std::vector<float> spectrum(128);
   EXPECT_THROW(mark(spectrum, {}, one, two), BrokenInvariant);
-  UnitSelector selector;
+  PairSelector selector;
   selector.start({}, two);
   selector.add(spectrum);
   EXPECT_THROW((void)selector.finish(1), BrokenInvariant);

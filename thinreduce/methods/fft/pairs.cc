@@ -1,4 +1,4 @@
-#include "thinreduce/methods/fft/units.h"
+#include "thinreduce/methods/fft/pairs.h"
 
 #include <array>
 #include <cstring>
@@ -7,7 +7,7 @@
 #include "thinreduce/kernels/select.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "thinreduce/methods/fft/units.cc"
+#define HWY_TARGET_INCLUDE "thinreduce/methods/fft/pairs.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "thinreduce/kernels/dispatch.h"
@@ -16,7 +16,8 @@ HWY_BEFORE_NAMESPACE();
 namespace thinreduce::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// 16 running sums, one a place in the row, whatever the width of a vector.
+// There are 16 running sums, one per column, whatever the vector width: the same bits on all
+// targets.
 double mark(std::span<const float> spectrum, const Thresholds& thresholds,
             std::span<std::uint64_t> at_least_low, std::span<std::uint64_t> at_least_high) {
   const hn::CappedTag<float, 16> floats;
@@ -69,8 +70,8 @@ double mark(std::span<const float> spectrum, const Thresholds& thresholds,
   for (std::size_t word = 0; word < at_least_low.size(); ++word) {
     std::uint64_t low = 0;
     std::uint64_t high = 0;
-    for (std::size_t bit = 0; bit < kUnitsPerWord; ++bit) {
-      const float energy = unit_energy(spectrum, word * kUnitsPerWord + bit, thresholds.scale);
+    for (std::size_t bit = 0; bit < kPairsPerWord; ++bit) {
+      const float energy = pair_energy(spectrum, word * kPairsPerWord + bit, thresholds.scale);
       sums[bit % 16] += energy;
       const std::uint32_t bits = magnitude(energy);
       low |= std::uint64_t{bits >= thresholds.low} << bit;
