@@ -53,9 +53,8 @@ struct Speed {
   double zeros = 0;         // milliseconds to write zeros alone
 };
 
-Speed speed(VarianceFormat::Places places, std::span<const VarianceSent> sent,
-            std::span<float> sum) {
-  const VariancePayload codec({.places = places}, {{0, sum.size()}});
+Speed speed(VarianceFormat::Index index, std::span<const VarianceSent> sent, std::span<float> sum) {
+  const VariancePayload codec({.index = index}, {{0, sum.size()}});
   std::vector<std::vector<std::byte>> bytes(sent.size());
   std::vector<std::span<const std::byte>> payloads;
   std::size_t values = 0;
@@ -117,8 +116,8 @@ void run() {
         for (unsigned rank = 0; rank < kRanks; ++rank) {
           sent.push_back(random_sent(elements, density, rank));
         }
-        const Speed words = speed(VarianceFormat::Places::words, sent, sum.span());
-        const Speed compact = speed(VarianceFormat::Places::compact, sent, sum.span());
+        const Speed words = speed(VarianceFormat::Index::words, sent, sum.span());
+        const Speed compact = speed(VarianceFormat::Index::compact, sent, sum.span());
         fmt::print("{:>10} {:>6} {:>5.1f}% {:>9.2f} {:>11.2f} {:>9.2f} {:>13.2f} {:>11.2f}\n",
                    elements, pages == Pages::huge ? "2 MiB" : "4 KiB", density * 100, words.zeros,
                    words.gbps, words.milliseconds, compact.gbps, compact.milliseconds);

@@ -18,7 +18,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 // At most 16 lanes, so that the masks of four vectors fit into 64 bits.
 using Lanes = hn::CappedTag<float, 16>;
 
-// Lane i of the mask in bit i.
+// Returns lane i of the mask in bit i.
 HWY_INLINE std::uint64_t lane_bits(hn::Mask<Lanes> mask) {
   std::uint8_t bytes[8] = {};
   hn::StoreMaskBits(Lanes(), mask, bytes);
@@ -27,9 +27,9 @@ HWY_INLINE std::uint64_t lane_bits(hn::Mask<Lanes> mask) {
   return bits;
 }
 
-// `squares_at(i, g)` is what the gradients g at element i add to v. Memory is what this waits for,
-// so v is decayed everywhere in the same pass, and what stands out is written one by one: most
-// quadruples of vectors have none of it, and compressed stores are slow with AVX2.
+// `squares_at(i, g)` returns the addend of v for the gradients g at element i. The loop is bound by
+// memory, so v decays in the same pass. Unambiguous elements are written one by one: most groups of
+// four vectors have none, and compressed stores are slow with AVX2.
 template <typename SquaresAt>
 HWY_INLINE std::size_t scan_delayed(const DelayedRun& run, const DelayRule& rule, Candidates out,
                                     std::size_t& count, SquaresAt&& squares_at) {
@@ -38,12 +38,12 @@ HWY_INLINE std::size_t scan_delayed(const DelayedRun& run, const DelayRule& rule
   const auto alpha = hn::Set(d, rule.alpha);
   const auto zeta = hn::Set(d, rule.zeta);
   const auto tau = hn::Set(d, rule.tau);
-  const auto most = hn::Set(d, kMostSquares);
+  const auto max = hn::Set(d, kMaxSquares);
   const auto step = [&](std::size_t i) HWY_ATTR {
     const auto gradient = hn::LoadU(d, &run.gradient[i]);
     const auto sum = hn::Add(hn::LoadU(d, &run.sums[i]), gradient);
     const auto grown = hn::Add(hn::LoadU(d, &run.squares[i]), squares_at(i, gradient));
-    const auto squares = hn::IfThenElse(hn::Lt(most, grown), most, grown);
+    const auto squares = hn::IfThenElse(hn::Lt(max, grown), max, grown);
     const auto fires =
         hn::And(hn::Lt(hn::Mul(alpha, squares), hn::Mul(sum, sum)), hn::Lt(tau, hn::Abs(sum)));
     hn::StoreU(sum, d, &run.sums[i]);
@@ -76,10 +76,10 @@ std::size_t delay(const DelayedRun& run, const DelayRule& rule, Candidates out) 
   std::size_t count = 0;
   std::size_t done = 0;
   if (run.second_moment.empty()) {
-    const auto share = hn::Set(d, rule.share);
+    const auto weight = hn::Set(d, rule.square_weight);
     done = scan_delayed(run, rule, out, count,
                         [&](std::size_t /*i*/, hn::Vec<Lanes> gradient)
-                            HWY_ATTR { return hn::Mul(hn::Mul(gradient, gradient), share); });
+                            HWY_ATTR { return hn::Mul(hn::Mul(gradient, gradient), weight); });
   } else {
     done = scan_delayed(run, rule, out, count,
                         [&](std::size_t i, hn::Vec<Lanes> /*gradient*/)
@@ -109,9 +109,9 @@ std::size_t delay(const DelayedRun& run, const DelayRule& rule, Candidates out) 
     const float gradient = run.gradient[i];
     const float sum = run.sums[i] + gradient;
     const float grown =
-        run.squares[i] +
-        (run.second_moment.empty() ? gradient * gradient * rule.share : run.second_moment[i]);
-    const float squares = kMostSquares < grown ? kMostSquares : grown;
+        run.squares[i] + (run.second_moment.empty() ? gradient * gradient * rule.square_weight
+                                                    : run.second_moment[i]);
+    const float squares = kMaxSquares < grown ? kMaxSquares : grown;
     const bool fires = rule.alpha * squares < sum * sum && rule.tau < std::abs(sum);
     run.sums[i] = sum;
     run.squares[i] = fires ? squares : squares * rule.zeta;

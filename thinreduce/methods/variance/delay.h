@@ -1,5 +1,5 @@
-// The loop behind variance-based compression: gradients are summed up until the sum stands out
-// against the squares of the samples that it consists of.
+// The inner loop of variance-based compression: sums each element's gradients until the sum stands
+// out against the squares of its samples.
 #pragma once
 
 #include <cstddef>
@@ -10,18 +10,19 @@
 
 namespace thinreduce::kernels {
 
-// When a sum r over samples whose squares add up to v is unambiguous.
+// Decides whether a sum r, whose samples' squares add up to v, is unambiguous: r^2 > alpha * v and
+// |r| > tau.
 struct DelayRule {
-  float alpha = 1.5F;   // r^2 > alpha * v, and
-  float tau = 0;        // |r| > tau
-  float zeta = 0.999F;  // what is left of v a step later
-  float share = 1;      // without a second moment: the part of g^2 that counts as one
+  float alpha = 1.5F;
+  float tau = 0;
+  float zeta = 0.999F;      // decay factor of v per step
+  float square_weight = 1;  // without second moments, v grows by square_weight * g^2
 };
 
-// Squares are cut here, so that alpha * v stays finite and a sum that overflows stands out.
-inline constexpr float kMostSquares = 0x1p120F;
+// Upper bound of v, so that alpha * v stays finite and a sum that overflows is unambiguous.
+inline constexpr float kMaxSquares = 0x1p120F;
 
-// A run of elements and what they hold back.
+// A run of elements with their state.
 struct DelayedRun {
   std::span<const float> gradient;
   std::span<const float> second_moment;  // or empty
@@ -30,12 +31,12 @@ struct DelayedRun {
   std::uint32_t first = 0;               // index of the first element
 };
 
-// For every element: r += g; v += second moment, or share * g^2 without one. Where r is unambiguous
-// now, index and r are written to `out`, which has room for the whole run; elsewhere v *= zeta.
-// Returns how many were written.
+// For every element: r += g; v += second moment, or square_weight * g^2 without one. Appends index
+// and r of unambiguous elements to `out`, which must have room for the whole run; for the others,
+// v *= zeta. Returns the number of elements written.
 [[nodiscard]] std::size_t delay(const DelayedRun& run, const DelayRule& rule, Candidates out);
 
-// What defines the result above.
+// The scalar definition of the function above.
 namespace reference {
 [[nodiscard]] std::size_t delay(const DelayedRun& run, const DelayRule& rule, Candidates out);
 }  // namespace reference

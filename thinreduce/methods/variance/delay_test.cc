@@ -29,7 +29,7 @@ TEST(Delay, EqualsTheReferenceOnEveryTarget) {
       const auto sums = mixed_floats(size, 3);
       const auto squares = mixed_squares(size, 4);
       for (const DelayRule rule : {DelayRule{}, DelayRule{.alpha = 0, .zeta = 0},
-                                   DelayRule{.alpha = 2, .tau = 0.5F, .share = 0.125F}}) {
+                                   DelayRule{.alpha = 2, .tau = 0.5F, .square_weight = 0.125F}}) {
         for (const bool given : {true, false}) {
           Guarded<float> r(std::span<const float>(sums), offset);
           Guarded<float> v(std::span<const float>(squares), offset);

@@ -15,7 +15,7 @@ namespace thinreduce {
 namespace {
 
 using Values = VarianceFormat::Values;
-using Places = VarianceFormat::Places;
+using Index = VarianceFormat::Index;
 
 void write_words(const VarianceSent& sent, std::span<const VarianceTensor> tensors,
                  std::span<std::byte> out) {
@@ -85,18 +85,18 @@ void VarianceSent::clear() {
 VariancePayload::VariancePayload(VarianceFormat format, std::vector<VarianceTensor> tensors)
     : format_(format), tensors_(std::move(tensors)) {
   for (const VarianceTensor& tensor : tensors_) {
-    ensure(format_.places == Places::compact || tensor.elements <= kMostWordElements,
+    ensure(format_.index == Index::compact || tensor.elements <= kMaxWordElements,
            "indices must fit in 28 bits", tensor.elements);
   }
 }
 
-// Compact: c gaps of n elements take at most c (1 + low) + n / 2^low bits, low being
-// floor(log2(n / c)), which is never more than 3 n.
+// With Index::compact, c gaps of n elements take at most c (1 + low) + n / 2^low bits, where low is
+// floor(log2(n / c)). That is at most 3 n.
 std::size_t VariancePayload::limit() const {
   std::size_t bytes = tensors_.size() * kVariancePartBytes;
   std::size_t elements = 0;
   for (const VarianceTensor& tensor : tensors_) elements += tensor.elements;
-  if (format_.places == Places::compact) {
+  if (format_.index == Index::compact) {
     return bytes + compact_value_bytes(format_.values, elements) + packed_bytes(elements, 3) + 1;
   }
   bytes += elements * sizeof(std::uint32_t);
@@ -108,12 +108,12 @@ void VariancePayload::write(const VarianceSent& sent, std::vector<std::byte>& pa
          tensors_.size());
   payload.clear();
   const bool overflow = std::any_of(sent.parts.begin(), sent.parts.end(),
-                                    [](const auto& part) { return part.exponent > kMostExponent; });
+                                    [](const auto& part) { return part.exponent > kMaxExponent; });
   if (sent.indices.empty() && !overflow) return;
   payload.resize(tensors_.size() * kVariancePartBytes);
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
     const auto& part = sent.parts[t];
-    const bool gaps = format_.places == Places::compact;
+    const bool gaps = format_.index == Index::compact;
     const std::size_t at = t * kVariancePartBytes;
     const std::span<std::byte> bytes(payload);
     store_value(bytes, at, part.count);
@@ -127,7 +127,7 @@ void VariancePayload::write(const VarianceSent& sent, std::vector<std::byte>& pa
     const auto bytes = bytes_of(sent.values);
     payload.insert(payload.end(), bytes.begin(), bytes.end());
   };
-  if (format_.places == Places::words) {
+  if (format_.index == Index::words) {
     const std::size_t at = payload.size();
     payload.resize(at + total * sizeof(std::uint32_t));
     write_words(sent, tensors_, std::span(payload).subspan(at));
@@ -144,7 +144,7 @@ void VariancePayload::write(const VarianceSent& sent, std::vector<std::byte>& pa
 
 void VariancePayload::add_up(std::span<const std::span<const std::byte>> payloads, float share,
                              std::span<float> sum) const {
-  // So many elements stay in a near cache while every rank's values are added to them: memory is
+  // Elements per run: they stay in the L2 cache while all ranks' values are added, so memory is
   // read and written once, whatever the number of ranks.
   constexpr std::size_t kRun = 131072;
   std::deque<VarianceReader> readers;

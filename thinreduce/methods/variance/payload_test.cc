@@ -11,7 +11,7 @@ namespace thinreduce {
 namespace {
 
 using Values = VarianceFormat::Values;
-using Places = VarianceFormat::Places;
+using Index = VarianceFormat::Index;
 
 constexpr std::uint32_t kExponent = 127;  // of 1
 
@@ -34,7 +34,7 @@ TEST(Nibble, RoundsToTheNearerPowerAndCutsAtTheLargest) {
   EXPECT_EQ(nibble_of(-0.3F, kExponent), 8 + 2);
 }
 
-// Below 3/4 of 2^-7 the nearer power is 2^-8, eight steps down: not sent.
+// Below 3/4 of 2^-7 the nearer power is 2^-8, which has no code: not sent.
 TEST(Nibble, SevenStepsAreSentAndEightAreNot) {
   const float edge = 0.75F * 0x1p-7F;
   EXPECT_EQ(nibble_of(0x1p-7F, kExponent), 7);
@@ -43,7 +43,7 @@ TEST(Nibble, SevenStepsAreSentAndEightAreNot) {
   EXPECT_EQ(nibble_of(std::nextafter(edge, 0.0F), kExponent), kNotSent);
   EXPECT_EQ(nibble_of(0x1p-8F, kExponent), kNotSent);
   EXPECT_EQ(nibble_of(0, kExponent), kNotSent);
-  // Powers of two below the normal numbers have no code.
+  // Subnormal powers of two have no code.
   EXPECT_EQ(nibble_of(0x1p-126F, 3), 2);
   EXPECT_EQ(nibble_of(0x1p-128F, 3), kNotSent);
   EXPECT_EQ(nibble_of(0x1p-128F, 0), kNotSent);
@@ -63,7 +63,7 @@ TEST(Nibble, RelativeErrorIsAtMostAThird) {
 const std::vector<VarianceTensor> kTensors{{10, 1000}, {1010, 0}, {1020, 70000}, {71020, 1}};
 constexpr std::size_t kElements = 71030;
 
-// Elements at random, each with the given chance; the values that they stand for go to `truth`.
+// Draws elements, each with the given probability; `truth` gets the values that they stand for.
 VarianceSent random_sent(const VarianceFormat& format, double chance, std::vector<float>& truth) {
   std::mt19937 random(7);
   std::uniform_real_distribution<double> uniform;
@@ -98,14 +98,14 @@ VarianceSent random_sent(const VarianceFormat& format, double chance, std::vecto
 std::vector<VarianceFormat> formats() {
   std::vector<VarianceFormat> all;
   for (const auto values : {Values::nibble, Values::sign, Values::whole}) {
-    for (const auto places : {Places::words, Places::compact}) {
-      all.push_back({.values = values, .places = places, .tau = 0.25F});
+    for (const auto index : {Index::words, Index::compact}) {
+      all.push_back({.values = values, .index = index, .tau = 0.25F});
     }
   }
   return all;
 }
 
-// What the ranks send when only `rank` has something to say.
+// The payloads of all ranks when only `rank` sends anything.
 std::vector<std::span<const std::byte>> one_rank(std::span<const std::byte> payload, int rank = 0) {
   std::vector<std::span<const std::byte>> payloads(static_cast<std::size_t>(rank) + 1);
   payloads.back() = payload;
@@ -121,7 +121,7 @@ TEST(VariancePayload, AddsWhatWasWrittenInEveryForm) {
       std::vector<std::byte> payload(3);
       codec.write(sent, payload);
       EXPECT_LE(payload.size(), codec.limit());
-      // What was there is replaced in the tensors and stays elsewhere.
+      // Earlier values are replaced inside the tensors and unchanged elsewhere.
       std::vector<float> sum(kElements, 1.0F);
       std::vector<float> expected(kElements, 1.0F);
       for (const VarianceTensor& tensor : kTensors) {
@@ -149,8 +149,7 @@ TEST(VariancePayload, NothingToSendIsEmpty) {
   }
 }
 
-// Float addition depends on the order: every element adds its ranks in theirs, whatever run it is
-// in.
+// Float addition depends on the order: every element must add the ranks in rank order.
 TEST(VariancePayload, RanksAreAddedInTheirOrder) {
   for (const VarianceFormat& format : formats()) {
     const VariancePayload codec(format, kTensors);
@@ -174,8 +173,8 @@ TEST(VariancePayload, CompactIsSmallerThanWordsAtEveryDensity) {
   for (const double chance : {0.0005, 0.01, 0.1, 0.5, 1.0}) {
     std::vector<std::byte> words, compact;
     const auto sent = random_sent({}, chance, truth);
-    VariancePayload({.places = Places::words}, kTensors).write(sent, words);
-    VariancePayload({.places = Places::compact}, kTensors).write(sent, compact);
+    VariancePayload({.index = Index::words}, kTensors).write(sent, words);
+    VariancePayload({.index = Index::compact}, kTensors).write(sent, compact);
     EXPECT_EQ(words.size(), 8 * kTensors.size() + 4 * sent.indices.size());
     EXPECT_LT(static_cast<double>(compact.size() - 32),
               0.75 * static_cast<double>(words.size() - 32));
@@ -186,11 +185,11 @@ TEST(VariancePayload, CompactIsSmallerThanWordsAtEveryDensity) {
   }
 }
 
-// The largest index that 28 bits hold, without the memory of such a tensor on the sender's side.
+// The largest index of 28 bits; the sender does not allocate such a tensor.
 TEST(VariancePayload, TheLargestIndexOfAWord) {
-  const VariancePayload codec({.places = Places::words}, {{0, kMostWordElements}});
+  const VariancePayload codec({.index = Index::words}, {{0, kMaxWordElements}});
   VarianceSent sent;
-  sent.indices = {static_cast<std::uint32_t>(kMostWordElements - 1)};
+  sent.indices = {static_cast<std::uint32_t>(kMaxWordElements - 1)};
   sent.codes = {9};
   sent.parts = {{1, kExponent}};
   std::vector<std::byte> payload;
@@ -199,11 +198,11 @@ TEST(VariancePayload, TheLargestIndexOfAWord) {
   // bytes: index in the low 28 bits, then distance 1, then the sign
   EXPECT_EQ(payload[8], std::byte{0xFF});
   EXPECT_EQ(payload[11], std::byte{0x9F});
-  EXPECT_THROW(VariancePayload({.places = Places::words}, {{0, kMostWordElements + 1}}),
+  EXPECT_THROW(VariancePayload({.index = Index::words}, {{0, kMaxWordElements + 1}}),
                BrokenInvariant);
 }
 
-// Whatever a peer sends: an error that names it, or finite values; never a crash or a hang.
+// Any bytes from a peer give an error that names it, or finite values; never a crash or a hang.
 TEST(VariancePayload, MutatedPayloadsAreRefusedOrHarmless) {
   std::mt19937 random(5);
   for (const VarianceFormat& format : formats()) {

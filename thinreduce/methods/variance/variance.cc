@@ -19,29 +19,29 @@ namespace thinreduce {
 namespace {
 
 using Values = VarianceFormat::Values;
-using Places = VarianceFormat::Places;
+using Index = VarianceFormat::Index;
 
 struct VarianceOptions {
   kernels::DelayRule rule;
   VarianceFormat format;
-  bool keep = true;  // what rounding leaves of a sum that was sent
-  double full = 0;   // pairs of an output and an input that a tensor with alpha itself has
+  bool keep = true;  // keep the rounding error of a sent sum
+  double full = 0;   // (output, input) channel pairs from which on a tensor uses the full alpha
 
   explicit VarianceOptions(const Options& options) {
     rule.alpha = static_cast<float>(options.number("alpha"));
     rule.zeta = static_cast<float>(options.number("zeta"));
     rule.tau = static_cast<float>(options.number("tau"));
-    rule.share = 1.0F / static_cast<float>(options.integer("micro"));
+    rule.square_weight = 1.0F / static_cast<float>(options.integer("micro"));
     keep = options.text("residual") == "keep";
     full = static_cast<double>(options.integer("full"));
     format.tau = rule.tau;
     format.values = options.text("values") == "f32" ? Values::whole : Values::nibble;
     if (rule.tau > 0) format.values = Values::sign;
-    format.places = options.text("index") == "28bit" ? Places::words : Places::compact;
+    format.index = options.text("index") == "28bit" ? Index::words : Index::compact;
   }
 
-  // A narrow tensor sends what is less sure: the network misses its elements more while they wait,
-  // since a convolution's weight meets every position of its input.
+  // Narrow tensors use a smaller alpha: delaying their elements hurts more, since a convolution's
+  // weight is used at every position of its input.
   [[nodiscard]] float alpha_of(const Tensor& tensor) const {
     double pairs = 1;
     for (const std::int64_t size :
@@ -52,16 +52,16 @@ struct VarianceOptions {
   }
 };
 
-// Tensors that are compressed, a bucket without tensors being one. Throws Error{bad_input} for one
-// that 28 bits can't index.
-std::vector<VarianceTensor> compressed_tensors(const BucketLayout& layout, Places places) {
+// Returns the compressed tensors; a bucket without tensors counts as one. Throws Error{bad_input}
+// for a tensor that 28 bits cannot index.
+std::vector<VarianceTensor> compressed_tensors(const BucketLayout& layout, Index index) {
   std::vector<VarianceTensor> tensors;
   const auto add = [&](const std::string& name, VarianceTensor tensor) {
-    if (places == Places::words && tensor.elements > kMostWordElements) {
+    if (index == Index::words && tensor.elements > kMaxWordElements) {
       throw Error(ErrorCode::bad_input,
                   fmt::format("variance: {} of bucket {} has {} elements, more than the {} that "
                               "index=28bit supports; use index=compact",
-                              name, layout.id, tensor.elements, kMostWordElements));
+                              name, layout.id, tensor.elements, kMaxWordElements));
     }
     tensors.push_back(tensor);
   };
@@ -72,7 +72,7 @@ std::vector<VarianceTensor> compressed_tensors(const BucketLayout& layout, Place
   return tensors;
 }
 
-// How long the elements that are sent have waited: less than 1 step, less than 2, 4, 8, ...
+// Histogram of the steps that sent elements have waited: less than 1, 2, 4, 8, ...
 class Delays {
  public:
   void clear() { counts_.fill(0); }
@@ -80,7 +80,7 @@ class Delays {
     const auto waited = static_cast<std::uint32_t>(std::max(steps, 0.0F));
     ++counts_[std::min<std::size_t>(std::bit_width(waited), counts_.size() - 1)];
   }
-  // As shares of `elements`, each under the shortest delay of its class: together, what was sent.
+  // Reports fractions of `elements`, each named by the shortest delay of its class.
   void tell(double elements, std::map<std::string, double>& statistics) const {
     for (std::size_t i = 0; i < counts_.size(); ++i) {
       statistics[fmt::format("waited_{:03}", i == 0 ? 0U : 1U << (i - 1))] =
@@ -89,7 +89,7 @@ class Delays {
   }
 
  private:
-  std::array<std::uint64_t, 10> counts_{};  // the last: 256 steps and more
+  std::array<std::uint64_t, 10> counts_{};  // the last counts 256 steps and more
 };
 
 class Variance final : public Method {
@@ -97,7 +97,7 @@ class Variance final : public Method {
   Variance(const BucketLayout& layout, const VarianceOptions& options)
       : options_(options),
         elements_(layout.elements),
-        tensors_(compressed_tensors(layout, options.format.places)),
+        tensors_(compressed_tensors(layout, options.format.index)),
         payload_(options.format, tensors_),
         sums_(elements_),
         squares_(elements_),
@@ -127,7 +127,7 @@ class Variance final : public Method {
         payload_.add_up(incoming_, share, bucket.values);
       });
     } catch (...) {
-      // Nothing was delivered: the sums wait on, as all others do.
+      // Nothing was delivered: the sums keep waiting, and their squares decay like all others.
       for (std::size_t i = 0; i < found_; ++i) squares_[indices_[i]] *= options_.rule.zeta;
       throw;
     }
@@ -146,17 +146,17 @@ class Variance final : public Method {
   }
 
  private:
-  // Adds this step's gradient to the sums and finds what is unambiguous now. The sums themselves
-  // stay as they are until the exchange has succeeded.
+  // Adds this step's gradient to the sums and collects the unambiguous ones. Sent sums are not
+  // reduced until the exchange has succeeded.
   void collect(const Bucket& bucket) {
-    // So much stays in the nearest caches until it is looked at again.
+    // Elements per run: a run stays in the L1 and L2 caches.
     constexpr std::size_t kRun = 4096;
     sent_.clear();
     found_ = 0;
     kernels::DelayRule rule = options_.rule;
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
       const VarianceTensor& tensor = tensors_[t];
-      // One sample has r^2 = v: with less than 1 for alpha everything would go at once.
+      // Without second moments one sample has r^2 = v: an alpha below 1 would send everything.
       if (!bucket.second_moment.empty()) rule.alpha = alphas_[t];
       const std::size_t before = found_;
       for (std::size_t at = 0; at < tensor.elements; at += kRun) {
@@ -180,7 +180,7 @@ class Variance final : public Method {
     }
   }
 
-  // The values of one tensor's unambiguous elements, [begin, end) of all.
+  // Encodes one tensor's unambiguous elements, [begin, end) of all.
   void encode(std::size_t begin, std::size_t end) {
     const std::uint32_t exponent =
         exponent_of(kernels::largest_magnitude(std::span(values_).subspan(begin, end - begin)));
@@ -207,11 +207,12 @@ class Variance final : public Method {
     }
     const auto count = static_cast<std::uint32_t>(sent_.indices.size() - before);
     const bool common = options_.format.values == Values::nibble && count > 0;
-    // An exponent that the others refuse tells them that a sum has overflowed.
-    sent_.parts.push_back({count, common || exponent > kMostExponent ? exponent : 0});
+    // An exponent that readers refuse tells the other ranks that a sum has overflowed.
+    sent_.parts.push_back({count, common || exponent > kMaxExponent ? exponent : 0});
   }
 
-  // What was sent leaves the sums. What was unambiguous but too small to be sent goes on waiting.
+  // Subtracts the sent values from the sums. Unambiguous sums that were too small to send keep
+  // waiting.
   void settle() {
     delays_.clear();
     const auto now = static_cast<float>(steps_);
@@ -261,14 +262,14 @@ class Variance final : public Method {
   VarianceOptions options_;
   std::size_t elements_;
   std::vector<VarianceTensor> tensors_;
-  std::vector<float> alphas_;   // of each
-  std::size_t compressed_ = 0;  // elements in them
+  std::vector<float> alphas_;   // per tensor
+  std::size_t compressed_ = 0;  // elements in all tensors
   VariancePayload payload_;
   std::vector<float> sums_;     // r
   std::vector<float> squares_;  // v
-  std::vector<float> since_;    // the step whose gradient is the first in the sum
+  std::vector<float> since_;    // per element: the step of the first gradient in its sum
   std::uint64_t steps_ = 0;
-  // Of the step at hand: what is unambiguous, and what of it is sent.
+  // The current step: unambiguous elements, and those of them that are sent.
   std::size_t found_ = 0;
   std::vector<std::uint32_t> indices_;
   std::vector<float> values_;

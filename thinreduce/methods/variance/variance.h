@@ -1,5 +1,5 @@
-// Variance-based compression: an element's gradients are summed up, and their sum travels as soon
-// as it is unambiguous, that is, large against the spread of the samples that it consists of.
+// variance: sums each element's gradients over steps and sends the sum as soon as it is
+// unambiguous, that is, large against the spread of its samples.
 #pragma once
 
 #include "thinreduce/method/method.h"

@@ -23,13 +23,13 @@ struct PlainOptions {
   float tau = 0;
 };
 
-// The algorithm as the paper's box has it, element by element.
+// The paper's algorithm, element by element.
 class PlainRank {
  public:
   PlainRank(const PlainOptions& options, std::vector<VarianceTensor> tensors, std::size_t elements)
       : options_(options), tensors_(std::move(tensors)), r(elements), v(elements) {}
 
-  // What this rank sends; zeros elsewhere.
+  // Returns the values that this rank sends; zeros elsewhere.
   std::vector<float> step(const std::vector<float>& gradient, const std::vector<float>& moment) {
     std::vector<float> sent(r.size());
     for (const VarianceTensor& tensor : tensors_) {
@@ -128,7 +128,7 @@ TEST(Variance, EqualsThePlainAlgorithm) {
   }
 }
 
-// Every tensor has its own exponent, and raw ones are left alone.
+// Every tensor has its own exponent; raw tensors are left alone.
 TEST(Variance, TensorsAreCodedApart) {
   BucketLayout layout{.id = 0, .elements = 130, .tensors = {}};
   layout.tensors = {{.name = "large", .shape = {6, 10}, .offset = 0},
@@ -153,7 +153,7 @@ TEST(Variance, TensorsAreCodedApart) {
 
 // On one fresh batch of B samples the rule r^2 > alpha v is the t-test of "the mean is 0" with
 // t^2 = R (B - 1) / (B - R), R = r^2 / v: the element is sent if and only if t^2 is above what
-// alpha gives in the place of R.
+// alpha gives in the index of R.
 TEST(Variance, TheRuleIsATTest) {
   constexpr std::size_t kElements = 3001;
   for (const double batch : {4.0, 32.0}) {
@@ -221,14 +221,14 @@ TEST(Variance, FiringRatesOnNoise) {
     TestWorld rank(1, spec, kElements);
     rank.second_moments = PerRank(1, std::vector<float>(kElements, 1.0F));
     (void)rank.mean(gradients);
-    // Four standard deviations of a share of 200,000.
+    // Four standard deviations of a fraction of 200,000.
     EXPECT_NEAR(rank.statistics[0].at("sent"), expected, 0.0042) << spec;
     EXPECT_NEAR(rank.statistics[0].at("ambiguous"), 1 - rank.statistics[0].at("sent"), 1e-12);
   }
 }
 
-// A tensor with a quarter of the pairs has a quarter of alpha, wherever it lies in its bucket; how
-// many elements a pair has is no matter. P(R > 0.5) = 0.4795, P(R > 2) = 0.1573.
+// A tensor with a quarter of the pairs uses a quarter of alpha, wherever it lies in its bucket and
+// however many elements a pair has. P(R > 0.5) = 0.4795, P(R > 2) = 0.1573.
 TEST(Variance, NarrowTensorsSendWhatIsLessSure) {
   constexpr std::size_t kSize = 50000;
   BucketLayout layout{.id = 0, .elements = 3 * kSize, .tensors = {}};
@@ -248,9 +248,9 @@ TEST(Variance, NarrowTensorsSendWhatIsLessSure) {
     };
     TestWorld without(1, fmt::format("variance:alpha=2,full={}", full), layout);
     (void)without.mean(gradients);
-    // Of a first step without samples nothing is sent, but for what is raw.
+    // A first step without second moments sends only raw tensors.
     EXPECT_EQ(without.statistics[0].at("sent"), 2000.0 / static_cast<double>(layout.elements));
-    // Four standard deviations of a share of 48,000.
+    // Four standard deviations of a fraction of 48,000.
     EXPECT_NEAR(sent(0, 48000), 0.1573, 0.0067) << full;
     EXPECT_NEAR(sent(kSize, kSize), narrow, 0.0092) << full;
     EXPECT_NEAR(sent(2 * kSize, kSize), 0.1573, 0.0067) << full;
@@ -316,9 +316,8 @@ TEST(Variance, EmptyBucket) {
 TEST(Variance, ATensorThat28BitsCannotIndexIsRefused) {
   const BucketLayout layout{
       .id = 7,
-      .elements = kMostWordElements + 1,
-      .tensors = {
-          {.name = "huge", .shape = {1, static_cast<std::int64_t>(kMostWordElements) + 1}}}};
+      .elements = kMaxWordElements + 1,
+      .tensors = {{.name = "huge", .shape = {1, static_cast<std::int64_t>(kMaxWordElements) + 1}}}};
   try {
     (void)Spec::parse("variance:index=28bit").make({.layout = layout});
     ADD_FAILURE() << "accepted";
@@ -329,7 +328,7 @@ TEST(Variance, ATensorThat28BitsCannotIndexIsRefused) {
   }
 }
 
-// Rank 1 is gone: rank 0 keeps its whole gradient, and its squares go on as if it had waited.
+// Rank 1 is lost: rank 0 keeps its whole gradient, and its squares decay as if nothing was sent.
 TEST(Variance, FailedExchangeKeepsTheGradient) {
   TestWorld ranks(2, "variance:zeta=0.5", 1000);
   const auto gradients = normal_gradients(2, 1000, 5);
@@ -343,7 +342,7 @@ TEST(Variance, FailedExchangeKeepsTheGradient) {
   EXPECT_EQ(ranks.residual(0, "squares"), halves);
 }
 
-// Saved in the middle, the rest of the run has the same bits.
+// A run that is saved and loaded in the middle continues with the same bits.
 TEST(Variance, StateResumesToTheSameBits) {
   for (const char* spec : {"variance", "variance:tau=0.5"}) {
     TestWorld first(1, spec, 777);
