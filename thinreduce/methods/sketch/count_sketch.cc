@@ -18,9 +18,9 @@ namespace thinreduce {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x314B5343;  // "CSK1"
-constexpr std::size_t kMostColumns = std::numeric_limits<std::uint32_t>::max() / 2;
-constexpr std::uint64_t kMostElements = std::uint64_t{1} << 36;
-// Estimates are made and looked at in runs that stay in the cache.
+constexpr std::size_t kMaxColumns = std::numeric_limits<std::uint32_t>::max() / 2;
+constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 36;
+// Elements per run of estimates, which stays in the L1 cache.
 constexpr std::size_t kRun = 4096;
 static_assert(kRun % kernels::kSketchBlock == 0);
 
@@ -32,26 +32,25 @@ std::size_t whole_groups(std::size_t columns) {
 void check_shape(std::size_t rows, std::size_t columns) {
   if (rows % 2 == 0 || rows > kernels::kMaxSketchRows) {
     throw Error(ErrorCode::bad_input,
-                fmt::format("a sketch has an odd number of rows from 1 to {}, not {}",
+                fmt::format("a sketch must have an odd number of rows from 1 to {}, got {}",
                             kernels::kMaxSketchRows, rows));
   }
-  if (columns == 0 || columns > kMostColumns) {
+  if (columns == 0 || columns > kMaxColumns) {
     throw Error(ErrorCode::bad_input,
-                fmt::format("a sketch has 1 to {} columns, not {}", kMostColumns, columns));
+                fmt::format("a sketch must have 1 to {} columns, got {}", kMaxColumns, columns));
   }
 }
 
 void check_range(std::uint64_t first, std::size_t count) {
-  if (first % kernels::kSketchBlock != 0 || first > kMostElements ||
-      count > kMostElements - first) {
+  if (first % kernels::kSketchBlock != 0 || first > kMaxElements || count > kMaxElements - first) {
     throw Error(ErrorCode::bad_input,
                 fmt::format("elements {} to {} + {} of a sketch: the first must be a multiple of "
-                            "{}, the last below 2^36",
+                            "{}, and all must be below 2^36",
                             first, first, count, kernels::kSketchBlock));
   }
 }
 
-// Uniform below the prime: a draw of 61 bits that hits the prime itself is repeated.
+// Returns a uniform number below the prime: a draw of 61 bits that equals the prime is repeated.
 std::uint64_t draw_coefficient(std::uint64_t seed, std::uint64_t counter) {
   for (;; counter += 1000) {
     const std::uint64_t drawn = mix(mix(seed) + counter) & kernels::kSketchPrime;
@@ -95,8 +94,8 @@ void CountSketch::merge(const CountSketch& other) {
   if (rows() != other.rows() || columns() != other.columns() || seed() != other.seed()) {
     throw Error(
         ErrorCode::bad_input,
-        fmt::format("a sketch of {} x {} cells, seed {}, can't be merged with one of {} x "
-                    "{}, seed {}",
+        fmt::format("a sketch of {} x {} cells with seed {} cannot be merged with one of {} x "
+                    "{} cells with seed {}: shapes and seeds must be equal",
                     rows(), columns(), seed(), other.rows(), other.columns(), other.seed()));
   }
   kernels::add(cells_, other.cells_);
@@ -120,14 +119,15 @@ float CountSketch::estimate(std::uint64_t element) const {
   return *middle + 0.0f;
 }
 
-std::vector<HeavyHitter> CountSketch::heavy_hitters(std::size_t elements, float least) const {
+std::vector<HeavyHitter> CountSketch::heavy_hitters(std::size_t elements,
+                                                    float min_magnitude) const {
   std::vector<HeavyHitter> found;
   std::array<float, kRun> run;
   for (std::size_t first = 0; first < elements; first += kRun) {
     const auto estimates = std::span(run).first(std::min(kRun, elements - first));
     estimate(first, estimates);
     for (std::size_t i = 0; i < estimates.size(); ++i) {
-      if (std::abs(estimates[i]) >= least) found.push_back({first + i, estimates[i]});
+      if (std::abs(estimates[i]) >= min_magnitude) found.push_back({first + i, estimates[i]});
     }
   }
   return found;
@@ -164,19 +164,20 @@ CountSketch CountSketch::load(std::span<const std::byte> bytes) {
     throw Error(ErrorCode::bad_frame, "saved sketch: " + why);
   };
   ByteReader reader(bytes, "saved sketch");
-  if (reader.value<std::uint32_t>() != kMagic) refuse("not a sketch of this version");
+  if (reader.value<std::uint32_t>() != kMagic) refuse("is not a sketch, or of another version");
   const auto rows = reader.value<std::uint32_t>();
   const auto columns = reader.value<std::uint64_t>();
   const auto seed = reader.value<std::uint64_t>();
-  if (rows % 2 == 0 || rows > kernels::kMaxSketchRows || columns == 0 || columns > kMostColumns ||
+  if (rows % 2 == 0 || rows > kernels::kMaxSketchRows || columns == 0 || columns > kMaxColumns ||
       columns % kernels::kSketchBlock != 0) {
-    refuse(fmt::format("no sketch has {} x {} cells", rows, columns));
+    refuse(fmt::format("{} x {} cells are not a valid shape", rows, columns));
   }
-  // No overflow: columns were compared with their limit. Nothing is allocated before this.
+  // This cannot overflow, because `columns` is bounded. Nothing is allocated before this check.
   const auto cells = reader.take(rows * columns * sizeof(float));
   const auto sum = reader.value<std::uint64_t>();
   reader.finish();
-  if (sum != checksum(bytes.first(bytes.size() - 8))) refuse("its checksum is wrong");
+  if (sum != checksum(bytes.first(bytes.size() - 8)))
+    refuse("the checksum does not match: the bytes were altered");
   CountSketch sketch({.rows = rows, .columns = columns, .seed = seed});
   std::memcpy(sketch.cells_.data(), cells.data(), cells.size());
   if (const auto bad = kernels::first_nonfinite(sketch.cells_); bad < sketch.cells_.size()) {

@@ -1,5 +1,5 @@
 // A Count Sketch (Charikar, Chen, Farach-Colton 2002): a small table of floats from which the large
-// elements of a long vector can be read. It is linear: the sketch of a sum is the sum of the
+// elements of a long vector can be estimated. It is linear: the sketch of a sum is the sum of the
 // sketches.
 //
 //   CountSketch sketch({.columns = 10'000});
@@ -7,8 +7,8 @@
 //   for (auto [index, estimate] : sketch.heavy_hitters(gradient.size(), 0.01f)) ...
 //
 // One row estimates element i without bias and with a variance of at most (|g|^2 - g_i^2) /
-// columns; the sketch takes the median of its rows. Sketches with the same shape and seed hash
-// alike on every machine.
+// columns; the sketch takes the median of its rows. Sketches with the same shape and seed use the
+// same hash functions on every machine.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@
 namespace thinreduce {
 
 struct CountSketchOptions {
-  std::size_t rows = 5;     // odd, at most 15; 1, 3 and 5 are fast
+  std::size_t rows = 5;     // must be odd and at most 15; 1, 3 and 5 are fast
   std::size_t columns = 0;  // rounded up to a multiple of 16
   std::uint64_t seed = 0;   // chooses the hash functions
 };
@@ -37,36 +37,38 @@ struct HeavyHitter {
 
 class CountSketch {
  public:
-  // Throws Error{bad_input} for a shape that can't be.
+  // Throws Error{bad_input} for an invalid shape.
   explicit CountSketch(const CountSketchOptions& options);
 
   [[nodiscard]] std::size_t rows() const { return rows_.size(); }
   [[nodiscard]] std::size_t columns() const { return columns_; }
   [[nodiscard]] std::uint64_t seed() const { return seed_; }
-  // Row after row.
+  // The cells, row after row.
   [[nodiscard]] std::span<float> cells() { return cells_; }
   [[nodiscard]] std::span<const float> cells() const { return cells_; }
 
-  // Forgets all values; takes the hash functions of another seed.
+  // Sets all cells to 0 and switches to the hash functions of `seed`.
   void reset(std::uint64_t seed);
 
-  // Adds values that start at element `first`, a multiple of 16, or one value at any element.
-  // Elements are below 2^36.
+  // Adds values that start at element `first`, which must be a multiple of 16, or one value at any
+  // element. Elements must be below 2^36.
   void accumulate(std::span<const float> values, std::uint64_t first = 0);
   void add(std::uint64_t element, float value);
-  // Adds all that `other` holds. Throws Error{bad_input} unless it has this shape and seed.
+  // Adds the cells of `other`. Throws Error{bad_input} unless it has the same shape and seed.
   void merge(const CountSketch& other);
 
-  // Estimates of elements from `first` on, a multiple of 16, or of any one element.
+  // Estimates the elements from `first` on, which must be a multiple of 16, or any one element.
   void estimate(std::uint64_t first, std::span<float> estimates) const;
   [[nodiscard]] float estimate(std::uint64_t element) const;
-  // Those of the first `elements` elements whose estimate has at least this magnitude, by index.
-  [[nodiscard]] std::vector<HeavyHitter> heavy_hitters(std::size_t elements, float least) const;
-  // Of the whole vector, in the L2 norm.
+  // Returns those of the first `elements` elements whose estimate has at least `min_magnitude`,
+  // ordered by index.
+  [[nodiscard]] std::vector<HeavyHitter> heavy_hitters(std::size_t elements,
+                                                       float min_magnitude) const;
+  // Estimates the L2 norm of the whole vector.
   [[nodiscard]] double norm() const;
 
-  // docs/methods/sketch.md specifies the bytes. load() throws Error{bad_frame} for bytes that are
-  // cut, altered or make no sense, and allocates no more than they are long.
+  // docs/methods/sketch.md specifies the bytes. load() throws Error{bad_frame} for invalid bytes,
+  // and allocates no more memory than their length.
   [[nodiscard]] std::vector<std::byte> save() const;
   [[nodiscard]] static CountSketch load(std::span<const std::byte> bytes);
 

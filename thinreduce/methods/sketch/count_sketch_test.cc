@@ -34,7 +34,7 @@ CountSketch sketch_of(const std::vector<float>& values, const CountSketchOptions
   return sketch;
 }
 
-// Where one row puts an element, and with which sign, seen from outside.
+// Finds the cell of an element and its sign through the public interface.
 struct Place {
   std::size_t column;
   int sign;
@@ -219,7 +219,7 @@ TEST(CountSketch, ColumnsAreUniform) {
 }
 
 // Over seeds, two elements of different blocks meet with probability 1 / columns, in the same lane
-// or not; two of one block never.
+// or not; two of one block never do.
 TEST(CountSketch, CollisionsOfPairs) {
   constexpr int kSeeds = 20000;
   constexpr std::size_t kColumns = 32;
@@ -269,7 +269,7 @@ TEST(CountSketch, SignsAreIndependentInFours) {
   }
 }
 
-// All ranks, releases and machines must hash alike: this is what they agree on.
+// All ranks, releases and machines must use the same hash functions.
 TEST(CountSketch, HashesAreForever) {
   std::vector<float> values(5000);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 101) - 50;
@@ -288,7 +288,7 @@ TEST(CountSketch, SavesAndLoads) {
   EXPECT_EQ(loaded.estimate(17), sketch.estimate(17));
 }
 
-// Cut and altered bytes are refused. With the checksum made right again, what loads is finite.
+// Cut and altered bytes are refused. If the checksum is repaired, the loaded sketch is finite.
 TEST(CountSketch, HostileBytesAreRefused) {
   const auto good = sketch_of(normal_vector(100, 8), {.rows = 1, .columns = 32}).save();
   for (std::size_t length = 0; length < good.size(); ++length) {

@@ -1,5 +1,5 @@
 // IEEE 754 binary16 (1 sign, 5 exponent, 10 mantissa bits), rounded to nearest even, in integer
-// arithmetic: instruction sets without it would round otherwise. Too large becomes infinity.
+// arithmetic: the same bits on CPUs with and without binary16. Overflow gives infinity.
 #pragma once
 
 #include <bit>
@@ -15,8 +15,8 @@ namespace thinreduce::kernels {
   std::uint32_t half = 0;
   if (magnitude >= 0x47800000) {  // 2^16 and more, infinity, NaN
     half = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;
-  } else if (magnitude < 0x38800000) {  // below 2^-14, halfs are multiples of 2^-24
-    // Added to 0.5, whose last bit is worth 2^-24, the value is rounded by the addition itself.
+  } else if (magnitude < 0x38800000) {  // below 2^-14, where halfs are multiples of 2^-24
+    // The last bit of 0.5 is worth 2^-24, so this addition rounds the value to such a multiple.
     const float sum = std::bit_cast<float>(magnitude) + 0.5f;
     half = std::bit_cast<std::uint32_t>(sum) - std::bit_cast<std::uint32_t>(0.5f);
   } else {
@@ -40,7 +40,7 @@ namespace thinreduce::kernels {
   return std::bit_cast<float>(sign | bits);
 }
 
-// to_half of each value times `scale`.
+// halfs[i] = to_half(values[i] * scale)
 void to_half(std::span<const float> values, float scale, std::span<std::uint16_t> halfs);
 // sums[i] = to_half(values[i] * scale + from_half(in[i]))
 void add_half(std::span<const float> values, float scale, std::span<const std::uint16_t> in,

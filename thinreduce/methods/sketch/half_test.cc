@@ -12,7 +12,7 @@
 namespace thinreduce::kernels {
 namespace {
 
-// The value of a half by its definition.
+// Returns the value of a half by its definition.
 double defined(std::uint16_t half) {
   const int exponent = half >> 10 & 31;
   const int mantissa = half & 1023;
@@ -38,7 +38,7 @@ TEST(Half, AllHalfsMeanWhatTheyShouldAndComeBack) {
   }
 }
 
-// Between two neighbours: the nearer one, in the middle the even one.
+// Rounds to the nearer neighbour, ties to even.
 TEST(Half, RoundsToNearestEven) {
   for (unsigned i = 0; i < 0x7bff; ++i) {
     const auto low = static_cast<std::uint16_t>(i);

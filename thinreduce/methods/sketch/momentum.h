@@ -1,4 +1,4 @@
-// Momentum and error accumulation in one pass over the memory.
+// Momentum and error accumulation in one pass over memory.
 #pragma once
 
 #include <span>
@@ -12,7 +12,7 @@ struct Momentum {
 };
 void take_in(const Momentum& into, std::span<const float> gradient, float momentum);
 
-// What defines the results above.
+// The scalar definition of the function above.
 namespace reference {
 void take_in(const Momentum& into, std::span<const float> gradient, float momentum);
 }  // namespace reference

@@ -9,20 +9,20 @@
 namespace thinreduce {
 namespace {
 
-// A byte b above 0 goes on by b and names the element there; 0 goes on by 255 and names nothing.
-// The first step starts one element before the bucket.
+// The reader starts one element before the bucket. A byte b above 0 advances by b and names the
+// element there; 0 advances by 255 and names none.
 constexpr std::size_t kFar = 255;
 
 }  // namespace
 
-std::size_t nomination_bytes(std::size_t elements, std::size_t most) {
-  return most + elements / kFar;
+std::size_t nomination_bytes(std::size_t elements, std::size_t max) {
+  return max + elements / kFar;
 }
 
 void write_nomination(std::span<const std::uint32_t> named, std::span<std::byte> message) {
   std::fill(message.begin(), message.end(), std::byte{0});
   std::size_t at = 0;
-  std::uint64_t next = 0;  // the element after the last one that was passed
+  std::uint64_t next = 0;  // the element after the current one
   for (const std::uint64_t element : named) {
     const std::uint64_t far = (element - next) / kFar;
     at += far;
@@ -38,12 +38,13 @@ void read_nomination(std::span<const std::byte> message, int rank, std::size_t e
   named.clear();
   std::uint64_t next = 0;
   for (const std::byte byte : message) {
-    const auto step = std::to_integer<std::uint64_t>(byte);
-    next += step == 0 ? kFar : step;
-    if (step == 0) continue;
+    const auto advance = std::to_integer<std::uint64_t>(byte);
+    next += advance == 0 ? kFar : advance;
+    if (advance == 0) continue;
     if (next > elements) {
       throw Error(ErrorCode::bad_frame,
-                  fmt::format("rank {} named element {} of {}", rank, next - 1, elements));
+                  fmt::format("rank {} named element {} of a bucket of {} elements", rank, next - 1,
+                              elements));
     }
     named.push_back(static_cast<std::uint32_t>(next - 1));
   }

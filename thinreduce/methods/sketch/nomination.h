@@ -1,5 +1,5 @@
-// Elements of a bucket that one rank names to all others, in about a byte each. A message has the
-// same length in every step, so nobody has to announce it.
+// A message in which one rank names elements of a bucket to all others, in about one byte per
+// element. Its length is the same in every step, so it needs no header.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,14 @@
 
 namespace thinreduce {
 
-// Bytes of a message that names up to `most` of `elements` elements.
-[[nodiscard]] std::size_t nomination_bytes(std::size_t elements, std::size_t most);
+// Returns the bytes of a message that names up to `max` of `elements` elements.
+[[nodiscard]] std::size_t nomination_bytes(std::size_t elements, std::size_t max);
 
-// `named` ascends, every one below `elements`; `message` has nomination_bytes().
+// `named` must ascend and be below `elements`; `message` must have nomination_bytes() bytes.
 void write_nomination(std::span<const std::uint32_t> named, std::span<std::byte> message);
 
-// What `rank` named. Throws Error{bad_frame} for an element that does not exist.
+// Replaces `named` by the elements in `rank`'s message. Throws Error{bad_frame} for an element past
+// the end of the bucket.
 void read_nomination(std::span<const std::byte> message, int rank, std::size_t elements,
                      std::vector<std::uint32_t>& named);
 

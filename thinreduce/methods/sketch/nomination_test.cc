@@ -28,7 +28,7 @@ TEST(Nomination, ComesBack) {
       std::vector<std::uint32_t> read{9, 9};
       read_nomination(written(named, elements), 0, elements, read);
       EXPECT_EQ(read, named);
-      // In a message with room for more, too.
+      // Also in a message with room for more.
       std::vector<std::byte> longer(nomination_bytes(elements, named.size() + 9));
       write_nomination(named, longer);
       read_nomination(longer, 0, elements, read);

@@ -14,7 +14,7 @@
 namespace thinreduce {
 namespace {
 
-constexpr int kMostSum = std::numeric_limits<std::int16_t>::max();
+constexpr int kMaxSum = std::numeric_limits<std::int16_t>::max();
 
 // One unit is one multiple.
 class MultiplesRing final : public WordRing<std::int16_t> {
@@ -50,16 +50,15 @@ class MultiplesRing final : public WordRing<std::int16_t> {
 
 }  // namespace
 
-SharedQuantum::SharedQuantum(float largest, int world) : limit_(kMostSum / world) {
-  ensure(world >= 1 && world <= kMostRanks, "too many ranks to share 16 bits", world);
+SharedQuantum::SharedQuantum(float largest, int world) : limit_(kMaxSum / world) {
+  ensure(world >= 1 && world <= kMaxRanks, "too many ranks to share 16 bits", world);
   ensure(std::isfinite(largest) && largest >= 0, "the largest magnitude must be finite", largest);
   if (largest == 0) return;
-  // The quotient is a power of two only if it is one exactly: numerator and denominator have 24
-  // bits, a double twice as many.
+  // The double quotient is a power of two only if the exact one is: both operands have 24 bits.
   int exponent = 0;
   if (std::frexp(static_cast<double>(largest) / limit_, &exponent) == 0.5) --exponent;
-  constexpr int kLeast = std::numeric_limits<float>::min_exponent - 24;  // of a float at all
-  quantum_ = static_cast<float>(std::ldexp(1.0, std::max(exponent, kLeast)));
+  constexpr int kMinExponent = std::numeric_limits<float>::min_exponent - 24;  // of a subnormal
+  quantum_ = static_cast<float>(std::ldexp(1.0, std::max(exponent, kMinExponent)));
 }
 
 SharedQuantum SharedQuantum::agree(Exchange& exchange, std::span<const float> values) {
@@ -73,7 +72,7 @@ SharedQuantum SharedQuantum::agree(Exchange& exchange, std::span<const float> va
   std::vector<float> own;
   agree_on_maxima(exchange, std::span(&largest, 1), own, "candidate");
   const SharedQuantum agreed(largest, exchange.size());
-  // At the very end of the range of floats, rounding up leaves it.
+  // Near the largest float, rounding up overflows.
   std::int16_t multiple = 0;
   float restored = 0;
   agreed.round(std::span(&largest, 1), std::span(&multiple, 1));
@@ -89,7 +88,7 @@ SharedQuantum SharedQuantum::agree(Exchange& exchange, std::span<const float> va
 }
 
 void SharedQuantum::round(std::span<const float> values, std::span<std::int16_t> multiples) const {
-  // In double, where neither the inverse nor the half is a problem.
+  // In double, where the inverse cannot overflow and adding a half is exact.
   const double inverse = 1.0 / static_cast<double>(quantum_);
   for (std::size_t i = 0; i < values.size(); ++i) {
     const double exact = static_cast<double>(values[i]) * inverse;
@@ -105,13 +104,13 @@ void SharedQuantum::restore(std::span<const std::int16_t> multiples,
 }
 
 void SharedQuantum::check(std::span<const std::int16_t> sums, int summed, int peer) const {
-  int most = 0;
-  for (const int sum : sums) most = std::max(most, std::abs(sum));
-  if (most <= summed * limit_) return;
+  int largest = 0;
+  for (const int sum : sums) largest = std::max(largest, std::abs(sum));
+  if (largest <= summed * limit_) return;
   throw Error(ErrorCode::bad_frame,
               fmt::format("rank {} sent {} multiples of the quantum, where sums over {} ranks are "
                           "at most {}",
-                          peer, most, summed, summed * limit_));
+                          peer, largest, summed, summed * limit_));
 }
 
 void ring_sum_multiples(Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum) {

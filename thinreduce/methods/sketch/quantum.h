@@ -1,8 +1,8 @@
-// Floats of all ranks as whole multiples of one quantum: they take 2 bytes, and add exactly in any
-// order. What a value has beside its multiple is left to the rank that owns it.
+// Rounds the values of all ranks to multiples of one shared quantum. Multiples take 2 bytes and add
+// exactly in any order; each rank keeps the rounding errors of its own values.
 //
-// The quantum is a power of two. So a multiple of it, a sum of multiples over all ranks and what
-// rounding leaves of a value are floats without any error of their own.
+// The quantum is a power of two, so multiples, their sums over all ranks and the rounding errors
+// are exact in float32.
 #pragma once
 
 #include <cstddef>
@@ -16,28 +16,28 @@ namespace thinreduce {
 
 class SharedQuantum {
  public:
-  // Sums have to stay within 16 bits, so that the more ranks there are, the fewer multiples has
-  // each of them; with more ranks than this it would be fewer than 64.
-  static constexpr int kMostRanks = 511;
+  // Sums must fit into 16 bits, so each rank's multiples are limited to 32767 / ranks. With more
+  // ranks than this the limit would be below 64.
+  static constexpr int kMaxRanks = 511;
 
-  // The smallest quantum of which no rank's value is more than limit() multiples. `largest` is the
-  // largest magnitude of all ranks' values, finite and not negative.
+  // Chooses the smallest quantum for which no value exceeds limit() multiples. `largest` is the
+  // largest magnitude over all ranks; it must be finite and not negative.
   SharedQuantum(float largest, int world);
 
-  // The same on all ranks. Throws Error{bad_frame} when a value of any rank is not finite, and for
-  // an answer that can't be.
+  // Agrees with the other ranks on a quantum. Throws Error{bad_frame} on all ranks if a value of
+  // any rank is not finite.
   [[nodiscard]] static SharedQuantum agree(Exchange& exchange, std::span<const float> values);
 
   [[nodiscard]] float quantum() const { return quantum_; }
-  // Of one rank.
+  // The maximum magnitude of one rank's multiples.
   [[nodiscard]] int limit() const { return limit_; }
 
-  // The nearest multiples; from the middle, away from zero.
+  // Rounds to the nearest multiples, ties away from zero.
   void round(std::span<const float> values, std::span<std::int16_t> multiples) const;
-  // A sum that does not fit a float becomes infinite.
+  // Converts multiples, or sums of them, to values; overflow gives infinity.
   void restore(std::span<const std::int16_t> multiples, std::span<float> values) const;
 
-  // Throws Error{bad_frame}, naming `peer`, unless all can be sums over `summed` ranks.
+  // Throws Error{bad_frame} that names `peer` unless all can be sums over `summed` ranks.
   void check(std::span<const std::int16_t> sums, int summed, int peer) const;
 
  private:
@@ -45,13 +45,13 @@ class SharedQuantum {
   int limit_ = 0;
 };
 
-// All ranks' multiples, summed by a ring: `own` stays, `room` is as long, and `sums` become the
-// sums of what the multiples stand for.
+// The spans of ring_sum_multiples(), all of the same length.
 struct MultiplesSum {
-  std::span<const std::int16_t> own;
-  std::span<std::int16_t> room;
-  std::span<float> sums;
+  std::span<const std::int16_t> own;  // this rank's multiples
+  std::span<std::int16_t> room;       // scratch
+  std::span<float> sums;              // result: the summed values
 };
+// Sums all ranks' multiples in a ring.
 void ring_sum_multiples(Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum);
 
 }  // namespace thinreduce

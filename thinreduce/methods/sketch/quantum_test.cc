@@ -30,7 +30,7 @@ TEST(SharedQuantum, IsTheSmallestPowerOfTwoThatFits) {
     for (int round = 0; round < 300; ++round) {
       auto largest = static_cast<float>(std::exp2(exponents(random)));
       const int limit = 32767 / world;
-      // Where one multiple more or less would count.
+      // Values at which one multiple more or less matters.
       if (round % 3 == 0)
         largest = static_cast<float>(limit) * std::exp2(std::floor(std::log2(largest)));
       if (round % 6 == 0) largest = std::nextafter(largest, kInfinity);
@@ -48,10 +48,10 @@ TEST(SharedQuantum, IsTheSmallestPowerOfTwoThatFits) {
     }
     EXPECT_EQ(rounded(SharedQuantum(0, world), 0), 0);
   }
-  EXPECT_GE(32767 / SharedQuantum::kMostRanks, 64);
+  EXPECT_GE(32767 / SharedQuantum::kMaxRanks, 64);
 }
 
-// The multiple and the rest are the value again, without any rounding of a float.
+// Multiple and remainder add up to the value exactly.
 TEST(SharedQuantum, LeavesTheExactRest) {
   std::mt19937 random(2);
   std::normal_distribution<float> normal;
@@ -71,7 +71,7 @@ TEST(SharedQuantum, LeavesTheExactRest) {
   }
 }
 
-// Rank 1 claims any maximum; rank 0 has 1.5.
+// Rank 1 claims an arbitrary maximum; rank 0 has 1.5.
 TEST(SharedQuantum, RefusesImpossibleMaxima) {
   const auto answer = [](float claimed) {
     return try_ranks(2, [&](std::unique_ptr<Transport> transport) {
@@ -87,7 +87,7 @@ TEST(SharedQuantum, RefusesImpossibleMaxima) {
     })[0];
   };
   for (const float claimed : {0.0f, -3.0f, 1.5f, 3e38f, -kInfinity}) {
-    EXPECT_EQ(answer(claimed), nullptr) << claimed;  // a maximum with less than it has no effect
+    EXPECT_EQ(answer(claimed), nullptr) << claimed;  // a maximum below the own value has no effect
   }
   EXPECT_THAT(error_text(answer(kInfinity), ErrorCode::bad_frame), testing::HasSubstr("inf"));
   EXPECT_THAT(error_text(answer(std::numeric_limits<float>::max()), ErrorCode::bad_frame),
@@ -95,7 +95,7 @@ TEST(SharedQuantum, RefusesImpossibleMaxima) {
   if (const auto thrown = answer(kNan)) (void)error_text(thrown, ErrorCode::bad_frame);
 }
 
-// A value that is not finite, on one rank, is refused by all.
+// All ranks refuse a value of one rank that is not finite.
 TEST(SharedQuantum, RefusesValuesThatAreNotFinite) {
   for (const float value : {kInfinity, -kInfinity, kNan}) {
     for (const int world : {1, 3}) {
@@ -109,8 +109,8 @@ TEST(SharedQuantum, RefusesValuesThatAreNotFinite) {
   }
 }
 
-// Rank 1 sends words that no honest rank sends: the first hop is one rank's multiples, the second
-// the sum. Whatever gets through is within what a sum can be.
+// Rank 1 sends arbitrary words: the first hop is one rank's multiples, the second the sum. Accepted
+// sums are always within range.
 TEST(SharedQuantum, RefusesSumsThatCannotBe) {
   constexpr std::size_t kValues = 9;
   std::mt19937 random(3);

@@ -57,27 +57,29 @@ class HalfRing final : public WordRing<std::uint16_t> {
 std::span<const std::byte> exactly(std::span<const std::byte> payload, std::size_t bytes,
                                    std::size_t rank) {
   if (payload.size() != bytes) {
-    throw Error(ErrorCode::bad_frame, fmt::format("sketch payload of rank {} has {} bytes, not {}",
-                                                  rank, payload.size(), bytes));
+    throw Error(ErrorCode::bad_frame,
+                fmt::format("sketch payload of rank {} has {} bytes, expected {}", rank,
+                            payload.size(), bytes));
   }
   return payload;
 }
 
-// Ascending numbers below `limit`, at most `most` of them: what the root may say.
-std::vector<std::uint32_t> read_ascending(std::span<const std::byte> bytes, std::size_t most,
+// Reads the root's selection: at most `max` ascending numbers below `limit`.
+std::vector<std::uint32_t> read_ascending(std::span<const std::byte> bytes, std::size_t max,
                                           std::size_t limit) {
-  if (bytes.size() % sizeof(std::uint32_t) != 0 || bytes.size() / sizeof(std::uint32_t) > most) {
+  if (bytes.size() % sizeof(std::uint32_t) != 0 || bytes.size() / sizeof(std::uint32_t) > max) {
     throw Error(ErrorCode::bad_frame,
-                fmt::format("rank {} chose elements in {} bytes; at most {} can be chosen", kRoot,
-                            bytes.size(), most));
+                fmt::format("rank {} selected elements in {} bytes; the maximum is {} elements",
+                            kRoot, bytes.size(), max));
   }
   std::vector<std::uint32_t> numbers(bytes.size() / sizeof(std::uint32_t));
   if (!numbers.empty()) std::memcpy(numbers.data(), bytes.data(), bytes.size());
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] >= limit || (i > 0 && numbers[i] <= numbers[i - 1])) {
-      throw Error(ErrorCode::bad_frame, fmt::format("rank {} chose {} as number {} of {}, out of "
-                                                    "{}: out of order or out of range",
-                                                    kRoot, numbers[i], i, numbers.size(), limit));
+      throw Error(ErrorCode::bad_frame,
+                  fmt::format("rank {} selected {} as element {} of {}, which "
+                              "is out of order or not below {}",
+                              kRoot, numbers[i], i, numbers.size(), limit));
     }
   }
   return numbers;
@@ -122,7 +124,7 @@ void SketchRounds::select_candidates(const Search& search) {
     std::fill_n(&search.scratch[first], count, 0.0f);
   });
   for (const std::uint32_t element : search.nominees) search.scratch[element] = 0;
-  const auto selected = candidate_selector_.select(search.scratch, options_.most_candidates);
+  const auto selected = candidate_selector_.select(search.scratch, options_.max_candidates);
   candidates_.assign(selected.indices.begin(), selected.indices.end());
 }
 
@@ -144,7 +146,7 @@ void SketchRounds::candidates_through_root(Exchange& exchange, const Search& sea
   const float scale = halfs ? agree_on_scale(exchange, cells) : 1;
   std::vector<std::byte> own;
   exchange.timed(Stage::encode, [&] { own = pack_cells(cells, scale); });
-  const std::size_t limit = std::max(own.size(), options_.most_candidates * sizeof(std::uint32_t));
+  const std::size_t limit = std::max(own.size(), options_.max_candidates * sizeof(std::uint32_t));
   const auto answer = through_root(exchange, kRoot, own, limit, [&](const auto& payloads) {
     std::vector<float> part(cells.size());
     std::fill(cells.begin(), cells.end(), 0.0f);
@@ -165,7 +167,7 @@ void SketchRounds::candidates_through_root(Exchange& exchange, const Search& sea
     append(chosen, std::span<const std::uint32_t>(candidates_));
     return chosen;
   });
-  candidates_ = read_ascending(answer, options_.most_candidates, search.scratch.size());
+  candidates_ = read_ascending(answer, options_.max_candidates, search.scratch.size());
 }
 
 ExactSums SketchRounds::find_largest(Exchange& exchange, std::span<const std::uint32_t> candidates,
@@ -200,7 +202,7 @@ ExactSums SketchRounds::find_largest(Exchange& exchange, std::span<const std::ui
 void SketchRounds::collect_given(std::span<const std::uint32_t> candidates,
                                  std::span<const float> own) {
   given_.resize(indices_.size());
-  std::size_t at = 0;  // both ascend, and all that were chosen are candidates
+  std::size_t at = 0;  // both ascend, and all selected elements are candidates
   for (std::size_t i = 0; i < indices_.size(); ++i) {
     if (!quantum_) {
       given_[i] = own[indices_[i]];
@@ -221,8 +223,8 @@ void SketchRounds::select_largest(Exchange& exchange, std::span<const std::uint3
   sums_.assign(selected.values.begin(), selected.values.end());
 }
 
-// One rank's values at the candidates, added to those of the ranks before it. Multiples add exactly
-// as floats, too: the sum has at most 15 bits.
+// Adds one rank's values at the candidates. Multiples add exactly as floats, too: their sum has at
+// most 15 bits.
 void SketchRounds::add_part(std::span<const std::byte> payload, int rank) {
   std::vector<float> part(exact_.size());
   if (quantum_) {
@@ -264,7 +266,7 @@ void SketchRounds::largest_through_root(Exchange& exchange,
                             candidates.empty() ? 0 : std::size_t{candidates.back()} + 1);
   if (!std::includes(candidates.begin(), candidates.end(), indices_.begin(), indices_.end())) {
     throw Error(ErrorCode::bad_frame,
-                fmt::format("rank {} chose an element that is no candidate", kRoot));
+                fmt::format("rank {} selected an element that is not a candidate", kRoot));
   }
   sums_.resize(indices_.size());
   if (!sums_.empty()) std::memcpy(sums_.data(), sum_bytes.data(), sum_bytes.size());

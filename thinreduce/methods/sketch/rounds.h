@@ -1,6 +1,6 @@
-// The two rounds of Sketched-SGD: candidates from the sum of all sketches, then the exact sums at
-// the candidates and the best of those. By rings, where every rank does the same work on the same
-// sums, or through rank 0, as in the paper, which answers with what it found.
+// The two rounds of Sketched-SGD: candidates from the sum of all sketches, then the exact sums of
+// the candidates, of which the largest are selected. Both run in rings, where every rank does the
+// same work on the same sums, or through rank 0 as in the paper, which answers with its selection.
 #pragma once
 
 #include <cstddef>
@@ -22,15 +22,15 @@ enum class SketchValues { f32, i16 };
 enum class SketchCollective { ring, root };
 
 struct SketchRoundsOptions {
-  std::size_t most_candidates = 0;
+  std::size_t max_candidates = 0;
   std::size_t k = 0;
   SketchCells cells = SketchCells::f16;
   SketchValues values = SketchValues::i16;
   SketchCollective collective = SketchCollective::ring;
 };
 
-// Elements of the bucket and the sum over all ranks there, by ascending index: the same on all
-// ranks. And what this rank gave to it: its values as they are, or as multiples of the quantum.
+// Selected elements of the bucket, ordered by index, and their sums over all ranks, the same on all
+// ranks; and this rank's contribution to each sum, rounded to the quantum if there is one.
 struct ExactSums {
   std::span<const std::uint32_t> indices;
   std::span<const float> sums;
@@ -42,18 +42,19 @@ class SketchRounds {
   explicit SketchRounds(const SketchRoundsOptions& options) : options_(options) {}
 
   struct Search {
-    CountSketch& sketch;  // this rank's; becomes the sum
+    CountSketch& sketch;  // this rank's sketch; becomes the sum
     const BucketLayout& layout;
-    std::span<float> scratch;                 // has room for an estimate of every element
-    std::span<const std::uint32_t> nominees;  // are candidates anyway and not in the sketches
+    std::span<float> scratch;  // one float per element of the bucket
+    std::span<const std::uint32_t>
+        nominees;  // elements that are candidates anyway and not in the sketches
   };
-  // The elements whose estimates from the sum of all sketches are largest; none of a raw tensor and
-  // no nominee. Throws Error{bad_frame} when a sum is not finite. The result is valid until the
-  // next call.
+  // Returns the elements with the largest estimates from the sum of all sketches, without raw
+  // tensors and nominees. Throws Error{bad_frame} if a sum is not finite. The result is valid until
+  // the next call.
   [[nodiscard]] std::span<const std::uint32_t> find_candidates(Exchange& exchange,
                                                                const Search& search);
 
-  // The k candidates of largest sum, `own` being this rank's values of all elements.
+  // Returns the k candidates of largest sum. `own` has this rank's values of all elements.
   [[nodiscard]] ExactSums find_largest(Exchange& exchange,
                                        std::span<const std::uint32_t> candidates,
                                        std::span<const float> own);
@@ -74,8 +75,8 @@ class SketchRounds {
   std::vector<std::uint16_t> halfs_;
   std::vector<std::uint32_t> candidates_;
   std::vector<float> exact_;
-  std::optional<SharedQuantum> quantum_;  // of this step
-  std::vector<std::int16_t> multiples_;   // of it, this rank's, at the candidates
+  std::optional<SharedQuantum> quantum_;  // the current step's
+  std::vector<std::int16_t> multiples_;   // this rank's multiples at the candidates
   std::vector<std::int16_t> room_;
   std::vector<float> given_;
   std::vector<std::uint32_t> indices_;

@@ -43,7 +43,7 @@ class Sketch final : public Method {
     std::size_t compressed = 0;
     for_compressed(layout, [&](std::size_t /*first*/, std::size_t count) { compressed += count; });
     masks_ = setup.momentum > 0 && setup.rounds.k < compressed;
-    if (setup.rounds.most_candidates + setup.nominees >= compressed) {
+    if (setup.rounds.max_candidates + setup.nominees >= compressed) {
       for_compressed(layout, [&](std::size_t first, std::size_t count) {
         for (std::size_t i = 0; i < count; ++i) {
           everything_.push_back(static_cast<std::uint32_t>(first + i));
@@ -58,7 +58,7 @@ class Sketch final : public Method {
            elements_);
     if (elements_ == 0) return;
     exchange.timed(Stage::encode, [&] { take_in(bucket.values); });
-    // From here on the gradient is in the residual, whatever happens; the bucket is free.
+    // From here on the gradient is in the residual, and the bucket serves as scratch memory.
     const auto candidates = everything_.empty() ? find_candidates(bucket, exchange)
                                                 : std::span<const std::uint32_t>(everything_);
     const ExactSums largest = rounds_.find_largest(exchange, candidates, residual_);
@@ -80,7 +80,7 @@ class Sketch final : public Method {
   }
 
  private:
-  // Momentum and error accumulation.
+  // Adds the gradient to momentum and residual.
   void take_in(std::span<const float> gradient) {
     if (setup_.momentum > 0) {
       kernels::take_in({velocity_, residual_}, gradient, setup_.momentum);
@@ -89,7 +89,8 @@ class Sketch final : public Method {
     }
   }
 
-  // What one rank proposes, and what the sum of the sketches shows of all the rest.
+  // Returns the nominees of one rank and the candidates that the summed sketch shows among the
+  // rest.
   std::span<const std::uint32_t> find_candidates(const Bucket& bucket, Exchange& exchange) {
     nominees_.clear();
     if (setup_.nominees > 0) nominate(exchange);
@@ -104,7 +105,7 @@ class Sketch final : public Method {
     return candidates_;
   }
 
-  // In every step another rank names the elements where its own residual is largest.
+  // One rank, another in each step, names the elements where its own residual is largest.
   void nominate(Exchange& exchange) {
     const auto turn = static_cast<int>(exchange.id().step % static_cast<unsigned>(exchange.size()));
     message_.resize(nomination_bytes(elements_, setup_.nominees));
@@ -117,8 +118,8 @@ class Sketch final : public Method {
     exchange.timed(Stage::decode, [&] { read_nomination(message_, turn, elements_, nominees_); });
   }
 
-  // Nominees would only be noise to the others. Every step hashes anew, so that two elements that
-  // met in one step do not meet in all.
+  // Leaves out the nominees, which would only be noise to the others. Every step uses new hash
+  // functions, so that two elements that collide in one step do not collide in all.
   void sketch_the_rest(std::uint64_t step) {
     sketch_.reset(mix(setup_.seed + mix(step)));
     set_aside_.resize(nominees_.size());
@@ -129,8 +130,9 @@ class Sketch final : public Method {
     for (std::size_t i = 0; i < nominees_.size(); ++i) residual_[nominees_[i]] = set_aside_[i];
   }
 
-  // The mean of what was chosen; there, the residual keeps only what rounding left, and momentum
-  // starts again from zero. Where nothing is ever left behind, momentum stays: it is not stale.
+  // Writes the mean of the selected elements; their residual keeps only the rounding error, and
+  // their momentum restarts from zero. Momentum is kept if all elements are sent in every step,
+  // because it is never stale then.
   void apply(const ExactSums& largest, std::span<float> values, int world) {
     const float share = 1.0f / static_cast<float>(world);
     std::fill(values.begin(), values.end(), 0.0f);
@@ -155,7 +157,7 @@ class Sketch final : public Method {
   std::vector<std::uint32_t> nominees_;
   std::vector<float> set_aside_;
   std::vector<std::uint32_t> candidates_;
-  std::vector<std::uint32_t> everything_;  // or nothing, when candidates have to be found
+  std::vector<std::uint32_t> everything_;  // all elements, or empty if candidates must be found
 };
 
 SketchSetup set_up(const Options& options, const MethodSetup& setup) {
@@ -164,9 +166,9 @@ SketchSetup set_up(const Options& options, const MethodSetup& setup) {
   SketchSetup made;
   std::size_t k = 0;
   if (options.text("k") == "auto") {
-    const double share = options.number("density") * static_cast<double>(compressed);
+    const double wanted = options.number("density") * static_cast<double>(compressed);
     k = std::max(static_cast<std::size_t>(options.integer("min_values")),
-                 static_cast<std::size_t>(std::round(share)));
+                 static_cast<std::size_t>(std::round(wanted)));
   } else {
     k = static_cast<std::size_t>(options.integer("k"));
   }
@@ -176,17 +178,16 @@ SketchSetup set_up(const Options& options, const MethodSetup& setup) {
     const double exact = options.number(option) * static_cast<double>(k);
     return std::min(compressed, static_cast<std::size_t>(std::ceil(exact)));
   };
-  made.rounds.most_candidates = multiple_of_k("candidates");
+  made.rounds.max_candidates = multiple_of_k("candidates");
   made.nominees = multiple_of_k("nominees");
-  const bool multiples =
-      options.text("values") == "i16" && setup.world <= SharedQuantum::kMostRanks;
+  const bool multiples = options.text("values") == "i16" && setup.world <= SharedQuantum::kMaxRanks;
   made.rounds.values = multiples ? SketchValues::i16 : SketchValues::f32;
   const std::size_t width = multiples ? sizeof(std::int16_t) : sizeof(float);
-  // A value and as many bytes of sketch for what the sketch proposes, a value and a byte for a
-  // nominee: when that is no less than all the values there are, send them all.
+  // The cost is a value and as many bytes of sketch per candidate, a value and a byte per nominee.
+  // If that is no less than all values, send them all.
   if (options.text("k") == "auto" &&
-      2 * width * made.rounds.most_candidates + (width + 1) * made.nominees >= width * compressed) {
-    made.rounds.k = made.rounds.most_candidates = compressed;
+      2 * width * made.rounds.max_candidates + (width + 1) * made.nominees >= width * compressed) {
+    made.rounds.k = made.rounds.max_candidates = compressed;
   }
   const bool halfs = options.text("cells") == "f16";
   made.rounds.cells = halfs ? SketchCells::f16 : SketchCells::f32;
@@ -195,7 +196,7 @@ SketchSetup set_up(const Options& options, const MethodSetup& setup) {
   made.rows = static_cast<std::size_t>(options.integer("rows"));
   if (options.text("columns") == "auto") {
     // As many bytes in the sketch as in the exact values.
-    const std::size_t cells = made.rounds.most_candidates * width / (halfs ? 2 : 4);
+    const std::size_t cells = made.rounds.max_candidates * width / (halfs ? 2 : 4);
     made.columns = std::max<std::size_t>(1, cells / made.rows);
   } else {
     made.columns = static_cast<std::size_t>(options.integer("columns"));

@@ -1,5 +1,5 @@
-// Sketched-SGD: the sum of the ranks' Count Sketches tells where the sum of their gradients is
-// large; the exact values there are summed in a second round.
+// sketch: Sketched-SGD. The sum of the ranks' Count Sketches shows which elements of the summed
+// gradient are large; a second round sums their exact values.
 #pragma once
 
 #include "thinreduce/method/method.h"

@@ -17,8 +17,8 @@
 namespace thinreduce::kernels {
 namespace {
 
-// The words of one block after another. The third difference of a cubic polynomial is constant, so
-// each word costs three additions instead of three multiplications.
+// Yields the words of consecutive blocks. The third difference of a cubic polynomial is constant,
+// so each word costs three additions instead of three multiplications.
 class WordStream {
  public:
   WordStream() = default;
@@ -39,7 +39,7 @@ class WordStream {
   }
 
  private:
-  static std::uint64_t reduced(std::uint64_t sum) {  // of a sum below twice the prime
+  static std::uint64_t reduced(std::uint64_t sum) {  // sum must be below twice the prime
     return std::min(sum, sum - kSketchPrime);
   }
   static std::uint64_t add(std::uint64_t a, std::uint64_t b) { return reduced(a + b); }
@@ -58,7 +58,7 @@ class WordStreams {
   WordStreams(std::span<const SketchRow> rows, std::uint64_t first_block) {
     for (std::size_t row = 0; row < rows.size(); ++row) streams_[row] = {rows[row], first_block};
   }
-  // The next words of a row; asks for the cells they lead to.
+  // Writes the next words of a row and prefetches their cells.
   void next(std::size_t row, std::span<std::uint64_t> words, const float* cells,
             std::size_t columns) {
     WordStream stream = streams_[row];
@@ -98,23 +98,23 @@ void sketch_estimate(std::span<const float> cells, const SketchRows& sketch,
 using Floats = hn::CappedTag<float, kSketchBlock>;
 using Integers = hn::RebindToUnsigned<Floats>;
 
-// The words of one tile are computed before its cells are touched, and the cells asked for: a
+// Blocks per tile. The words of a tile are computed first and their cells prefetched, because a
 // sketch is larger than the L2 cache. A tile, its words and its cells stay in the L1 cache.
 constexpr std::size_t kTileBlocks = 64;
 
-// A word exchanges the elements of its block: vector `part` of the group holds vector
-// `part ^ exchanged_vector(word)` of the block, with its lanes in the order exchanged_lanes(word).
-HWY_INLINE std::size_t exchanged_vector(std::uint64_t word) {
-  return word_exchange(word) / hn::Lanes(Floats());
+// A word permutes the elements of its block by XOR: vector `part` of the group holds vector
+// `part ^ swapped_vector(word)` of the block, with its lanes in the order swapped_lanes(word).
+HWY_INLINE std::size_t swapped_vector(std::uint64_t word) {
+  return word_lane_xor(word) / hn::Lanes(Floats());
 }
-HWY_INLINE auto exchanged_lanes(std::uint64_t word) {
+HWY_INLINE auto swapped_lanes(std::uint64_t word) {
   const Integers integers;
   const auto mask = static_cast<std::uint32_t>(hn::Lanes(integers) - 1);
   return hn::IndicesFromVec(
-      Floats(), hn::Xor(hn::Iota(integers, 0), hn::Set(integers, word_exchange(word) & mask)));
+      Floats(), hn::Xor(hn::Iota(integers, 0), hn::Set(integers, word_lane_xor(word) & mask)));
 }
 
-// The sign bits of the elements of vector `part`.
+// Returns the sign bits of the elements of vector `part`.
 HWY_INLINE hn::Vec<Floats> signs_of(std::uint64_t word, std::size_t part) {
   const Integers integers;
   const std::size_t first = part * hn::Lanes(integers);
@@ -139,10 +139,10 @@ void sketch_accumulate(std::span<const float> values, std::uint64_t first_block,
       for (std::size_t b = 0; b < blocks; ++b) {
         const float* HWY_RESTRICT const block = values.data() + (tile + b) * kSketchBlock;
         float* HWY_RESTRICT const group = row_cells + word_group(words[b], sketch.columns);
-        const std::size_t exchanged = exchanged_vector(words[b]);
-        const auto lane_order = exchanged_lanes(words[b]);
+        const std::size_t swapped = swapped_vector(words[b]);
+        const auto lane_order = swapped_lanes(words[b]);
         for (std::size_t part = 0; part < kSketchBlock / lanes; ++part) {
-          const std::size_t other = part ^ exchanged;
+          const std::size_t other = part ^ swapped;
           const auto signed_values =
               hn::Xor(hn::LoadU(d, block + other * lanes), signs_of(words[b], other));
           const auto placed = hn::TableLookupLanes(signed_values, lane_order);
@@ -174,13 +174,13 @@ HWY_INLINE void estimate_rows(std::span<const float> cells, const SketchRows& sk
                    sketch.columns);
     }
     for (std::size_t b = 0; b < blocks; ++b) {
-      // What row `row` says about vector `part` of the block.
+      // Returns row `row`'s estimates of vector `part` of the block.
       const auto says = [&](std::size_t row, std::size_t part) HWY_ATTR {
         const std::uint64_t word = words[row][b];
         const float* const group =
             cells.data() + row * sketch.columns + word_group(word, sketch.columns);
-        const auto found = hn::LoadU(d, group + (part ^ exchanged_vector(word)) * lanes);
-        return hn::Xor(hn::TableLookupLanes(found, exchanged_lanes(word)), signs_of(word, part));
+        const auto found = hn::LoadU(d, group + (part ^ swapped_vector(word)) * lanes);
+        return hn::Xor(hn::TableLookupLanes(found, swapped_lanes(word)), signs_of(word, part));
       };
       float* const out = estimates.data() + (tile + b) * kSketchBlock;
       for (std::size_t part = 0; part < kSketchBlock / lanes; ++part) {
@@ -188,8 +188,7 @@ HWY_INLINE void estimate_rows(std::span<const float> cells, const SketchRows& sk
         if constexpr (rows == 3) {
           middle = median(middle, says(1, part), says(2, part));
         } else if constexpr (rows == 5) {
-          // Of four, neither the smaller of the smaller two nor the larger of the larger two can
-          // be the median of five.
+          // The smallest and the largest of four cannot be the median of five.
           const auto second = says(1, part);
           const auto third = says(2, part);
           const auto fourth = says(3, part);
@@ -215,7 +214,7 @@ void sketch_estimate(std::span<const float> cells, const SketchRows& sketch,
       return estimate_rows<3>(cells, sketch, first_block, estimates);
     case 5:
       return estimate_rows<5>(cells, sketch, first_block, estimates);
-    default:  // more rows than anybody needs for gradients
+    default:  // more rows than gradients need
       return reference::sketch_estimate(cells, sketch, first_block, estimates);
   }
 }

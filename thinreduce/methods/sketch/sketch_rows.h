@@ -1,16 +1,16 @@
-// The loops of a Count Sketch: values into its rows, and estimates out of them.
+// The loops of a Count Sketch: adding values to its rows, and estimating values from them.
 //
-// Elements are hashed in blocks of 16 neighbours. For block b, row j draws one word w = p_j(b), p_j
-// being a cubic polynomial with random coefficients modulo the prime 2^61 - 1: the words of any
-// four blocks are independent and uniform (but for one part in 2^61). Of a word,
+// Elements are hashed in blocks of 16 neighbours. For block b, row j draws one word w = p_j(b),
+// where p_j is a cubic polynomial with random coefficients modulo the prime 2^61 - 1: the words of
+// any four blocks are independent and uniform (up to one part in 2^61). In a word,
 //
 //   bits  0-15  are the signs of the block's 16 elements,
-//   bits 16-19  a number x: element l of the block goes to column l XOR x of its group,
+//   bits 16-19  are a number x: element l of the block goes to column l XOR x of its group,
 //   bits 20-51  choose the group of 16 neighbouring columns, by multiplication with their number.
 //
-// So signs are 4-wise independent over elements. Two elements of different blocks meet in a column
-// with probability 1/columns, as if each had been hashed by itself, and two of the same block never
-// do. docs/methods/sketch.md derives the variance of an estimate from that.
+// So signs are 4-wise independent over elements. Two elements of different blocks collide with
+// probability 1/columns, as if each had been hashed on its own; two of the same block never do.
+// docs/methods/sketch.md derives the variance of an estimate from that.
 #pragma once
 
 #include <array>
@@ -31,16 +31,16 @@ struct SketchRow {
 
 // The rows of a sketch; row j has cells [j * columns, (j + 1) * columns).
 struct SketchRows {
-  std::span<const SketchRow> rows;  // 1, 3, ... kMaxSketchRows
-  std::size_t columns = 0;          // a multiple of kSketchBlock, below 2^32
+  std::span<const SketchRow> rows;  // an odd number, at most kMaxSketchRows
+  std::size_t columns = 0;          // must be a multiple of kSketchBlock below 2^32
 };
 
-// The word of a block, blocks counted from 0 and below 2^32.
+// Returns the word of a block; block numbers must be below 2^32.
 [[nodiscard]] inline std::uint64_t sketch_word(const SketchRow& row, std::uint64_t block) {
   std::uint64_t word = row.coefficients[3];
   for (std::size_t i = 3; i-- > 0;) {
-    // Below 2^93, so one fold leaves less than twice the prime; the coefficient then less than
-    // three times.
+    // The product is below 2^93, so one fold leaves less than twice the prime, and less than three
+    // times the prime after adding the coefficient.
     __extension__ using Wide = unsigned __int128;
     const Wide product = static_cast<Wide>(word) * block;
     word = (static_cast<std::uint64_t>(product) & kSketchPrime) +
@@ -52,26 +52,26 @@ struct SketchRows {
   return word;
 }
 
-// What a word says.
+// The fields of a word.
 [[nodiscard]] inline std::uint32_t word_signs(std::uint64_t word) {
   return static_cast<std::uint32_t>(word & 0xffff);
 }
-[[nodiscard]] inline std::uint32_t word_exchange(std::uint64_t word) {
+[[nodiscard]] inline std::uint32_t word_lane_xor(std::uint64_t word) {
   return static_cast<std::uint32_t>(word >> 16 & 15);
 }
-// The first column of the group.
+// Returns the first column of the group.
 [[nodiscard]] inline std::size_t word_group(std::uint64_t word, std::size_t columns) {
   return ((word >> 20 & 0xffffffff) * (columns / kSketchBlock) >> 32) * kSketchBlock;
 }
 
-// Where one element goes in one row, and with which sign.
+// The column of one element in one row, and its sign.
 struct SketchPlace {
   std::size_t column = 0;
   bool negative = false;
 };
 [[nodiscard]] inline SketchPlace word_place(std::uint64_t word, std::size_t columns,
                                             std::size_t lane) {
-  return {word_group(word, columns) + (lane ^ word_exchange(word)),
+  return {word_group(word, columns) + (lane ^ word_lane_xor(word)),
           (word_signs(word) >> lane & 1) != 0};
 }
 [[nodiscard]] inline SketchPlace sketch_place(const SketchRow& row, std::size_t columns,
@@ -82,12 +82,12 @@ struct SketchPlace {
 // Adds `values`, which start at element 16 * first_block, to all rows.
 void sketch_accumulate(std::span<const float> values, std::uint64_t first_block,
                        const SketchRows& sketch, std::span<float> cells);
-// The median over the rows for each of `estimates`, which start at element 16 * first_block. The
-// cells are not NaN; zero is always +0.
+// Sets `estimates`, which start at element 16 * first_block, to the medians over the rows. Cells
+// must not be NaN; a zero result is always +0.
 void sketch_estimate(std::span<const float> cells, const SketchRows& sketch,
                      std::uint64_t first_block, std::span<float> estimates);
 
-// What defines the results above.
+// The scalar definition of the functions above.
 namespace reference {
 void sketch_accumulate(std::span<const float> values, std::uint64_t first_block,
                        const SketchRows& sketch, std::span<float> cells);

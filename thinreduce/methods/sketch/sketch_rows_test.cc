@@ -19,7 +19,7 @@ std::vector<SketchRow> random_rows(std::size_t count, unsigned seed) {
   return rows;
 }
 
-// Without values whose sums overflow: of which infinity comes first would then be the question.
+// Excludes values whose sums overflow: the result would then depend on the order.
 std::vector<float> tame_floats(std::size_t size, unsigned seed) {
   auto values = mixed_floats(size, seed);
   for (auto& value : values) value = std::abs(value) > 100 ? 100.0f : value;
@@ -66,7 +66,7 @@ TEST(SketchRows, EqualTheReferenceOnEveryTarget) {
   on_every_target([] {
     at_every_size([](std::size_t size, std::size_t offset) {
       for (const std::size_t count : {1u, 3u, 5u, 7u}) {
-        if (size > 2000 && (count != 5 || offset != 1)) continue;  // the reference takes its time
+        if (size > 2000 && (count != 5 || offset != 1)) continue;  // the reference is slow
         const auto rows = random_rows(count, 4);
         const SketchRows sketch{rows, kColumns};
         const auto values = tame_floats(size, 5);
@@ -89,7 +89,7 @@ TEST(SketchRows, EqualTheReferenceOnEveryTarget) {
   });
 }
 
-// Zeros of both signs in all rows: the one result that Min and Max alone would leave open.
+// Zeros of both signs in all rows: the one case in which Min and Max depend on the target.
 TEST(SketchRows, EstimateOfZeroIsPositive) {
   on_every_target([] {
     const auto rows = random_rows(5, 7);

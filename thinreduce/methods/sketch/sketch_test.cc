@@ -21,7 +21,7 @@ namespace {
 
 using Indices = std::vector<std::size_t>;
 
-// The k non-zero values of largest magnitude, the lower index first among equals, in order.
+// Returns the k non-zero values of largest magnitude by index; among equals the lower index wins.
 Indices largest(const std::vector<float>& values, std::size_t k) {
   Indices order(values.size());
   std::iota(order.begin(), order.end(), 0u);
@@ -37,7 +37,7 @@ std::vector<float> zeros(std::size_t size) {
   return std::vector<float>(size);
 }
 
-// The algorithm on one thread, without a network; the paper's, when there are no nominees.
+// The algorithm on one thread, without a network; without nominees it is the paper's.
 struct PlainSketch {
   std::size_t k, candidates, nominees, rows, columns;
   float momentum;
@@ -126,7 +126,7 @@ TEST(Sketch, EqualsThePlainAlgorithm) {
   }
 }
 
-// With P k >= d, what is applied is the top-k of the true sum, with any cells.
+// With P k >= d, the top-k of the true sum is applied, whatever the cells.
 TEST(Sketch, EnoughCandidatesGiveTheTrueTopK) {
   for (const int world : {1, 3, 4}) {
     for (const char* more : {"", ",collective=root", ",cells=f32,rows=1"}) {
@@ -147,9 +147,9 @@ TEST(Sketch, EnoughCandidatesGiveTheTrueTopK) {
   }
 }
 
-// What makes the method worth its second round. Every rank is loud at places of its own, where the
-// others say the opposite, and has a whisper at 30 places that all ranks share. No rank's top-k
-// holds any of those; the sum has nothing else.
+// The reason for the second round. Every rank has large values at elements of its own, which the
+// other ranks cancel, and small ones at 30 elements that all ranks have in common. No rank's top-k
+// has any of the latter; the sum has nothing else.
 TEST(Sketch, FindsWhatNoLocalTopKHolds) {
   constexpr std::size_t kElements = 20000;
   constexpr std::size_t kShared = 30;
@@ -186,7 +186,7 @@ TEST(Sketch, FindsWhatNoLocalTopKHolds) {
 
 // Applied means times N plus residuals are the sum of all gradients; exactly, on whole numbers and
 // N a power of two.
-// In the ring the payload does not know the number of ranks, and a rank sends less than twice it.
+// In the ring the payload does not depend on the number of ranks; a rank sends less than twice it.
 TEST(Sketch, BytesDoNotGrowWithTheRanks) {
   constexpr std::size_t kElements = 200000;
   constexpr std::size_t kCells = 5 * 2000;
@@ -211,7 +211,7 @@ TEST(Sketch, BytesDoNotGrowWithTheRanks) {
   }
 }
 
-// Neither do they with the defaults, where one rank names elements to all others.
+// The same with the defaults, where one rank names elements to all others.
 TEST(Sketch, NomineesDoNotGrowWithTheRanks) {
   constexpr std::size_t kElements = 200000;
   std::vector<std::uint64_t> payloads;
@@ -226,9 +226,9 @@ TEST(Sketch, NomineesDoNotGrowWithTheRanks) {
   EXPECT_EQ(std::ranges::count(payloads, payloads[0]), 14);
 }
 
-// Half of the sum is at 300 places that stand out on every rank, the other half at 30 places that
-// stand out nowhere but in the sum. The first are nominated; without them the sketch, too small
-// for all of it, shows the second.
+// Half of the sum is at 300 elements that are large on every rank, the other half at 30 elements
+// that are large only in the sum. The first are nominated; without them the sketch, too small for
+// all, shows the second.
 TEST(Sketch, NomineesLeaveTheSketchToTheRest) {
   constexpr std::size_t kElements = 20000;
   PerRank gradients(4, zeros(kElements));
@@ -269,8 +269,8 @@ TEST(Sketch, DefaultsGiveTwentyfold) {
   }
 }
 
-// A bucket for which the two rounds would cost more than they save travels whole, and then nothing
-// is stale: it gets plain momentum.
+// A bucket for which the two rounds would cost more than they save is sent whole; its momentum is
+// never stale, so it gets plain momentum.
 TEST(Sketch, SmallBucketsGetPlainMomentum) {
   for (const char* spec : {"sketch:momentum=0.5", "sketch:momentum=0.5,min_values=1,density=1"}) {
     TestWorld ranks(2, spec, 5003);
@@ -286,7 +286,7 @@ TEST(Sketch, SmallBucketsGetPlainMomentum) {
   }
 }
 
-// Halfs reach from 6e-8 to 65504; the agreed scale takes care of all else.
+// Halfs range from 6e-8 to 65504; the agreed scale handles all other magnitudes.
 TEST(Sketch, HalfCellsWorkAtAnyScale) {
   constexpr std::size_t kElements = 5000;
   for (const float scale : {1e-37f, 1e-20f, 1.0f, 1e20f, 1e35f}) {
@@ -316,7 +316,7 @@ TEST(Sketch, EmptyBucket) {
   EXPECT_TRUE(ranks.mean(PerRank(2)).empty());
 }
 
-// A raw tensor is somebody else's: it takes no share of the candidates.
+// A raw tensor has no candidates.
 TEST(Sketch, RawTensorsAreLeftOut) {
   BucketLayout layout = layout_of({{30, 40}, {30, 40}, {30, 40}});
   layout.tensors.erase(layout.tensors.begin() + 1);
@@ -332,7 +332,7 @@ TEST(Sketch, RawTensorsAreLeftOut) {
   }
 }
 
-// Rank 1 is honest, rank 0 answers with whatever comes to its mind.
+// Rank 1 is honest, rank 0 answers with arbitrary bytes.
 TEST(Sketch, HostileAnswersOfTheRootAreRefused) {
   constexpr std::size_t kElements = 100;
   constexpr std::size_t kLimit = 4096;
@@ -351,11 +351,11 @@ TEST(Sketch, HostileAnswersOfTheRootAreRefused) {
           for (const auto& answer : {first, second}) {
             (void)through_root(exchange, 0, {}, kLimit, [&](const auto&) { return answer; });
           }
-        } catch (const Error&) {  // rank 1 has had enough
+        } catch (const Error&) {  // rank 1 has given up
         }
         return;
       }
-      SketchRounds rounds({.most_candidates = 4,
+      SketchRounds rounds({.max_candidates = 4,
                            .k = 4,
                            .cells = SketchCells::f32,
                            .values = SketchValues::f32,
@@ -383,13 +383,13 @@ TEST(Sketch, HostileAnswersOfTheRootAreRefused) {
   EXPECT_LT(refused, 1000);
 }
 
-// Rank 0 is honest; what rank 1 sends has the wrong size.
+// Rank 0 is honest; rank 1's payload has the wrong size.
 TEST(Sketch, PayloadsOfTheWrongSizeAreRefusedByTheRoot) {
   const BucketLayout layout{.id = 0, .elements = 100, .tensors = {}};
   for (const std::size_t bytes : {0u, 60u, 63u}) {
     const auto thrown = try_ranks(2, [&](std::unique_ptr<Transport> transport) {
       Exchange exchange(*transport, Seconds(20), {});
-      SketchRounds rounds({.most_candidates = 4,
+      SketchRounds rounds({.max_candidates = 4,
                            .k = 4,
                            .cells = SketchCells::f32,
                            .values = SketchValues::f32,

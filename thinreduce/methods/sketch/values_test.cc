@@ -64,8 +64,8 @@ TEST(SketchValues, NothingIsLostOverManySteps) {
   }
 }
 
-// One step with every element a candidate: what f32 applies, to half a quantum a rank; and what is
-// left of a value is no more than half a quantum where it was applied.
+// One step with every element a candidate: the mean equals that of f32 up to half a quantum per
+// rank, and the remainder of an applied value is at most half a quantum.
 TEST(SketchValues, EqualF32WithinTheQuantum) {
   for (const int world : kWorlds) {
     for (const std::size_t elements : kOddSizes) {
@@ -106,7 +106,7 @@ TEST(SketchValues, TakeHalfTheBytes) {
   EXPECT_EQ(payload(",rows=3,values=f32"), 3 * kRow + kScale + 4 * 2000);
 }
 
-// With so many ranks that few multiples were left to each, values travel as floats.
+// With too many ranks for enough multiples per rank, values are sent as floats.
 TEST(SketchValues, ManyRanksUseFloats) {
   for (const int world : {511, 512}) {
     MethodSetup setup;
@@ -121,7 +121,7 @@ TEST(SketchValues, ManyRanksUseFloats) {
   }
 }
 
-// Saved after some steps and loaded into new methods, the rest has the same bits.
+// A run saved after some steps and loaded into new methods continues with the same bits.
 TEST(SketchValues, ResumeToTheSameBits) {
   for (const char* spec : {"sketch:k=50,momentum=0.9", "sketch:k=50,collective=root"}) {
     TestWorld ranks(3, spec, 5003);
@@ -139,7 +139,7 @@ TEST(SketchValues, ResumeToTheSameBits) {
   }
 }
 
-// Rank 1's payload to the root is as long as it should be, but has multiples that can't be.
+// Rank 1's payload to the root has the right length, but multiples that are out of range.
 TEST(SketchValues, HostileMultiplesAreRefusedByTheRoot) {
   const std::vector<std::uint32_t> candidates{2, 5, 7};
   for (const int word : {16383, -16383, 16384, -16384, 32767, -32768}) {
@@ -148,7 +148,7 @@ TEST(SketchValues, HostileMultiplesAreRefusedByTheRoot) {
       const std::vector<float> own(10, 1);
       try {
         if (exchange.rank() == 0) {
-          SketchRounds rounds({.most_candidates = 3, .k = 3, .collective = SketchCollective::root});
+          SketchRounds rounds({.max_candidates = 3, .k = 3, .collective = SketchCollective::root});
           const auto sums = rounds.find_largest(exchange, candidates, own);
           for (const float sum : sums.sums) ASSERT_LE(std::abs(sum), 4);
           return;
