@@ -1,4 +1,4 @@
-// bf16: gradients travel as bfloat16, half the bytes. No residual: what rounding loses is lost.
+// bf16: sends gradients as bfloat16, half the bytes. Rounding errors are not kept.
 #pragma once
 
 #include "thinreduce/method/method.h"

@@ -1,4 +1,4 @@
-// fp32: the uncompressed ring all-reduce that everything is measured against.
+// fp32: the uncompressed ring all-reduce, the baseline of every comparison.
 #pragma once
 
 #include "thinreduce/method/method.h"

@@ -10,13 +10,13 @@
 namespace thinreduce::kernels {
 namespace {
 
-// A run and its candidates fit into the L2 cache.
+// Elements per run: a run and its candidates fit into the L2 cache.
 constexpr std::size_t kRun = 65536;
-// The guess comes from this many elements, so at 1 % about 164 of them are above the true k-th
-// magnitude. More would make fewer needless candidates but cost a cache miss each.
+// Sample size of the guess: at 1 % about 164 of them are above the true k-th magnitude. A larger
+// sample would save needless candidates, but costs a cache miss per element.
 constexpr std::size_t kSample = 16384;
-// The guess is this many standard deviations of that count too low: a second pass because of bad
-// luck happens once in 10^9 calls.
+// The guess is this many standard deviations of that count too low: a second pass is needed once in
+// 10^9 calls.
 constexpr double kDeviations = 6;
 constexpr std::uint32_t kAnyNonZero = 1;
 
@@ -33,8 +33,8 @@ void TopSelector::prepare(std::size_t elements, std::size_t k) {
   count_ = 0;
 }
 
-// Of a sample, one element at a pseudo-random place in each of kSample equal stretches, so that no
-// period of the data can line up with it.
+// Guesses a threshold from a sample: one element at a pseudo-random position in each of kSample
+// equal stretches, so that no period of the data can line up with it.
 template <typename ValueAt>
 std::uint32_t TopSelector::guess(std::size_t elements, std::size_t k, ValueAt&& value_at) {
   if (elements < 4 * kSample) return kAnyNonZero;
@@ -52,22 +52,22 @@ std::uint32_t TopSelector::guess(std::size_t elements, std::size_t k, ValueAt&& 
 }
 
 template <typename Collect>
-void TopSelector::pass(std::size_t elements, std::size_t k, std::uint32_t least,
+void TopSelector::pass(std::size_t elements, std::size_t k, std::uint32_t threshold,
                        Collect&& collect_run) {
   for (std::size_t first = 0; first < elements; first += kRun) {
     const std::size_t length = std::min(kRun, elements - first);
-    if (count_ + length > indices_.size()) least = std::max(least, cut(k) + 1);
+    if (count_ + length > indices_.size()) threshold = std::max(threshold, cut(k) + 1);
     count_ += collect_run(
-        first, length, least,
+        first, length, threshold,
         Candidates{std::span(indices_).subspan(count_), std::span(values_).subspan(count_)});
   }
 }
 
-// Keeps the best k candidates, in their order; returns the smallest magnitude among them.
+// Keeps the best k candidates in order and returns the smallest magnitude among them.
 std::uint32_t TopSelector::cut(std::size_t k) {
   auto [last, ties] = kth_largest(std::span(values_).first(count_), k);
   std::size_t kept = 0;
-  // Without branches: at the cut, whether an element stays is anyone's guess.
+  // Has no branches: whether an element stays is unpredictable.
   for (std::size_t i = 0; i < count_; ++i) {
     const std::uint32_t bits = magnitude(values_[i]);
     const bool tie = bits == last && ties > 0;
@@ -84,9 +84,9 @@ Selected TopSelector::result(std::span<const float> values, std::size_t k, std::
   if (count_ < k && guessed > kAnyNonZero) {
     count_ = 0;
     pass(values.size(), k, kAnyNonZero,
-         [&](std::size_t first, std::size_t length, std::uint32_t least, Candidates out) {
-           return collect(values.subspan(first, length), static_cast<std::uint32_t>(first), least,
-                          out);
+         [&](std::size_t first, std::size_t length, std::uint32_t threshold, Candidates out) {
+           return collect(values.subspan(first, length), static_cast<std::uint32_t>(first),
+                          threshold, out);
          });
   }
   if (count_ > k) cut(k);
@@ -98,8 +98,8 @@ Selected TopSelector::select(std::span<const float> values, std::size_t k) {
   if (k == 0) return {};
   const std::uint32_t guessed = guess(values.size(), k, [&](std::size_t i) { return values[i]; });
   pass(values.size(), k, guessed,
-       [&](std::size_t first, std::size_t length, std::uint32_t least, Candidates out) {
-         return collect(values.subspan(first, length), static_cast<std::uint32_t>(first), least,
+       [&](std::size_t first, std::size_t length, std::uint32_t threshold, Candidates out) {
+         return collect(values.subspan(first, length), static_cast<std::uint32_t>(first), threshold,
                         out);
        });
   return result(values, k, guessed);
@@ -117,9 +117,9 @@ Selected TopSelector::add_select(std::span<float> values, std::span<const float>
   const std::uint32_t guessed =
       guess(values.size(), k, [&](std::size_t i) { return values[i] + addend[i]; });
   pass(values.size(), k, guessed,
-       [&](std::size_t first, std::size_t length, std::uint32_t least, Candidates out) {
+       [&](std::size_t first, std::size_t length, std::uint32_t threshold, Candidates out) {
          return add_collect(values.subspan(first, length), addend.subspan(first, length),
-                            static_cast<std::uint32_t>(first), least, out);
+                            static_cast<std::uint32_t>(first), threshold, out);
        });
   return result(values, k, guessed);
 }

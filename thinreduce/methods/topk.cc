@@ -14,10 +14,10 @@
 namespace thinreduce {
 namespace {
 
-// At least one value, so that something moves in the smallest of buckets.
+// Returns the number of elements to send: at least one, so that small buckets make progress.
 std::size_t values_to_send(double density, std::size_t elements) {
-  const double share = std::round(density * static_cast<double>(elements));
-  return std::min(elements, std::max<std::size_t>(1, static_cast<std::size_t>(share)));
+  const double wanted = std::round(density * static_cast<double>(elements));
+  return std::min(elements, std::max<std::size_t>(1, static_cast<std::size_t>(wanted)));
 }
 
 class TopK final : public Method {
@@ -63,7 +63,7 @@ class TopK final : public Method {
   }
 
  private:
-  // What is sent leaves the residual.
+  // Selects and writes the payload; sent elements leave the residual.
   kernels::Selected encode(std::span<const float> gradient) {
     const auto sent =
         feedback_ ? selector_.add_select(residual_, gradient, k_) : selector_.select(gradient, k_);
@@ -74,7 +74,7 @@ class TopK final : public Method {
     return sent;
   }
 
-  // Nothing was delivered, so nothing may be lost.
+  // After a failed exchange: returns the sent elements to the residual.
   void put_back(const kernels::Selected& sent) {
     if (!feedback_) return;
     for (std::size_t i = 0; i < sent.indices.size(); ++i) {

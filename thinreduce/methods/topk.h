@@ -1,4 +1,4 @@
-// top-k: each rank sends its values of largest magnitude; the rest waits in the residual.
+// topk: each rank sends its elements of largest magnitude; the others wait in the residual.
 #pragma once
 
 #include "thinreduce/method/method.h"

@@ -13,7 +13,7 @@
 namespace thinreduce {
 namespace {
 
-// As many elements as 16-bit offsets can tell apart.
+// Elements per block, so that offsets fit into 16 bits.
 constexpr std::size_t kBlock = 65536;
 using Count = std::uint32_t;
 using Offset = std::uint16_t;
@@ -84,7 +84,7 @@ void add_topk_payload(std::span<const std::byte> payload, int rank, std::span<fl
   for (std::size_t block = 0; block < blocks; ++block) {
     const auto elements = sum.subspan(block * kBlock, block_length(block));
     const std::size_t end = i + value_at<Count>(counts, block);
-    std::size_t next = 0;  // the lowest offset that may come
+    std::size_t next = 0;  // smallest offset that may follow
     for (; i < end; ++i) {
       const std::size_t offset = value_at<Offset>(offsets, i);
       const auto value = value_at<float>(values, i);
@@ -92,7 +92,8 @@ void add_topk_payload(std::span<const std::byte> payload, int rank, std::span<fl
       if (offset >= elements.size()) {
         refuse(block, fmt::format("offset {} of {} elements", offset, elements.size()));
       }
-      if (!std::isfinite(value)) refuse(block, fmt::format("{} at offset {}", value, offset));
+      if (!std::isfinite(value))
+        refuse(block, fmt::format("value {} at offset {} is not finite", value, offset));
       elements[offset] += value;
       next = offset + 1;
     }

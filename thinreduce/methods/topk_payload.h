@@ -9,15 +9,15 @@
 
 namespace thinreduce {
 
-// The longest payload of `selected` values out of `elements`.
+// Returns the maximum size in bytes of a payload of `selected` out of `elements` elements.
 [[nodiscard]] std::size_t topk_payload_limit(std::size_t elements, std::size_t selected);
 
-// Replaces `payload`. Nothing selected makes an empty one.
+// Replaces `payload`; it becomes empty if nothing is selected.
 void write_topk_payload(const kernels::Selected& selected, std::size_t elements,
                         std::vector<std::byte>& payload);
 
-// Adds the values in a payload of `rank` to the sum. Throws Error{bad_frame} when anything in it is
-// wrong; part of the values may then have been added.
+// Adds the values of `rank`'s payload to the sum. Throws Error{bad_frame} if the payload is
+// invalid; some values may have been added by then.
 void add_topk_payload(std::span<const std::byte> payload, int rank, std::span<float> sum);
 
 }  // namespace thinreduce

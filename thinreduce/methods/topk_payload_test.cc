@@ -124,7 +124,7 @@ TEST(TopKPayload, HostileBytes) {
                                : static_cast<std::byte>(random());
     }
     if (random() % 4 == 0) payload.resize(random() % (payload.size() + 20));
-    // On the heap with its exact length, so that a sanitizer sees a read behind it.
+    // On the heap with its exact length, so that a sanitizer sees a read past the end.
     const Bytes exact(payload.begin(), payload.end());
     Floats sum(elements);
     try {

@@ -18,7 +18,7 @@ std::size_t expected_k(double density, std::size_t elements) {
   return std::clamp<std::size_t>(k, 1, elements);
 }
 
-// Keeps the k largest by magnitude, by a full sort.
+// Keeps the k elements of largest magnitude, by a full sort.
 std::vector<float> largest(const std::vector<float>& values, std::size_t k) {
   std::vector<std::size_t> order(values.size());
   std::iota(order.begin(), order.end(), 0u);
@@ -29,8 +29,8 @@ std::vector<float> largest(const std::vector<float>& values, std::size_t k) {
   return kept;
 }
 
-// The whole method in a dozen lines, to which the real one must be equal bit by bit over several
-// steps: top-k of residual + gradient, sum in rank order, times 1/N.
+// The whole method in a dozen lines; the real one must have the same bits over several steps: top-k
+// of residual + gradient, summed in rank order, times 1/N.
 TEST(TopK, EqualsThePlainAlgorithm) {
   for (const int world : kWorlds) {
     for (const auto elements : kBucketSizes) {

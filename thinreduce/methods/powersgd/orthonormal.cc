@@ -8,12 +8,11 @@
 namespace thinreduce {
 namespace {
 
-// A column that loses all but this part of its length to the columns before it is numerically
-// inside their span: what is left of a float32 column is rounding.
+// A column with no more than this fraction of its length outside the span of the previous columns
+// is numerically dependent: the rest of a float32 column is rounding error.
 constexpr double kDependent = 1e-5;
 
-// In double, one element after another: exact enough that the order is all that matters for the
-// bits, and it is fixed.
+// Adds in double and in a fixed order, so that the bits are the same on every CPU.
 double dot(std::span<const float> a, std::span<const float> b) {
   double sum = 0;
   for (std::size_t i = 0; i < a.size(); ++i) sum += static_cast<double>(a[i]) * b[i];
@@ -32,7 +31,7 @@ void scale_to_one(std::span<float> column, double from) {
 
 void random_columns(std::span<float> columns, std::uint64_t seed) {
   for (std::size_t i = 0; i < columns.size(); ++i) {
-    // The sum of four uniform numbers of 16 bits, without libm.
+    // The sum of four uniform 16-bit numbers is nearly normal and needs no libm.
     const std::uint64_t bits = mix(seed + i);
     const auto sum = static_cast<std::int32_t>((bits & 0xFFFF) + (bits >> 16 & 0xFFFF) +
                                                (bits >> 32 & 0xFFFF) + (bits >> 48));
@@ -44,7 +43,7 @@ void orthonormalise(std::span<float> columns, std::size_t rows, std::uint64_t se
   ensure(rows > 0 && columns.size() % rows == 0 && columns.size() / rows <= rows,
          "orthonormalise: at most as many columns as rows", columns.size(), rows);
   const auto column = [&](std::size_t k) { return columns.subspan(k * rows, rows); };
-  // Makes column k orthogonal to those before it; its length before and after.
+  // Makes column k orthogonal to the previous ones.
   const auto project = [&](std::size_t k) {
     for (std::size_t before = 0; before < k; ++before) {
       const double shared = dot(column(k), column(before));

@@ -7,13 +7,13 @@
 
 namespace thinreduce {
 
-// Replaces the columns of a thin matrix, kept one after another and each `rows` long, by an
-// orthonormal basis of their span, by modified Gram-Schmidt, done twice. A column that depends on
-// the ones before it, or is zero, is replaced by a pseudo-random direction: a basis always has as
-// many columns as the matrix. At most as many columns as rows.
+// Replaces the columns of a thin matrix, stored one after another with `rows` elements each, by an
+// orthonormal basis of their span (modified Gram-Schmidt, applied twice). A column that is zero or
+// depends on the previous ones is replaced by a pseudo-random direction, so that the number of
+// columns stays the same. There must be at most as many columns as rows.
 void orthonormalise(std::span<float> columns, std::size_t rows, std::uint64_t seed);
 
-// Pseudo-random numbers, about normal, from a counter: the start of a power iteration.
+// Fills columns with pseudo-random, nearly normal numbers: the start of a power iteration.
 void random_columns(std::span<float> columns, std::uint64_t seed);
 
 }  // namespace thinreduce

@@ -28,17 +28,17 @@ void expect_orthonormal(const std::vector<float>& columns, std::size_t rows) {
 
 TEST(Orthonormal, BasisOfTheSameSpan) {
   for (const std::size_t rows : {1u, 2u, 5u, 64u, 1009u}) {
-    const std::size_t rank = std::min<std::size_t>(rows, 7);
-    std::vector<float> columns(rows * rank);
+    const std::size_t basis = std::min<std::size_t>(rows, 7);
+    std::vector<float> columns(rows * basis);
     random_columns(columns, 1);
     const auto before = columns;
     orthonormalise(columns, rows, 2);
     expect_orthonormal(columns, rows);
-    // Each old column is what its projections on the new ones add up to.
-    for (std::size_t k = 0; k < rank; ++k) {
+    // Each old column is the sum of its projections on the new ones.
+    for (std::size_t k = 0; k < basis; ++k) {
       std::vector<double> left(before.begin() + static_cast<long>(k * rows),
                                before.begin() + static_cast<long>((k + 1) * rows));
-      for (std::size_t b = 0; b < rank; ++b) {
+      for (std::size_t b = 0; b < basis; ++b) {
         double shared = 0;
         for (std::size_t i = 0; i < rows; ++i) {
           shared += static_cast<double>(before[k * rows + i]) * columns[b * rows + i];
@@ -50,7 +50,7 @@ TEST(Orthonormal, BasisOfTheSameSpan) {
   }
 }
 
-// Zero columns, a column twice over, nearly dependent ones, extreme scales: still a basis.
+// Zero, repeated and nearly dependent columns and extreme scales still give a basis.
 TEST(Orthonormal, AlwaysAFullBasis) {
   constexpr std::size_t kRows = 50;
   std::vector<float> columns(kRows * 6);

@@ -8,8 +8,8 @@
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
-#include "thinreduce/methods/powersgd/low_rank.h"
 #include "thinreduce/methods/powersgd/orthonormal.h"
+#include "thinreduce/methods/powersgd/thin_products.h"
 #include "thinreduce/methods/powersgd/views.h"
 #include "thinreduce/wire/checksum.h"
 #include "thinreduce/wire/mix.h"
@@ -17,36 +17,36 @@
 namespace thinreduce {
 namespace {
 
-// Rows are taken in runs of about this many floats, which stay in the L1 cache between the addition
-// of the gradient and the product.
+// Floats per run of rows: a run stays in the L1 cache between the addition of the gradient and the
+// product.
 constexpr std::size_t kRun = 4096;
 
-// A matrix M of the bucket, and where its thin factors P and Q are.
+// A matrix M of the bucket and the offsets of its thin factors P and Q.
 struct Factored {
   MatrixView view;
   std::size_t p_offset = 0;
   std::size_t q_offset = 0;
-  std::size_t rank = 0;
+  std::size_t basis = 0;  // columns of P and Q
 
   [[nodiscard]] std::span<float> p(std::span<float> all) const {
-    return all.subspan(p_offset, view.rows * rank);
+    return all.subspan(p_offset, view.rows * basis);
   }
   [[nodiscard]] std::span<float> q(std::span<float> all) const {
-    return all.subspan(q_offset, view.columns * rank);
+    return all.subspan(q_offset, view.columns * basis);
   }
 };
 
 class PowerSgd final : public Method {
  public:
-  PowerSgd(const BucketLayout& layout, std::size_t rank, std::uint64_t seed)
+  PowerSgd(const BucketLayout& layout, std::size_t basis, std::uint64_t seed)
       : seed_(seed), residual_(layout.elements) {
-    MatrixViews views = view_as_matrices(layout, rank);
+    MatrixViews views = view_as_matrices(layout, basis);
     std::size_t p_size = 0;
     std::size_t q_size = 0;
     for (const MatrixView& view : views.matrices) {
-      matrices_.push_back({view, p_size, q_size, rank});
-      p_size += view.rows * rank;
-      q_size += view.columns * rank;
+      matrices_.push_back({view, p_size, q_size, basis});
+      p_size += view.rows * basis;
+      q_size += view.columns * basis;
     }
     plain_ = std::move(views.plain);
     p_size_ = p_size;
@@ -57,8 +57,8 @@ class PowerSgd final : public Method {
     next_q_.resize(q_size);
   }
 
-  // M is the gradient plus what was left of the steps before; it stands in the residual, so that it
-  // stays there when an exchange fails.
+  // M is gradient plus residual. It is built in the residual, so that a failed exchange loses
+  // nothing.
   void reduce(const Bucket& bucket, Exchange& exchange) override {
     ensure(bucket.values.size() == residual_.size(), "powersgd: the bucket must keep its size",
            bucket.values.size(), residual_.size());
@@ -84,8 +84,10 @@ class PowerSgd final : public Method {
     archive.summed("residual", residual_);
     archive.replicated("q", q_);
     if (q_.size() != next_q_.size()) {
-      throw Error(ErrorCode::bad_state, fmt::format("'q' has {} values, these shapes need {}",
-                                                    q_.size(), next_q_.size()));
+      throw Error(ErrorCode::bad_state,
+                  fmt::format("powersgd: the saved 'q' has {} values, this bucket needs {}; load "
+                              "it with the same layout and basis",
+                              q_.size(), next_q_.size()));
     }
   }
 
@@ -98,7 +100,7 @@ class PowerSgd final : public Method {
     return std::as_bytes(std::span(values));
   }
 
-  // Calls `work(first row, rows, first element, elements)` for runs of whole rows.
+  // Calls `work(first row, first element, elements)` for runs of whole rows.
   template <typename Work>
   static void for_runs(const MatrixView& view, Work&& work) {
     const std::size_t rows = std::max<std::size_t>(1, kRun / view.columns);
@@ -128,7 +130,7 @@ class PowerSgd final : public Method {
     }
   }
 
-  // Q = M' P with P orthonormal. All ranks do the same to the same bits of P.
+  // Q = M' P with P orthonormal. All ranks orthonormalise the same bits of P.
   void back_project(std::uint64_t step) {
     std::fill(next_q_.begin(), next_q_.end(), 0.0f);
     for (const Factored& matrix : matrices_) {
@@ -141,7 +143,7 @@ class PowerSgd final : public Method {
     }
   }
 
-  // The mean is P Q'; what M has beyond it stays. Q starts the next step.
+  // The mean is P Q'; the residual keeps M - P Q'. Q starts the next power iteration.
   void reconstruct(std::span<float> values) {
     const std::span<float> residual(residual_);
     for (const Factored& matrix : matrices_) {
@@ -164,7 +166,7 @@ class PowerSgd final : public Method {
   std::size_t p_size_ = 0;
   std::vector<float> residual_;
   std::vector<float> first_sum_;  // P of all matrices, then the plain elements
-  std::vector<float> q_;          // of all matrices; the same on all ranks
+  std::vector<float> q_;          // Q of all matrices; the same on all ranks
   std::vector<float> next_q_;
 };
 

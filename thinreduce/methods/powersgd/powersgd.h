@@ -1,5 +1,5 @@
-// PowerSGD: each matrix of the bucket as a product of two thin ones, found by one step of power
-// iteration a training step. All matrices of a bucket share two ring sums.
+// powersgd: approximates each matrix of the bucket by a product of two thin ones, found by one
+// power iteration per training step. All matrices of a bucket share two ring sums.
 #pragma once
 
 #include "thinreduce/method/method.h"

@@ -35,19 +35,19 @@ double norm(const std::vector<double>& values) {
 // The paper's algorithm in double precision with Eigen's Householder QR.
 class EigenPowerSgd {
  public:
-  EigenPowerSgd(int world, const BucketLayout& layout, std::size_t rank)
-      : views_(view_as_matrices(layout, rank)),
+  EigenPowerSgd(int world, const BucketLayout& layout, std::size_t basis)
+      : views_(view_as_matrices(layout, basis)),
         errors_(static_cast<std::size_t>(world), std::vector<double>(layout.elements)) {
     std::size_t size = 0;
-    for (const auto& view : views_.matrices) size += view.columns * rank;
+    for (const auto& view : views_.matrices) size += view.columns * basis;
     std::vector<float> start(size);
     random_columns(start, mix(mix(0)));  // as the method derives it from seed 0 and bucket 0
     std::size_t at = 0;
     for (const auto& view : views_.matrices) {
       const Eigen::Map<const Eigen::MatrixXf> q(&start[at], static_cast<long>(view.columns),
-                                                static_cast<long>(rank));
+                                                static_cast<long>(basis));
       q_.emplace_back(q.cast<double>());
-      at += view.columns * rank;
+      at += view.columns * basis;
     }
   }
 
@@ -100,17 +100,17 @@ class EigenPowerSgd {
   std::vector<std::vector<double>> errors_;
 };
 
-// Span, hence P P' M, does not depend on which orthonormal basis is used; float32 against double
-// leaves rounding only.
+// The span, hence P P' M, does not depend on the orthonormal basis; float32 and double differ by
+// rounding only.
 TEST(PowerSgd, EqualsTheReferenceInEigen) {
   const std::vector<BucketLayout> layouts{mixed_layout(), {0, 4099, {}}, layout_of({{64, 300}})};
   for (const int world : {1, 3, 4}) {
-    for (const std::size_t rank : {1u, 2u, 4u, 7u}) {
+    for (const std::size_t basis : {1u, 2u, 4u, 7u}) {
       for (const auto& layout : layouts) {
         SCOPED_TRACE(testing::Message()
-                     << world << " ranks, rank " << rank << ", " << layout.elements);
-        TestWorld ranks(world, "powersgd:basis=" + std::to_string(rank), layout);
-        EigenPowerSgd eigen(world, layout, rank);
+                     << world << " ranks, basis " << basis << ", " << layout.elements);
+        TestWorld ranks(world, "powersgd:basis=" + std::to_string(basis), layout);
+        EigenPowerSgd eigen(world, layout, basis);
         for (unsigned step = 0; step < 4; ++step) {
           const auto gradients = normal_gradients(world, layout.elements, step);
           const auto expected = eigen.step(gradients);
@@ -126,8 +126,8 @@ TEST(PowerSgd, EqualsTheReferenceInEigen) {
   }
 }
 
-// When rank >= min(rows, columns) the thin matrices would be larger than the matrix: it travels as
-// it is, and the mean is the ring's.
+// With basis >= min(rows, columns) the thin matrices would be larger than the matrix: it is sent
+// uncompressed, and the mean is the ring's.
 TEST(PowerSgd, FullRankIsExact) {
   for (const int world : kWorlds) {
     for (const auto& layout :
@@ -169,8 +169,8 @@ TEST(PowerSgd, MatricesOfLowRankAreExact) {
   }
 }
 
-// A matrix that stays the same is sent completely in the end; warm start makes that quick: the
-// error of rank 2 after 10 steps of power iteration is far below that of a fresh start.
+// A constant matrix is eventually sent completely. The warm start makes that fast: with 2 columns
+// the error after 10 power iterations is far below that of a fresh start.
 TEST(PowerSgd, WarmStartFindsTheLargestDirections) {
   constexpr long kRows = 40;
   constexpr long kColumns = 60;
@@ -192,7 +192,7 @@ TEST(PowerSgd, WarmStartFindsTheLargestDirections) {
     for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += gradient[i];
     for (std::size_t i = 0; i < expected.size(); ++i) expected[i] -= mean[i];
   }
-  // What was held back over five steps lies in the small directions: 5 * 0.01 * sqrt(38).
+  // The residual of five steps lies in the small directions: 5 * 0.01 * sqrt(38).
   EXPECT_LT(norm(expected), 1.1 * 5 * 0.01 * std::sqrt(38.0));
 }
 
@@ -206,7 +206,7 @@ TEST(PowerSgd, TwoRingSumsABucket) {
     (void)ranks.mean(normal_gradients(world, layout.elements, 1));
     for (std::size_t n = 0; n < static_cast<std::size_t>(world); ++n) {
       EXPECT_EQ(ranks.payload_bytes[n], (kP + kQ) * sizeof(float));
-      // P is below 16 KiB and goes straight to everybody, Q goes round the ring.
+      // P is below 16 KiB and is sent to all ranks directly, Q goes round the ring.
       const auto sent = ranks.transport(n).total_traffic();
       EXPECT_EQ(sent.bytes_sent,
                 static_cast<std::size_t>(world - 1) * kP * sizeof(float) +
@@ -227,7 +227,7 @@ TEST(PowerSgd, RecoversFromZeros) {
   for (std::size_t i = 0; i < 30; ++i) {
     for (std::size_t j = 0; j < 40; ++j) one[i * 40 + j] = static_cast<float>(i) - 7;
   }
-  // The first step projects on random directions, the next ones on what these have shown.
+  // The first step projects on random directions, the next ones on the directions found.
   const auto first = ranks.mean({one, one});
   EXPECT_NE(first, std::vector<float>(1200));
   const auto second = ranks.mean(nothing);

@@ -1,4 +1,4 @@
-// A bucket as matrices: what PowerSGD compresses, and what is not worth it.
+// Divides a bucket into the matrices that powersgd compresses and the elements that it sends plain.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +18,13 @@ struct MatrixView {
 
 struct MatrixViews {
   std::vector<MatrixView> matrices;
-  std::vector<MatrixView> plain;  // each one row; travels as it is
+  std::vector<MatrixView> plain;  // one row each; sent uncompressed
 };
 
-// A tensor (out, in, h, w) is a matrix of `out` rows. A bucket without tensors is one matrix as
-// near to a square as can be, and less than a row at its end is plain. Tensors of one dimension,
-// and matrices whose two thin factors would be no smaller than themselves, are plain; raw ones are
-// left out.
-[[nodiscard]] MatrixViews view_as_matrices(const BucketLayout& layout, std::size_t rank);
+// A tensor (out, in, h, w) becomes a matrix of `out` rows. A bucket without tensors becomes one
+// nearly square matrix; its last elements, less than a row, are plain. One-dimensional tensors and
+// matrices whose two thin factors of `basis` columns would not be smaller are plain. Raw tensors
+// are left out.
+[[nodiscard]] MatrixViews view_as_matrices(const BucketLayout& layout, std::size_t basis);
 
 }  // namespace thinreduce

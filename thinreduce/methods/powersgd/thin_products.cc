@@ -1,4 +1,4 @@
-#include "thinreduce/methods/powersgd/low_rank.h"
+#include "thinreduce/methods/powersgd/thin_products.h"
 
 #include <algorithm>
 #include <array>
@@ -6,17 +6,17 @@
 #include "thinreduce/error.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "thinreduce/methods/powersgd/low_rank.cc"
+#define HWY_TARGET_INCLUDE "thinreduce/methods/powersgd/thin_products.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "thinreduce/kernels/dispatch.h"
 
-#ifndef THINREDUCE_KERNELS_LOW_RANK_ONCE
-#define THINREDUCE_KERNELS_LOW_RANK_ONCE
+#ifndef THINREDUCE_KERNELS_THIN_PRODUCTS_ONCE
+#define THINREDUCE_KERNELS_THIN_PRODUCTS_ONCE
 namespace thinreduce::kernels {
 namespace {
 
-// Of partial sums; see times().
+// Number of partial sums; see times().
 constexpr std::size_t kPartials = 16;
 using Partials = std::array<float, kPartials>;
 
@@ -27,31 +27,31 @@ float add_up(Partials& partials) {
   return partials[0];
 }
 
-// Thin columns that are worked on together; of fewer, the last is done several times over.
+// Thin columns per pass; if fewer are left, the last one is computed repeatedly.
 constexpr std::size_t kTogether = 4;
 
 struct Four {
   const float* HWY_RESTRICT columns[kTogether];
 
   Four(std::span<const float> thin, std::size_t rows, std::size_t first) {
-    const std::size_t rank = thin.size() / rows;
+    const std::size_t basis = thin.size() / rows;
     for (std::size_t k = 0; k < kTogether; ++k) {
-      columns[k] = thin.data() + std::min(first + k, rank - 1) * rows;
+      columns[k] = thin.data() + std::min(first + k, basis - 1) * rows;
     }
   }
 };
 
 }  // namespace
 }  // namespace thinreduce::kernels
-#endif  // THINREDUCE_KERNELS_LOW_RANK_ONCE
+#endif  // THINREDUCE_KERNELS_THIN_PRODUCTS_ONCE
 
 HWY_BEFORE_NAMESPACE();
 namespace thinreduce::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using Floats = hn::CappedTag<float, kPartials>;
 
-// The products of one row with four columns of Q, as partial sums of the whole groups of 16.
-// `part` says which of the vectors that make up 16 partial sums.
+// Computes the partial sums of one row times four columns of Q, over the whole groups of 16
+// columns. `part` is the first of the partial sums in this vector.
 HWY_INLINE void row_times_four(const float* HWY_RESTRICT row, std::size_t whole, const Four& q,
                                std::size_t part, std::array<Partials, kTogether>& sums) {
   const Floats d;
@@ -75,17 +75,17 @@ HWY_INLINE void row_times_four(const float* HWY_RESTRICT row, std::size_t whole,
 void times(const ConstMatrix& m, std::span<const float> q, const ThinRows& p) {
   const std::size_t lanes = hn::Lanes(Floats());
   const std::size_t rows = m.values.size() / m.columns;
-  const std::size_t rank = q.size() / m.columns;
+  const std::size_t basis = q.size() / m.columns;
   const std::size_t whole = m.columns / kPartials * kPartials;
   for (std::size_t i = 0; i < rows; ++i) {
     const float* const row = m.values.data() + i * m.columns;
-    for (std::size_t first = 0; first < rank; first += kTogether) {
+    for (std::size_t first = 0; first < basis; first += kTogether) {
       const Four four(q, m.columns, first);
       std::array<Partials, kTogether> sums;
       for (std::size_t part = 0; part < kPartials; part += lanes) {
         row_times_four(row, whole, four, part, sums);
       }
-      for (std::size_t k = 0; k < std::min(kTogether, rank - first); ++k) {
+      for (std::size_t k = 0; k < std::min(kTogether, basis - first); ++k) {
         for (std::size_t j = whole; j < m.columns; ++j) {
           sums[k][j - whole] += row[j] * four.columns[k][j];
         }
@@ -95,20 +95,20 @@ void times(const ConstMatrix& m, std::span<const float> q, const ThinRows& p) {
   }
 }
 
-// Rows are taken eight at a time, so that a piece of Q is loaded and stored once for eight.
+// Rows per pass: a piece of Q is loaded and stored once for all of them.
 constexpr std::size_t kRowsTogether = 8;
 
 void add_transposed_times(const ConstMatrix& m, const ConstThinRows& p, std::span<float> q) {
   const Floats d;
   const std::size_t lanes = hn::Lanes(d);
   const std::size_t rows = m.values.size() / m.columns;
-  const std::size_t rank = q.size() / m.columns;
+  const std::size_t basis = q.size() / m.columns;
   const std::size_t whole = m.columns / lanes * lanes;
   for (std::size_t top = 0; top < rows; top += kRowsTogether) {
     const std::size_t count = std::min(kRowsTogether, rows - top);
     const float* HWY_RESTRICT const row = m.values.data() + top * m.columns;
-    for (std::size_t first = 0; first < rank; first += kTogether) {
-      const std::size_t columns = std::min(kTogether, rank - first);
+    for (std::size_t first = 0; first < basis; first += kTogether) {
+      const std::size_t columns = std::min(kTogether, basis - first);
       const Four four(p.values, p.rows, first);
       float factors[kRowsTogether][kTogether];
       for (std::size_t i = 0; i < count; ++i) {
@@ -162,11 +162,11 @@ void add_transposed_times(const ConstMatrix& m, const ConstThinRows& p, std::spa
   }
 }
 
-void split_product(const ConstThinRows& p, std::span<const float> q, const LowRankSplit& split) {
+void split_product(const ConstThinRows& p, std::span<const float> q, const ProductSplit& split) {
   const Floats d;
   const std::size_t lanes = hn::Lanes(d);
-  const std::size_t rank = p.values.size() / p.rows;
-  const std::size_t columns = q.size() / rank;
+  const std::size_t basis = p.values.size() / p.rows;
+  const std::size_t columns = q.size() / basis;
   const std::size_t rows = split.m.size() / columns;
   const std::size_t whole = columns / lanes * lanes;
   for (std::size_t i = 0; i < rows; ++i) {
@@ -176,7 +176,7 @@ void split_product(const ConstThinRows& p, std::span<const float> q, const LowRa
     const float* HWY_RESTRICT const first = q.data();
     for (std::size_t j = 0; j < whole; j += lanes) {
       auto sum = hn::Mul(hn::Set(d, factors[0]), hn::LoadU(d, first + j));
-      for (std::size_t k = 1; k < rank; ++k) {
+      for (std::size_t k = 1; k < basis; ++k) {
         sum = hn::Add(
             sum, hn::Mul(hn::Set(d, factors[k * p.rows]), hn::LoadU(d, first + k * columns + j)));
       }
@@ -185,7 +185,7 @@ void split_product(const ConstThinRows& p, std::span<const float> q, const LowRa
     }
     for (std::size_t j = whole; j < columns; ++j) {
       float sum = factors[0] * first[j];
-      for (std::size_t k = 1; k < rank; ++k) sum += factors[k * p.rows] * first[k * columns + j];
+      for (std::size_t k = 1; k < basis; ++k) sum += factors[k * p.rows] * first[k * columns + j];
       out[j] = sum;
       m[j] -= sum;
     }
@@ -200,9 +200,9 @@ namespace thinreduce::kernels {
 namespace reference {
 
 void times(const ConstMatrix& m, std::span<const float> q, const ThinRows& p) {
-  const std::size_t rank = q.size() / m.columns;
+  const std::size_t basis = q.size() / m.columns;
   for (std::size_t i = 0; i < m.values.size() / m.columns; ++i) {
-    for (std::size_t k = 0; k < rank; ++k) {
+    for (std::size_t k = 0; k < basis; ++k) {
       Partials sums{};
       for (std::size_t j = 0; j < m.columns; ++j) {
         sums[j % kPartials] += m.values[i * m.columns + j] * q[k * m.columns + j];
@@ -213,9 +213,9 @@ void times(const ConstMatrix& m, std::span<const float> q, const ThinRows& p) {
 }
 
 void add_transposed_times(const ConstMatrix& m, const ConstThinRows& p, std::span<float> q) {
-  const std::size_t rank = q.size() / m.columns;
+  const std::size_t basis = q.size() / m.columns;
   for (std::size_t i = 0; i < m.values.size() / m.columns; ++i) {
-    for (std::size_t k = 0; k < rank; ++k) {
+    for (std::size_t k = 0; k < basis; ++k) {
       const float factor = p.values[k * p.rows + p.first + i];
       for (std::size_t j = 0; j < m.columns; ++j) {
         q[k * m.columns + j] += m.values[i * m.columns + j] * factor;
@@ -224,13 +224,13 @@ void add_transposed_times(const ConstMatrix& m, const ConstThinRows& p, std::spa
   }
 }
 
-void split_product(const ConstThinRows& p, std::span<const float> q, const LowRankSplit& split) {
-  const std::size_t rank = p.values.size() / p.rows;
-  const std::size_t columns = q.size() / rank;
+void split_product(const ConstThinRows& p, std::span<const float> q, const ProductSplit& split) {
+  const std::size_t basis = p.values.size() / p.rows;
+  const std::size_t columns = q.size() / basis;
   for (std::size_t i = 0; i < split.m.size() / columns; ++i) {
     for (std::size_t j = 0; j < columns; ++j) {
       float sum = p.values[p.first + i] * q[j];
-      for (std::size_t k = 1; k < rank; ++k) {
+      for (std::size_t k = 1; k < basis; ++k) {
         sum += p.values[k * p.rows + p.first + i] * q[k * columns + j];
       }
       split.out[i * columns + j] = sum;
@@ -247,7 +247,7 @@ THINREDUCE_KERNEL(split_product);
 
 namespace {
 
-// The shapes of a product: M of m_size elements is `rows` rows of `columns`, the thin ones fit.
+// Checks the shapes of a product: M has m_size elements in rows of `columns`, and P and Q fit.
 template <typename Thin>
 void check(std::size_t m_size, std::size_t columns, const Thin& p, std::size_t q_size) {
   ensure(columns > 0 && m_size % columns == 0 && q_size % columns == 0 && q_size > 0,

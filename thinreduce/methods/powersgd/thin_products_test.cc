@@ -1,4 +1,4 @@
-#include "thinreduce/methods/powersgd/low_rank.h"
+#include "thinreduce/methods/powersgd/thin_products.h"
 
 #include <gtest/gtest.h>
 
@@ -16,17 +16,17 @@ std::vector<float> normal_floats(std::size_t size, unsigned seed) {
   return values;
 }
 
-TEST(LowRank, EqualTheReferenceOnEveryTarget) {
+TEST(ThinProducts, EqualTheReferenceOnEveryTarget) {
   on_every_target([] {
     for (const std::size_t rows : {1u, 2u, 7u, 8u, 19u}) {
       for (const std::size_t columns : {1u, 3u, 15u, 16u, 17u, 64u, 131u, 1009u}) {
-        for (const std::size_t rank : {1u, 2u, 4u, 5u, 8u, 11u}) {
-          SCOPED_TRACE(testing::Message() << rows << " x " << columns << ", rank " << rank);
-          // The window starts at the third of the thin matrix's rows.
+        for (const std::size_t basis : {1u, 2u, 4u, 5u, 8u, 11u}) {
+          SCOPED_TRACE(testing::Message() << rows << " x " << columns << ", basis " << basis);
+          // The window starts at the third row of the thin matrix.
           const std::size_t all_rows = rows + 3;
           const auto m = normal_floats(rows * columns, 1);
-          const auto q = normal_floats(rank * columns, 2);
-          const auto thin = normal_floats(rank * all_rows, 3);
+          const auto q = normal_floats(basis * columns, 2);
+          const auto thin = normal_floats(basis * all_rows, 3);
 
           Guarded<float> p(std::span<const float>(thin), 1);
           auto expected_p = thin;
@@ -58,8 +58,8 @@ TEST(LowRank, EqualTheReferenceOnEveryTarget) {
   });
 }
 
-// M = [1 2 3; 4 5 6] and thin matrices of rank 2, by hand.
-TEST(LowRank, KnownValues) {
+// M = [1 2 3; 4 5 6] and thin matrices of 2 columns, computed by hand.
+TEST(ThinProducts, KnownValues) {
   std::vector<float> m{1, 2, 3, 4, 5, 6};
   const std::vector<float> q{1, 0, 1, 0, 1, 0};
   std::vector<float> p(4);
@@ -74,7 +74,7 @@ TEST(LowRank, KnownValues) {
   EXPECT_EQ(m, (std::vector<float>{-3, 0, -1, -6, 0, -4}));
 }
 
-TEST(LowRank, ShapesThatDoNotFitAreABug) {
+TEST(ThinProducts, ShapesThatDoNotFitAreABug) {
   std::vector<float> m(6), q(3), p(2), out(6);
   EXPECT_THROW(times({m, 4}, q, {p, 2, 0}), BrokenInvariant);
   EXPECT_THROW(times({m, 3}, q, {p, 2, 1}), BrokenInvariant);

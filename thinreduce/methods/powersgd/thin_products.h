@@ -1,7 +1,7 @@
-// Products of a large row-major matrix M and a few thin columns, as PowerSGD needs them. The order
-// of every addition is fixed and no multiplication is fused with it.
+// Products of a large row-major matrix M with thin matrices of a few columns. The order of all
+// additions is fixed, and no multiplication is fused with an addition.
 //
-// Thin matrices are kept column after column: column k of an m x r matrix is elements [k * m,
+// Thin matrices are stored column by column: column k of an m x r matrix is elements [k * m,
 // (k + 1) * m).
 #pragma once
 
@@ -28,23 +28,23 @@ struct ConstThinRows {
   std::size_t first = 0;
 };
 
-// P = M Q, Q with M's columns as its rows. Each element is a sum of 16 partial sums, partial l over
-// the columns j with j mod 16 = l in ascending order; these are added as a tree.
+// P = M Q, where Q has one row per column of M. Each element is the sum of 16 partial sums: partial
+// sum l adds the columns j with j mod 16 = l in ascending order; the 16 are then added as a tree.
 void times(const ConstMatrix& m, std::span<const float> q, const ThinRows& p);
-// Q += M' P, row after row of M.
+// Q += M' P, one row of M after another.
 void add_transposed_times(const ConstMatrix& m, const ConstThinRows& p, std::span<float> q);
 // out = P Q', columns of P and Q in ascending order; m -= out.
-struct LowRankSplit {
+struct ProductSplit {
   std::span<float> m;
   std::span<float> out;
 };
-void split_product(const ConstThinRows& p, std::span<const float> q, const LowRankSplit& split);
+void split_product(const ConstThinRows& p, std::span<const float> q, const ProductSplit& split);
 
-// What defines the results above.
+// The scalar definition of the functions above.
 namespace reference {
 void times(const ConstMatrix& m, std::span<const float> q, const ThinRows& p);
 void add_transposed_times(const ConstMatrix& m, const ConstThinRows& p, std::span<float> q);
-void split_product(const ConstThinRows& p, std::span<const float> q, const LowRankSplit& split);
+void split_product(const ConstThinRows& p, std::span<const float> q, const ProductSplit& split);
 }  // namespace reference
 
 }  // namespace thinreduce::kernels
