@@ -22,7 +22,7 @@ TEST(Bf16Method, MeanWithinTheRoundingsOfTheHops) {
           sum += gradient[i];
           largest += std::abs(gradient[i]);  // bounds every partial sum
         }
-        // One rounding of at most 2^-9 a rank, and float32's own in the last multiplication.
+        // One rounding of at most 2^-9 per rank, and float32's own in the last multiplication.
         ASSERT_NEAR(mean[i], sum / world, largest * 0x1p-8 + 1e-30) << i;
       }
     }

@@ -11,49 +11,49 @@
 #include "thinreduce/methods/quantize/dithered_ring.h"
 #include "thinreduce/methods/quantize/options.h"
 #include "thinreduce/methods/quantize/quantized_gather.h"
-#include "thinreduce/wire/random.h"
+#include "thinreduce/methods/quantize/stream_keys.h"
 
 namespace thinreduce {
 namespace {
 
 struct DqsgOptions {
-  BlockQuantizer grid;
+  BlockQuantizer quantizer;
   double clip = 0;
   bool feedback = false;
   std::uint64_t seed = 0;
 };
 
-// Codes add as integers inside a ring, because the ranks agree on the steps first.
+// collective=ring: the ranks agree on scales first, so that codes add as integers in the ring.
 class DqsgSum final : public Method {
  public:
   explicit DqsgSum(const DqsgOptions& options)
-      : options_(options), largest_(options.grid.blocks()) {
-    if (keeps_residual()) residual_.resize(options_.grid.elements);
+      : options_(options), scales_(options.quantizer.blocks()) {
+    if (keeps_residual()) residual_.resize(options_.quantizer.elements);
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
-    ensure(bucket.values.size() == options_.grid.elements, "dqsg: the bucket must keep its size",
-           bucket.values.size(), options_.grid.elements);
+    ensure(bucket.values.size() == options_.quantizer.elements, "dqsg: the bucket must keep its size",
+           bucket.values.size(), options_.quantizer.elements);
     if (bucket.values.empty()) return;
     std::span<const float> source = bucket.values;
     if (keeps_residual()) {
       exchange.timed(Stage::encode, [&] { kernels::add(residual_, bucket.values); });
       source = residual_;
     }
-    agree_on_steps(source, exchange);
-    make_keys(exchange);
-    DitheredRing sum({.grid = options_.grid,
+    agree_on_scales(source, exchange);
+    stream_keys(options_.seed, exchange.id(), exchange.size(), keys_);
+    DitheredRing sum({.quantizer = options_.quantizer,
                       .source = source,
                       .mean = bucket.values,
-                      .largest = largest_,
+                      .scales = scales_,
                       .measure = measures_while_encoding(exchange),
                       .clip = options_.clip,
                       .keys = keys_,
                       .rank = exchange.rank()},
                      buffers_);
     ring_all_reduce(exchange, sum);
-    // Only now is anything delivered; until here the residual holds it.
-    exchange.timed(Stage::encode, [&] { keep_the_rest(sum); });
+    // The codes are delivered; until here the residual still held all of the gradient.
+    exchange.timed(Stage::encode, [&] { keep_unsent(sum); });
   }
 
   void add_residual(std::span<float> values) override {
@@ -67,47 +67,37 @@ class DqsgSum final : public Method {
  private:
   [[nodiscard]] bool keeps_residual() const { return options_.feedback || options_.clip > 0; }
 
-  // A single rank's gradient is finite and needs no agreement; with a residual it may overflow.
+  // A single rank needs no agreement. Its gradient is finite; with a residual it may overflow.
   [[nodiscard]] bool measures_while_encoding(const Exchange& exchange) const {
     return exchange.size() == 1 && !keeps_residual();
   }
 
-  // The largest magnitude of each block over all ranks.
-  void agree_on_steps(std::span<const float> source, Exchange& exchange) {
+  // Sets `scales_` to the largest magnitude of each block over all ranks.
+  void agree_on_scales(std::span<const float> source, Exchange& exchange) {
     if (measures_while_encoding(exchange)) {
-      ring_max(exchange, largest_);  // one rank: nothing but counts their bytes
+      ring_max(exchange, scales_);  // one rank: nothing but counts their bytes
       return;
     }
     exchange.timed(Stage::encode,
-                   [&] { options_.grid.measure(source, 0, options_.clip, largest_); });
-    agree_on_maxima(exchange, largest_, own_largest_, "block");
+                   [&] { options_.quantizer.measure(source, 0, options_.clip, scales_); });
+    agree_on_maxima(exchange, scales_, own_scales_, "block");
   }
 
-  void make_keys(const Exchange& exchange) {
-    keys_.clear();
-    for (int rank = 0; rank < exchange.size(); ++rank) {
-      keys_.push_back(random_key({.seed = options_.seed,
-                                  .step = exchange.id().step,
-                                  .bucket = exchange.id().bucket,
-                                  .rank = static_cast<std::uint32_t>(rank)}));
-    }
-  }
-
-  // With feedback all of the error, otherwise what was clipped.
-  void keep_the_rest(DitheredRing& sum) {
+  // Keeps the whole error with feedback, otherwise the clipped part.
+  void keep_unsent(DitheredRing& sum) {
     if (options_.feedback) {
       sum.subtract_own(residual_);
     } else if (options_.clip > 0) {
-      options_.grid.keep_clipped(residual_, largest_);
+      options_.quantizer.keep_clipped(residual_, scales_);
     }
   }
 
   DqsgOptions options_;
   std::vector<float> residual_;
-  std::vector<float> largest_;      // a block
-  std::vector<float> own_largest_;  // before the ranks agreed
-  std::vector<RandomKey> keys_;     // a rank
-  DitheredSumBuffers buffers_;
+  std::vector<float> scales_;      // per block
+  std::vector<float> own_scales_;  // scales of this rank, before the agreement
+  std::vector<RandomKey> keys_;    // by rank
+  DitheredRingBuffers buffers_;
 };
 
 }  // namespace
@@ -149,20 +139,20 @@ MethodInfo dqsg_info() {
     }
   };
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
-    const auto most = static_cast<std::uint32_t>((options.integer("levels") - 1) / 2);
-    check_quantizer("dqsg", setup, most);
-    const BlockQuantizer grid{.elements = setup.layout.elements,
-                              .block = static_cast<std::size_t>(options.integer("block")),
-                              .most = most};
+    const auto levels_per_side = static_cast<std::uint32_t>((options.integer("levels") - 1) / 2);
+    check_quantizer("dqsg", setup, levels_per_side);
+    const BlockQuantizer quantizer{.elements = setup.layout.elements,
+                                   .block = static_cast<std::size_t>(options.integer("block")),
+                                   .levels_per_side = levels_per_side};
     const std::string& collective = options.text("collective");
     if (collective == "ring") {
-      return std::make_unique<DqsgSum>(DqsgOptions{.grid = grid,
+      return std::make_unique<DqsgSum>(DqsgOptions{.quantizer = quantizer,
                                                    .clip = options.number("clip"),
                                                    .feedback = options.on("feedback"),
                                                    .seed = setup.seed});
     }
     return make_quantized_gather({.name = "dqsg",
-                                  .grid = grid,
+                                  .quantizer = quantizer,
                                   .collective = collective == "root"
                                                     ? QuantizedGatherOptions::Collective::root
                                                     : QuantizedGatherOptions::Collective::gather,

@@ -19,22 +19,22 @@
 namespace thinreduce {
 namespace {
 
-constexpr float kMost = std::numeric_limits<float>::max();
+constexpr float kMaxFloat = std::numeric_limits<float>::max();
 
-// Mean and the sum of its parts' codes as the paper writes them, element by element.
-std::vector<float> plain_integer_sum(const PerRank& gradients, const BlockQuantizer& grid,
+// The mean of dithered codes as in the paper, element by element.
+std::vector<float> plain_integer_sum(const PerRank& gradients, const BlockQuantizer& quantizer,
                                      std::uint64_t step) {
   const auto world = static_cast<std::uint32_t>(gradients.size());
   std::vector<float> mean(gradients[0].size());
-  std::vector<float> largest(grid.blocks());
+  std::vector<float> scales(quantizer.blocks());
   for (const auto& gradient : gradients) {
     for (std::size_t i = 0; i < mean.size(); ++i) {
-      auto& most = largest[i / grid.block];
-      most = std::max(most, std::abs(gradient[i]));
+      auto& scale = scales[i / quantizer.block];
+      scale = std::max(scale, std::abs(gradient[i]));
     }
   }
   for (std::size_t i = 0; i < mean.size(); ++i) {
-    const float size = grid.step(largest[i / grid.block]);
+    const float size = quantizer.step_size(scales[i / quantizer.block]);
     if (size == 0) continue;
     double sum = 0;
     for (std::uint32_t rank = 0; rank < world; ++rank) {
@@ -47,25 +47,25 @@ std::vector<float> plain_integer_sum(const PerRank& gradients, const BlockQuanti
   return mean;
 }
 
-// Bit by bit, over several steps. Sums of codes and dither are multiples of 2^-17 and exact here.
+// The same bits over several steps. Sums of codes and dither are multiples of 2^-17 and exact here.
 TEST(Dqsg, IntegerSumEqualsThePlainAlgorithm) {
   for (const int world : kWorlds) {
     for (const std::size_t elements : {1u, 2u, 63u, 1009u, 2560u, 2561u, 7001u}) {
       for (const std::size_t block : {64u, 1000u}) {
         SCOPED_TRACE(testing::Message() << world << " ranks, " << elements << ", " << block);
-        const BlockQuantizer grid{elements, block, 3};
+        const BlockQuantizer quantizer{elements, block, 3};
         TestWorld ranks(world, "dqsg:levels=7,block=" + std::to_string(block), elements);
         for (unsigned step = 0; step < 2; ++step) {
           const auto gradients = normal_gradients(world, elements, step);
-          ASSERT_EQ(ranks.mean(gradients), plain_integer_sum(gradients, grid, step));
+          ASSERT_EQ(ranks.mean(gradients), plain_integer_sum(gradients, quantizer, step));
         }
       }
     }
   }
 }
 
-// Every collective, every world and many sizes: an error of at most half a step of the widest
-// rank and, by server, half a step of the answer.
+// For every collective, world and many sizes, the error is at most half a step size of the widest
+// rank plus, with a root, half a step size of the answer.
 TEST(Dqsg, EveryWayIsNearTheMean) {
   for (const char* spec : {"dqsg", "dqsg:levels=3", "dqsg:levels=255", "dqsg:collective=gather",
                            "dqsg:collective=root", "dqsg:collective=gather,entropy=off,levels=15",
@@ -92,12 +92,12 @@ TEST(Dqsg, EveryWayIsNearTheMean) {
   }
 }
 
-// Independent dithers: the error of the mean of P ranks has the variance step^2 / (12 P).
+// Dithers are independent: the error of the mean of P ranks has the variance s^2 / (12 P).
 TEST(Dqsg, ErrorsAverageOutOverTheRanks) {
   constexpr std::size_t kElements = 50'000;
   for (const char* collective : {"ring", "gather"}) {
     for (const int world : {1, 2, 4, 7}) {
-      // All ranks have the same largest magnitude, so that their own steps are equal as well.
+      // All ranks have the same largest magnitude, so that their step sizes are equal as well.
       auto gradients = normal_gradients(world, kElements, 2);
       for (auto& gradient : gradients) {
         for (auto& value : gradient) value = std::clamp(value, -4.0f, 4.0f);
@@ -145,9 +145,9 @@ TEST(Dqsg, ManyStepsAverageToTheMean) {
   }
 }
 
-// What the header of collective/ring.h promises, for the widths of 1, 2, ... ranks.
+// The bytes that collective/ring.h documents, for the code widths of 1, 2, ... ranks.
 TEST(Dqsg, RingBytes) {
-  constexpr std::size_t kElements = 12 * kernels::kPackUnit;
+  constexpr std::size_t kElements = 12 * kernels::kCodesPerPack;
   for (const std::uint32_t levels : {3u, 7u}) {
     for (const int world : {2, 3, 4}) {
       TestWorld ranks(world, "dqsg:levels=" + std::to_string(levels), kElements);
@@ -172,7 +172,7 @@ TEST(Dqsg, ZerosOneElementAndHugeValues) {
     const std::string spec = std::string("dqsg:block=10,collective=") + collective;
     TestWorld zeros(3, spec, 1000);
     EXPECT_EQ(zeros.mean(PerRank(3, std::vector<float>(1000))), std::vector<float>(1000));
-    for (const float value : {kMost, -kMost, 1e-44f}) {
+    for (const float value : {kMaxFloat, -kMaxFloat, 1e-44f}) {
       TestWorld ranks(3, spec, 1000);
       const auto mean = ranks.mean(PerRank(3, std::vector<float>(1000, value)));
       for (const float one : mean) {
@@ -185,7 +185,7 @@ TEST(Dqsg, ZerosOneElementAndHugeValues) {
 }
 
 // Applied means times N plus residuals are the sum of all gradients, up to float rounding.
-// Without feedback, clipping still keeps what it cut off; the dither's error is not kept.
+// Without feedback the clipped part is still kept; the quantization error is not.
 TEST(Dqsg, ClippedPartComesBackLater) {
   for (const char* collective : {"ring", "gather"}) {
     constexpr std::size_t kElements = 512;
@@ -212,12 +212,12 @@ TEST(Dqsg, KeepsNothingByDefault) {
   }
 }
 
-// Without peers too, residual and gradient together may overflow.
+// With a single rank, too, residual plus gradient may overflow.
 TEST(Dqsg, OverflowOfTheResidualIsAnErrorOnOneRank) {
   for (const char* spec :
        {"dqsg:clip=0.01,block=100", "dqsg:clip=0.01,block=100,collective=gather"}) {
     TestWorld ranks(1, spec, 100);
-    const PerRank gradients(1, std::vector<float>(100, kMost));
+    const PerRank gradients(1, std::vector<float>(100, kMaxFloat));
     (void)ranks.mean(gradients);
     (void)ranks.step(gradients);
     EXPECT_NE(ranks.thrown[0], nullptr) << spec;
@@ -230,15 +230,15 @@ TEST(Dqsg, HostileRingSegments) {
   int refused = 0;
   for (int round = 0; round < 300; ++round) {
     const int world = 2 + static_cast<int>(random() % 4);
-    const BlockQuantizer grid{1 + random() % 9000, 100, random() % 2 == 0 ? 1u : 3u};
-    const auto gradient = normal_gradients(1, grid.elements, random())[0];
-    std::vector<float> mean(grid.elements), largest(grid.blocks(), 5.0f);
+    const BlockQuantizer quantizer{1 + random() % 9000, 100, random() % 2 == 0 ? 1u : 3u};
+    const auto gradient = normal_gradients(1, quantizer.elements, random())[0];
+    std::vector<float> mean(quantizer.elements), scales(quantizer.blocks(), 5.0f);
     const std::vector<RandomKey> keys(static_cast<std::size_t>(world), random_key({}));
-    DitheredSumBuffers buffers;
-    DitheredRing sum({.grid = grid,
+    DitheredRingBuffers buffers;
+    DitheredRing sum({.quantizer = quantizer,
                       .source = gradient,
                       .mean = mean,
-                      .largest = largest,
+                      .scales = scales,
                       .keys = keys,
                       .rank = 1},
                      buffers);

@@ -12,7 +12,7 @@
 namespace thinreduce {
 namespace {
 
-// Every value becomes one of the two points of its norm's grid on either side of it.
+// Every value is rounded to one of the two levels next to it.
 TEST(Qsgd, RoundsToANeighbouringLevelOfTheNorm) {
   for (const int bits : {2, 3, 4, 8}) {
     const double levels = std::pow(2, bits - 1) - 1;

@@ -76,16 +76,16 @@ ProjectionQuantizer projection_quantizer(const InnerMethod& inner, bool feedback
   ProjectionQuantizer quantizer;
   QuantizedGatherOptions& options = quantizer.options;
   options.name = inner.name;
-  options.grid.block = static_cast<std::size_t>(given.integer("block"));
+  options.quantizer.block = static_cast<std::size_t>(given.integer("block"));
   options.entropy = given.on("entropy");
   if (inner.name == "qsgd") {
-    options.grid.most = (1u << (given.integer("bits") - 1)) - 1;
+    options.quantizer.levels_per_side = (1u << (given.integer("bits") - 1)) - 1;
     options.scale = QuantizedGatherOptions::Scale::norm;
     options.rounding = QuantizedGatherOptions::Rounding::stochastic;
     return quantizer;
   }
   ensure(inner.name == "dqsg", "gradiveq composes with qsgd and dqsg only");
-  options.grid.most = static_cast<std::uint32_t>((given.integer("levels") - 1) / 2);
+  options.quantizer.levels_per_side = static_cast<std::uint32_t>((given.integer("levels") - 1) / 2);
   options.clip = given.number("clip");
   if (options.clip > 0 && !feedback) {
     refuse("+dqsg: clip needs gradiveq's feedback=on: clipped values would be lost");

@@ -9,6 +9,7 @@
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/methods/quantize/options.h"
+#include "thinreduce/methods/quantize/stream_keys.h"
 
 namespace thinreduce {
 namespace {
@@ -31,7 +32,8 @@ float bounded_dot(std::span<const float> a, std::span<const float> b) {
 QuantizedProjections::QuantizedProjections(const ProjectionQuantizer& quantizer,
                                            const MethodSetup& setup)
     : quantizer_(quantizer), seed_(setup.seed), bucket_(setup.layout.id) {
-  check_quantizer("gradiveq+" + quantizer.options.name, setup, quantizer.options.grid.most);
+  check_quantizer("gradiveq+" + quantizer.options.name, setup,
+                  quantizer.options.quantizer.levels_per_side);
 }
 
 void QuantizedProjections::start(std::span<GradiveqLayer> layers) {
@@ -42,10 +44,10 @@ void QuantizedProjections::start(std::span<GradiveqLayer> layers) {
   }
   if (codec_ && own_.size() == begin_.back()) return;
   for (auto* values : {&own_, &sum_, &sent_}) values->assign(begin_.back(), 0.0f);
-  BlockQuantizer& grid = quantizer_.options.grid;
-  grid.elements = begin_.back();
-  largest_.resize(grid.blocks());
-  codec_.emplace(quantizer_.options, grid);
+  BlockQuantizer& blocks = quantizer_.options.quantizer;
+  blocks.elements = begin_.back();
+  scales_.resize(blocks.blocks());
+  codec_.emplace(quantizer_.options, blocks);
 }
 
 void QuantizedProjections::put(std::size_t l, UnitRange slices, std::span<const float> tile) {
@@ -103,21 +105,19 @@ void QuantizedProjections::exchange(std::uint64_t step, Exchange& exchange,
 }
 
 RandomKey QuantizedProjections::key(std::uint64_t step, int rank) const {
-  return random_key(
-      {.seed = seed_, .step = step, .bucket = bucket_, .rank = static_cast<std::uint32_t>(rank)});
+  return stream_key(seed_, {.bucket = bucket_, .step = step}, rank);
 }
 
 // All ranks agree on the scales first, so that the codes can be added.
 void QuantizedProjections::sum_codes(std::uint64_t step, Exchange& exchange) {
   const QuantizedGatherOptions& options = quantizer_.options;
-  exchange.timed(Stage::encode, [&] { options.grid.measure(own_, 0, options.clip, largest_); });
-  agree_on_maxima(exchange, largest_, own_largest_, "block");
-  keys_.clear();
-  for (int rank = 0; rank < exchange.size(); ++rank) keys_.push_back(key(step, rank));
-  DitheredRing codes({.grid = options.grid,
+  exchange.timed(Stage::encode, [&] { options.quantizer.measure(own_, 0, options.clip, scales_); });
+  agree_on_maxima(exchange, scales_, own_scales_, "block");
+  stream_keys(seed_, {.bucket = bucket_, .step = step}, exchange.size(), keys_);
+  DitheredRing codes({.quantizer = options.quantizer,
                       .source = own_,
                       .mean = sum_,
-                      .largest = largest_,
+                      .scales = scales_,
                       .measure = false,
                       .clip = options.clip,
                       .keys = keys_,
@@ -141,7 +141,7 @@ void QuantizedProjections::gather_codes(std::uint64_t step, Exchange& exchange) 
     codec_->read(payload,
                  {.what = what,
                   .key = key(step, rank),
-                  .share = 1,
+                  .factor = 1,
                   .into = rank == 0 ? std::span(sum_) : std::span<float>()},
                  [&](std::size_t first, std::span<const float> values) {
                    if (rank > 0)

@@ -56,9 +56,9 @@ class QuantizedProjections {
   std::vector<std::size_t> begin_;       // per layer, in the vectors below, and the end
   std::vector<float> own_, sum_, sent_;  // this rank's, the sum over the ranks, this rank's part
   // Summed codes, and gathered ones.
-  std::vector<float> largest_, own_largest_;
+  std::vector<float> scales_, own_scales_;
   std::vector<RandomKey> keys_;
-  DitheredSumBuffers buffers_;
+  DitheredRingBuffers buffers_;
   std::optional<BlockCodec> codec_;
   std::vector<std::byte> payload_;
 };

@@ -16,48 +16,49 @@
 #include "thinreduce/methods/quantize/block_quantizer.h"
 #include "thinreduce/methods/quantize/options.h"
 #include "thinreduce/methods/quantize/quantized_payload.h"
+#include "thinreduce/methods/quantize/stream_keys.h"
 #include "thinreduce/wire/bytes.h"
-#include "thinreduce/wire/random.h"
 
 namespace thinreduce {
 namespace {
 
 struct NdqsgOptions {
-  BlockQuantizer grid;
+  BlockQuantizer quantizer;
   std::uint32_t ratio = 3;
   SideInformationOptions side;
-  int first_group = 1;  // ranks that send plain codes; the others are nested
+  int first_group = 1;  // number of ranks that send plain codes; the others send nested ones
   bool entropy = true;
   bool feedback = false;
   std::uint64_t seed = 0;
 };
 
-// Exactly sent values of a nested payload: one in so many elements, at random places.
+// A nested payload has one element in this many as an exact float, at random positions.
 constexpr std::size_t kSampleEvery = 1024;
-constexpr std::size_t kMostSamples = 4096;
-// Streams beside the dither.
-constexpr std::uint32_t kSamplePlaces = 1;
+constexpr std::size_t kMaxSamples = 4096;
+// Purpose of the random stream that chooses the sample; the dither has purpose 0.
+constexpr std::uint32_t kSampleStream = 1;
 
 std::size_t samples_of(std::size_t elements) {
-  return std::min({elements, elements / kSampleEvery + 1, kMostSamples});
+  return std::min({elements, elements / kSampleEvery + 1, kMaxSamples});
 }
 
 class Ndqsg final : public Method {
  public:
   explicit Ndqsg(const NdqsgOptions& options)
       : options_(options),
-        plain_({options.grid.elements, options.grid.blocks(), options.grid.symbols(),
+        plain_({options.quantizer.elements, options.quantizer.blocks(), options.quantizer.symbols(),
                 options.entropy}),
-        nested_({options.grid.elements, options.grid.blocks(), options.ratio, options.entropy}),
+        nested_({options.quantizer.elements, options.quantizer.blocks(), options.ratio,
+                 options.entropy}),
         side_(options.side),
-        scales_(options.grid.blocks()),
-        y_(options.grid.elements) {
-    if (options_.feedback) residual_.resize(options_.grid.elements);
+        scales_(options.quantizer.blocks()),
+        y_(options.quantizer.elements) {
+    if (options_.feedback) residual_.resize(options_.quantizer.elements);
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
-    ensure(bucket.values.size() == options_.grid.elements, "ndqsg: the bucket must keep its size",
-           bucket.values.size(), options_.grid.elements);
+    ensure(bucket.values.size() == options_.quantizer.elements, "ndqsg: the bucket must keep its size",
+           bucket.values.size(), options_.quantizer.elements);
     if (bucket.values.empty()) return;
     std::span<const float> source = bucket.values;
     if (options_.feedback) {
@@ -67,7 +68,7 @@ class Ndqsg final : public Method {
     begin_step(exchange);
     exchange.timed(Stage::encode, [&] { write(source, exchange); });
 
-    // In rank order: first the plain payloads, whose mean is y, then the nested ones.
+    // Payloads come in rank order: first the plain ones, whose mean is y, then the nested ones.
     const auto limit = std::max(plain_.limit(), nested_.limit() + sample_.size() * sizeof(float));
     gather(exchange, payload_, limit, [&](int rank, std::span<const std::byte> payload) {
       if (rank < plain_ranks_) {
@@ -84,7 +85,7 @@ class Ndqsg final : public Method {
     exchange.timed(Stage::decode, [&] {
       for (float& value : bucket.values) value = finite(value);
     });
-    // Only now is anything delivered; until here the residual holds it, and the state is as it was.
+    // The payloads are delivered; until here residual and side information were unchanged.
     if (options_.feedback) std::swap(residual_, error_);
     end_step(exchange);
   }
@@ -101,17 +102,12 @@ class Ndqsg final : public Method {
 
  private:
   static float finite(float value) {
-    constexpr float kMost = std::numeric_limits<float>::max();
-    return std::clamp(value, -kMost, kMost);
+    constexpr float kMaxFloat = std::numeric_limits<float>::max();
+    return std::clamp(value, -kMaxFloat, kMaxFloat);
   }
 
-  [[nodiscard]] RandomKey key_of(const Exchange& exchange, int rank,
-                                 std::uint32_t purpose = 0) const {
-    return random_key({.seed = options_.seed,
-                       .step = exchange.id().step,
-                       .bucket = exchange.id().bucket,
-                       .rank = static_cast<std::uint32_t>(rank),
-                       .purpose = purpose});
+  [[nodiscard]] RandomKey key(const Exchange& exchange, int rank) const {
+    return stream_key(options_.seed, exchange.id(), rank);
   }
 
   void begin_step(const Exchange& exchange) {
@@ -120,10 +116,10 @@ class Ndqsg final : public Method {
     code_ = {options_.ratio, side_.alpha()};
     tried_ = {};
     const std::size_t samples = plain_ranks_ < exchange.size() ? samples_of(y_.size()) : 0;
-    const RandomKey places = key_of(exchange, 0, kSamplePlaces);
+    const RandomKey positions = stream_key(options_.seed, exchange.id(), 0, kSampleStream);
     sample_.resize(samples);
     for (std::size_t i = 0; i < samples; ++i) {
-      const std::uint64_t draw = random_bits(places, static_cast<std::uint32_t>(i));
+      const std::uint64_t draw = random_bits(positions, static_cast<std::uint32_t>(i));
       sample_[i] = static_cast<std::size_t>(draw * y_.size() >> 32);
     }
     std::sort(sample_.begin(), sample_.end());
@@ -141,35 +137,36 @@ class Ndqsg final : public Method {
   }
 
   void write(std::span<const float> source, const Exchange& exchange) {
-    const RandomKey key = key_of(exchange, exchange.rank());
+    const RandomKey own_key = key(exchange, exchange.rank());
     const bool nested = exchange.rank() >= plain_ranks_;
-    BlockQuantizer grid = options_.grid;
-    grid.gain = nested ? static_cast<float>(code_.alpha) : 1;
+    BlockQuantizer quantizer = options_.quantizer;
+    quantizer.gain = nested ? static_cast<float>(code_.alpha) : 1;
     payload_.clear();
     (nested ? nested_ : plain_)
         .write(
             scales_,
             [&](std::size_t first, std::span<std::uint32_t> codes) {
-              grid.measure_from(source, first, codes.size(), 0, scales_);
-              grid.quantize(source.subspan(first, codes.size()), first, scales_, key, codes);
-              // A value of 0 has the code M, a multiple of the ratio.
+              quantizer.measure_from(source, first, codes.size(), 0, scales_);
+              quantizer.quantize(source.subspan(first, codes.size()), first, scales_, own_key,
+                                 codes);
+              // The code of value 0 is M, a multiple of the ratio.
               if (nested) code_.wrap(codes);
             },
             payload_);
     if (!nested) return;
-    for (const std::size_t place : sample_) {
-      const auto bytes = std::as_bytes(source.subspan(place, 1));
+    for (const std::size_t position : sample_) {
+      const auto bytes = std::as_bytes(source.subspan(position, 1));
       payload_.insert(payload_.end(), bytes.begin(), bytes.end());
     }
   }
 
   void add_plain(std::span<const std::byte> payload, int rank, const Exchange& exchange) {
-    const RandomKey key = key_of(exchange, rank);
+    const RandomKey rank_key = key(exchange, rank);
     plain_.read(payload, fmt::format("ndqsg payload of rank {}", rank), scales_,
                 [&](std::size_t first, std::span<const std::uint32_t> codes) {
                   const auto part = std::span(values_).first(codes.size());
-                  options_.grid.dequantize(codes, first, scales_, {.keys = std::span(&key, 1)},
-                                           part);
+                  options_.quantizer.dequantize(codes, first, scales_,
+                                                {.keys = std::span(&rank_key, 1)}, part);
                   if (rank == exchange.rank()) subtract_own(first, part);
                   kernels::scale(part, 1.0f / static_cast<float>(plain_ranks_));
                   const auto y = std::span(y_).subspan(first, codes.size());
@@ -189,50 +186,54 @@ class Ndqsg final : public Method {
     const std::string what = fmt::format("ndqsg payload of rank {}", rank);
     const std::size_t exact_bytes = sample_.size() * sizeof(float);
     if (payload.size() < exact_bytes) {
-      throw Error(ErrorCode::bad_frame, fmt::format("{} is cut: {} bytes, {} are its sample", what,
-                                                    payload.size(), exact_bytes));
+      throw Error(ErrorCode::bad_frame,
+                  fmt::format("{} is cut: it has {} bytes, its sample alone takes {}", what,
+                              payload.size(), exact_bytes));
     }
     const auto exact = payload.last(exact_bytes);
-    const RandomKey key = key_of(exchange, rank);
+    const RandomKey rank_key = key(exchange, rank);
     const float share = 1.0f / static_cast<float>(exchange.size());
-    std::size_t next = 0;  // of the sample
-    nested_.read(
-        payload.first(payload.size() - exact_bytes), what, scales_,
-        [&](std::size_t first, std::span<const std::uint32_t> codes) {
-          const auto part = std::span(values_).first(codes.size());
-          options_.grid.dequantize(codes, first, scales_, {.keys = std::span(&key, 1)}, part);
-          find_values(first, part);
-          for (; next < sample_.size() && sample_[next] < first + codes.size(); ++next) {
-            const auto value = load_value<float>(exact, next * sizeof(float));
-            if (!std::isfinite(value)) {
-              throw Error(ErrorCode::bad_frame, fmt::format("{}: a sample of {}", what, value));
-            }
-            compare(sample_[next], part[sample_[next] - first], value);
+    std::size_t next = 0;  // index into the sample
+    nested_.read(payload.first(payload.size() - exact_bytes), what, scales_,
+                 [&](std::size_t first, std::span<const std::uint32_t> codes) {
+                   const auto part = std::span(values_).first(codes.size());
+                   options_.quantizer.dequantize(codes, first, scales_,
+                                                 {.keys = std::span(&rank_key, 1)}, part);
+                   find_values(first, part);
+                   for (; next < sample_.size() && sample_[next] < first + codes.size(); ++next) {
+                     const auto value = load_value<float>(exact, next * sizeof(float));
+                     if (!std::isfinite(value)) {
+                       throw Error(
+                           ErrorCode::bad_frame,
+                           fmt::format("{}: a sampled value is {}, not finite", what, value));
+                     }
+                     compare(sample_[next], part[sample_[next] - first], value);
+                   }
+                   if (rank == exchange.rank()) subtract_own(first, part);
+                   kernels::scale(part, share);
+                   kernels::add(mean.subspan(first, codes.size()), part);
+                 });
+  }
+
+  // Turns (code - u)*step size into the decoded value, using y.
+  void find_values(std::size_t first, std::span<float> values) const {
+    options_.quantizer.for_each_block(
+        first, values.size(), [&](std::size_t block, std::size_t at, std::size_t run) {
+          const float step_size = options_.quantizer.step_size(scales_[block]);
+          if (step_size == 0) return;  // a block of zeros
+          for (std::size_t i = at; i < at + run; ++i) {
+            values[i] = code_.value(values[i], y_[first + i], step_size);
           }
-          if (rank == exchange.rank()) subtract_own(first, part);
-          kernels::scale(part, share);
-          kernels::add(mean.subspan(first, codes.size()), part);
         });
   }
 
-  // From (code - u)*step to the value that is nearest to y.
-  void find_values(std::size_t first, std::span<float> values) const {
-    options_.grid.for_each_block(first, values.size(),
-                                 [&](std::size_t block, std::size_t at, std::size_t run) {
-                                   const float step = options_.grid.step(scales_[block]);
-                                   if (step == 0) return;  // all zeros, and exactly so
-                                   for (std::size_t i = at; i < at + run; ++i) {
-                                     values[i] = code_.value(values[i], y_[first + i], step);
-                                   }
-                                 });
-  }
-
-  void compare(std::size_t place, float found, float exact) {
-    const float step = options_.grid.step(scales_[place / options_.grid.block]);
-    if (step == 0) return;
-    const double z = (static_cast<double>(exact) - y_[place]) / step;
+  void compare(std::size_t position, float found, float exact) {
+    const float step_size =
+        options_.quantizer.step_size(scales_[position / options_.quantizer.block]);
+    if (step_size == 0) return;
+    const double z = (static_cast<double>(exact) - y_[position]) / step_size;
     ++tried_.samples;
-    tried_.failures += code_.failed(found, exact, y_[place], step) ? 1 : 0;
+    tried_.failures += code_.failed(found, exact, y_[position], step_size) ? 1 : 0;
     tried_.square_distance += z * z;
   }
 
@@ -246,17 +247,17 @@ class Ndqsg final : public Method {
   QuantizedPayload nested_;
   SideInformation side_;
   std::vector<float> residual_;
-  std::vector<float> error_;  // the next residual, once the exchange has succeeded
+  std::vector<float> error_;  // the next residual, if the exchange succeeds
 
-  // Of the current step.
+  // The current step.
   int plain_ranks_ = 1;
   NestedCode code_;
   Trial tried_;
-  std::vector<std::size_t> sample_;  // places, ascending
+  std::vector<std::size_t> sample_;  // positions of the sample, ascending
   std::vector<float> scales_;
   std::vector<float> y_;  // side information: the mean over the plain ranks
   std::vector<std::byte> payload_;
-  std::array<float, kernels::kPackUnit> values_{};
+  std::array<float, kernels::kCodesPerPack> values_{};
 };
 
 }  // namespace
@@ -306,11 +307,11 @@ MethodInfo ndqsg_info() {
     const auto levels = static_cast<std::uint32_t>(options.integer("levels"));
     check_quantizer("ndqsg", setup, levels);
     NdqsgOptions settings;
-    settings.grid = {.elements = setup.layout.elements,
-                     .block = static_cast<std::size_t>(options.integer("block")),
-                     .most = levels};
+    settings.quantizer = {.elements = setup.layout.elements,
+                          .block = static_cast<std::size_t>(options.integer("block")),
+                          .levels_per_side = levels};
     settings.ratio = levels / static_cast<std::uint32_t>(options.integer("nested"));
-    settings.side.most_failures = options.number("failures");
+    settings.side.max_failures = options.number("failures");
     if (options.text("alpha") == "auto") {
       settings.side.learns_alpha = true;
     } else {

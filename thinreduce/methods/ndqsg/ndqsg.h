@@ -1,5 +1,5 @@
 // ndqsg: nested dithered quantization. Some ranks send dithered codes; their mean is side
-// information for the others, which need only send their codes modulo a small number.
+// information for decoding the other ranks' codes, which are sent modulo a small number.
 #pragma once
 
 #include "thinreduce/method/method.h"

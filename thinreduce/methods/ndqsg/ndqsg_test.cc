@@ -17,7 +17,7 @@
 namespace thinreduce {
 namespace {
 
-// Gradients of ranks that agree but for a little noise, all with the same largest magnitude.
+// Gradients that are equal on all ranks up to a little noise, with the same largest magnitude.
 PerRank correlated_gradients(int world, std::size_t elements, float noise, unsigned seed) {
   const auto common = normal_gradients(1, elements, seed)[0];
   auto gradients = normal_gradients(world, elements, seed + 1000);
@@ -39,8 +39,8 @@ double mean_square_error(const std::vector<float>& mean, const PerRank& gradient
   return squares / static_cast<double>(mean.size());
 }
 
-// x' - x = alpha*e - (1 - alpha^2)*z if and only if |alpha*z + e| < ratio*step/2; e is known here
-// from the fine codes. Odd and even ratios, over distances on both sides of the boundary.
+// x' - x = alpha*e - (1 - alpha^2)*z if and only if |alpha*z + e| < ratio*s/2; e is known here from
+// the fine codes. Tests odd and even ratios, with distances on both sides of the boundary.
 TEST(NestedCode, IdentityAndItsBoundary) {
   const RandomKey key = random_key({.seed = 8});
   std::mt19937 random(9);
@@ -48,29 +48,29 @@ TEST(NestedCode, IdentityAndItsBoundary) {
   for (const std::uint32_t ratio : {2u, 3u, 4u, 5u, 8u}) {
     for (const double alpha : {1.0, 0.9, 0.6}) {
       constexpr std::size_t kElements = 20000;
-      BlockQuantizer grid{kElements, kElements, 4 * ratio};
-      grid.gain = static_cast<float>(alpha);
-      const NestedCode code{ratio, grid.gain};
-      std::vector<float> x(kElements), y(kElements), largest(1), fine(kElements), found(kElements);
+      BlockQuantizer quantizer{kElements, kElements, 4 * ratio};
+      quantizer.gain = static_cast<float>(alpha);
+      const NestedCode code{ratio, quantizer.gain};
+      std::vector<float> x(kElements), y(kElements), scales(1), fine(kElements), found(kElements);
       for (auto& value : x) value = uniform(random);
-      grid.measure(x, 0, 0, largest);
-      const float step = grid.step(largest[0]);
+      quantizer.measure(x, 0, 0, scales);
+      const float step = quantizer.step_size(scales[0]);
       std::vector<std::uint32_t> codes(kElements);
-      grid.quantize(x, 0, largest, key, codes);
-      grid.dequantize(codes, 0, largest, {.keys = std::span(&key, 1)}, fine);
+      quantizer.quantize(x, 0, scales, key, codes);
+      quantizer.dequantize(codes, 0, scales, {.keys = std::span(&key, 1)}, fine);
       code.wrap(codes);
       for (const auto one : codes) ASSERT_LT(one, ratio);
-      grid.dequantize(codes, 0, largest, {.keys = std::span(&key, 1)}, found);
+      quantizer.dequantize(codes, 0, scales, {.keys = std::span(&key, 1)}, found);
       int inside = 0, outside = 0;
       for (std::size_t i = 0; i < kElements; ++i) {
         y[i] = x[i] + uniform(random) * static_cast<float>(ratio) * step;
         const double z = static_cast<double>(x[i]) - y[i];
-        const double e = static_cast<double>(fine[i]) - grid.gain * x[i];
+        const double e = static_cast<double>(fine[i]) - quantizer.gain * x[i];
         const double half = ratio * static_cast<double>(step) / 2;
-        const double reach = std::abs(grid.gain * z + e);
+        const double reach = std::abs(quantizer.gain * z + e);
         if (std::abs(reach - half) < 1e-4 * half) continue;  // float rounding decides
         const float value = code.value(found[i], y[i], step);
-        const double expected = x[i] + grid.gain * e - (1 - code.alpha * code.alpha) * z;
+        const double expected = x[i] + quantizer.gain * e - (1 - code.alpha * code.alpha) * z;
         const bool near = std::abs(value - expected) < 1e-4 * half;
         ASSERT_EQ(near, reach < half) << ratio << ' ' << alpha << ' ' << reach / half;
         ASSERT_EQ(code.failed(value, x[i], y[i], step), !near);
@@ -82,19 +82,19 @@ TEST(NestedCode, IdentityAndItsBoundary) {
   }
 }
 
-// alpha = 1: exact whenever |z| < (coarse - fine)/2, whatever the dither.
+// With alpha = 1 decoding succeeds whenever |z| < (coarse - fine)/2, whatever the dither.
 TEST(NestedCode, NeverFailsWithinHalfTheDifferenceOfTheSteps) {
   const RandomKey key = random_key({.seed = 10});
-  const BlockQuantizer grid{5000, 5000, 3};
+  const BlockQuantizer quantizer{5000, 5000, 3};
   const NestedCode code{3, 1};
   const auto x = normal_gradients(1, 5000, 11)[0];
-  std::vector<float> largest(1), found(5000);
-  grid.measure(x, 0, 0, largest);
+  std::vector<float> scales(1), found(5000);
+  quantizer.measure(x, 0, 0, scales);
   std::vector<std::uint32_t> codes(5000);
-  grid.quantize(x, 0, largest, key, codes);
+  quantizer.quantize(x, 0, scales, key, codes);
   code.wrap(codes);
-  grid.dequantize(codes, 0, largest, {.keys = std::span(&key, 1)}, found);
-  const float step = grid.step(largest[0]);
+  quantizer.dequantize(codes, 0, scales, {.keys = std::span(&key, 1)}, found);
+  const float step = quantizer.step_size(scales[0]);
   for (std::size_t i = 0; i < x.size(); ++i) {
     for (const float z : {-0.999f, -0.5f, 0.0f, 0.999f}) {
       ASSERT_LE(std::abs(code.value(found[i], x[i] - z * step, step) - x[i]), 0.501f * step);
@@ -115,24 +115,24 @@ TEST(NestedCode, BestAlphaHasTheLeastError) {
   EXPECT_EQ(NestedCode::best_alpha(0), 0.5);
 }
 
-// The variance of the formula, measured, and its least value at the best alpha.
+// The measured error follows the formula and is smallest at the best alpha.
 TEST(NestedCode, ErrorsHaveTheVarianceOfTheFormula) {
   const RandomKey key = random_key({.seed = 12});
   constexpr std::size_t kElements = 50'000;
   const auto x = normal_gradients(1, kElements, 13)[0];
   const auto noise = normal_gradients(1, kElements, 14)[0];
-  const double variance = 0.12;  // of z, in squared steps
+  const double variance = 0.12;  // of z, in squared step sizes
   for (const double alpha : {1.0, NestedCode::best_alpha(variance)}) {
-    BlockQuantizer grid{kElements, kElements, 15};
-    grid.gain = static_cast<float>(alpha);
+    BlockQuantizer quantizer{kElements, kElements, 15};
+    quantizer.gain = static_cast<float>(alpha);
     const NestedCode code{5, alpha};
-    std::vector<float> largest(1), found(kElements);
-    grid.measure(x, 0, 0, largest);
+    std::vector<float> scales(1), found(kElements);
+    quantizer.measure(x, 0, 0, scales);
     std::vector<std::uint32_t> codes(kElements);
-    grid.quantize(x, 0, largest, key, codes);
+    quantizer.quantize(x, 0, scales, key, codes);
     code.wrap(codes);
-    grid.dequantize(codes, 0, largest, {.keys = std::span(&key, 1)}, found);
-    const float step = grid.step(largest[0]);
+    quantizer.dequantize(codes, 0, scales, {.keys = std::span(&key, 1)}, found);
+    const float step = quantizer.step_size(scales[0]);
     double squares = 0;
     for (std::size_t i = 0; i < kElements; ++i) {
       const float y = x[i] - noise[i] * static_cast<float>(std::sqrt(variance)) * step;
@@ -144,18 +144,18 @@ TEST(NestedCode, ErrorsHaveTheVarianceOfTheFormula) {
 }
 
 TEST(NestedCode, StaysFinite) {
-  constexpr float kMost = std::numeric_limits<float>::max();
+  constexpr float kMaxFloat = std::numeric_limits<float>::max();
   const NestedCode code{3, 1};
-  for (const float fine : {-kMost, 0.0f, kMost}) {
-    for (const float y : {-kMost, 0.0f, kMost}) {
-      for (const float step : {0x1p-100f, 1.0f, kMost}) {
+  for (const float fine : {-kMaxFloat, 0.0f, kMaxFloat}) {
+    for (const float y : {-kMaxFloat, 0.0f, kMaxFloat}) {
+      for (const float step : {0x1p-100f, 1.0f, kMaxFloat}) {
         EXPECT_TRUE(std::isfinite(code.value(fine, y, step)));
       }
     }
   }
 }
 
-// On ranks that agree, nesting has the error of dithered codes with a fifth less on the wire.
+// On correlated ranks, nesting has the error of dithered codes with a fifth fewer bytes.
 TEST(Ndqsg, SameErrorAsDqsgWithAFifthLessBytes) {
   constexpr std::size_t kElements = 102400;
   const auto gradients = correlated_gradients(4, kElements, 0.05f, 1);
@@ -202,7 +202,7 @@ TEST(Ndqsg, OddAndEvenRatiosSharesAndWorlds) {
   }
 }
 
-// The share of failures in the sample is the share among all elements.
+// The fraction of failures in the sample is the fraction among all elements.
 TEST(Ndqsg, FailuresAreReportedAsTheyAre) {
   constexpr std::size_t kElements = 600'000;
   TestWorld ranks(2, "ndqsg:failures=1", kElements);
@@ -211,7 +211,7 @@ TEST(Ndqsg, FailuresAreReportedAsTheyAre) {
   const double step = 3.5 / 3;
   std::size_t failures = 0;
   for (std::size_t i = 0; i < kElements; ++i) {
-    // Two errors of at most half a step each, or a jump of three steps in one of the two values.
+    // Two errors of at most half a step size each, or a jump of three in one of the two values.
     const double error = 2.0 * mean[i] - gradients[0][i] - gradients[1][i];
     failures += std::abs(error) > 1.5 * step ? 1 : 0;
   }
@@ -222,7 +222,7 @@ TEST(Ndqsg, FailuresAreReportedAsTheyAre) {
   EXPECT_NEAR(reported, share, 5 * std::sqrt(share / 586));
 }
 
-// Ranks that do not agree: the bucket goes back to plain codes, and tries again later.
+// With uncorrelated ranks the bucket falls back to plain codes and tries again later.
 TEST(Ndqsg, StepsBackAndTriesAgain) {
   constexpr std::size_t kElements = 100'000;
   TestWorld ranks(2, "ndqsg", kElements);
@@ -249,7 +249,7 @@ TEST(Ndqsg, StaysNestedWhereRanksAgree) {
   }
 }
 
-// The same alpha on all ranks, from what they saw of the side information: here y's own error.
+// All ranks learn the same alpha from the side information; here y has only its own error.
 TEST(Ndqsg, AlphaIsLearned) {
   constexpr std::size_t kElements = 100'000;
   TestWorld ranks(4, "ndqsg:alpha=auto,plain_fraction=0.25", kElements);
@@ -258,7 +258,7 @@ TEST(Ndqsg, AlphaIsLearned) {
     EXPECT_EQ(ranks.statistics[0].at("alpha"), ranks.statistics[3].at("alpha"));
     EXPECT_EQ(ranks.method(0).fingerprint(), ranks.method(3).fingerprint());
   }
-  // var(z) = step^2/12 + 2*0.1^2, with a step of 3.5/3; a sample of 294 knows it to a tenth.
+  // var(z) = s^2/12 + 2*0.1^2, with a step size s of 3.5/3; 294 samples estimate it to a tenth.
   const double expected = NestedCode::best_alpha(1 / 12.0 + 2 * 0.01 / std::pow(3.5 / 3, 2));
   EXPECT_NEAR(ranks.statistics[0].at("alpha"), expected, 0.05);
 }

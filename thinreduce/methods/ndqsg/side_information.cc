@@ -11,14 +11,15 @@
 namespace thinreduce {
 namespace {
 
-// Fewer samples decide nothing.
-constexpr std::uint64_t kLeastSamples = 64;
-// At this many, older ones count half.
+// With fewer samples nothing is decided.
+constexpr std::uint64_t kMinSamples = 64;
+// At this many samples, the counts are halved, so that older samples count less.
 constexpr std::uint64_t kManySamples = 4096;
-// Gradients change slowly: each failed attempt makes the next pause twice as long, up to a limit.
+// Steps without nesting after a failed attempt. Gradients change slowly, so each failed attempt
+// doubles the next pause, up to a limit.
 constexpr std::uint64_t kFirstPause = 16;
 constexpr std::uint64_t kLongestPause = 1024;
-// Weight of a step's own distance in the running mean.
+// Weight of the newest step in the running mean of distances.
 constexpr double kNewWeight = 0.25;
 
 }  // namespace
@@ -41,8 +42,8 @@ void SideInformation::learn(const Trial& trial) {
   failures_ += trial.failures;
   const double distance = trial.square_distance / static_cast<double>(trial.samples);
   distance_ = distance_ < 0 ? distance : distance_ + kNewWeight * (distance - distance_);
-  if (samples_ < kLeastSamples) return;
-  if (static_cast<double>(failures_) > options_.most_failures * static_cast<double>(samples_)) {
+  if (samples_ < kMinSamples) return;
+  if (static_cast<double>(failures_) > options_.max_failures * static_cast<double>(samples_)) {
     plain_steps_ = next_pause_;
     next_pause_ = std::min(2 * next_pause_, kLongestPause);
     samples_ = 0;

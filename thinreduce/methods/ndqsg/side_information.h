@@ -1,6 +1,5 @@
-// What all ranks have learned about how near the side information is: whether nesting is worth
-// trying, and with which alpha. It follows from what all ranks have seen alike, so all decide
-// alike.
+// Tracks how near the side information is to the gradients, and decides whether nesting is worth
+// trying and with which alpha. All ranks see the same samples, so they decide the same.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +8,15 @@ namespace thinreduce {
 
 class Archive;
 
-// What one step's exactly sent samples told.
+// Results on the exactly sent samples of one step.
 struct Trial {
   std::uint64_t samples = 0;
   std::uint64_t failures = 0;
-  double square_distance = 0;  // sum of ((x - y)/step)^2
+  double square_distance = 0;  // sum of ((x - y) / step size)^2
 };
 
 struct SideInformationOptions {
-  double most_failures = 0.01;  // a larger share is a reason to step back
+  double max_failures = 0.01;  // a larger fraction of failures falls back to plain codes
   double alpha = 1;
   bool learns_alpha = false;
 };
@@ -26,12 +25,12 @@ class SideInformation {
  public:
   explicit SideInformation(const SideInformationOptions& options);
 
-  // Whether the next step nests.
+  // Returns whether the next step uses nested codes.
   [[nodiscard]] bool nests() const { return plain_steps_ == 0; }
-  // Of the next step.
+  // Returns alpha of the next step.
   [[nodiscard]] double alpha() const;
 
-  // After each step; one without samples was a plain one.
+  // Must be called after each step; a step without samples was a plain one.
   void learn(const Trial& trial);
 
   void state(Archive& archive);
@@ -39,12 +38,12 @@ class SideInformation {
 
  private:
   SideInformationOptions options_;
-  // Of the last few hundred to thousand samples.
+  // Over the last few hundred to thousand samples.
   std::uint64_t samples_ = 0;
   std::uint64_t failures_ = 0;
-  double distance_ = -1;           // mean of ((x - y)/step)^2; below 0: unknown
-  std::uint64_t plain_steps_ = 0;  // before the next attempt
-  std::uint64_t next_pause_ = 0;   // plain steps after the next failed attempt, if not the first
+  double distance_ = -1;           // mean of ((x - y) / step size)^2; below 0: unknown
+  std::uint64_t plain_steps_ = 0;  // plain steps before the next attempt
+  std::uint64_t next_pause_ = 0;   // plain steps after the next failed attempt
 };
 
 }  // namespace thinreduce

@@ -251,10 +251,10 @@ namespace {
 template <typename Thin>
 void check(std::size_t m_size, std::size_t columns, const Thin& p, std::size_t q_size) {
   ensure(columns > 0 && m_size % columns == 0 && q_size % columns == 0 && q_size > 0,
-         "low rank: whole rows and columns", m_size, columns, q_size);
+         "thin products: whole rows and columns", m_size, columns, q_size);
   ensure(p.rows > 0 && p.values.size() == p.rows * (q_size / columns) &&
              p.first + m_size / columns <= p.rows,
-         "low rank: thin matrices with equally many columns", p.values.size(), p.rows, p.first,
+         "thin products: thin matrices with equally many columns", p.values.size(), p.rows, p.first,
          m_size, columns, q_size);
 }
 
@@ -270,12 +270,12 @@ void add_transposed_times(const ConstMatrix& m, const ConstThinRows& p, std::spa
   THINREDUCE_CALL(add_transposed_times)(m, p, q);
 }
 
-void split_product(const ConstThinRows& p, std::span<const float> q, const LowRankSplit& split) {
-  ensure(p.rows > 0 && p.values.size() >= p.rows, "low rank: at least one column", p.values.size(),
+void split_product(const ConstThinRows& p, std::span<const float> q, const ProductSplit& split) {
+  ensure(p.rows > 0 && p.values.size() >= p.rows, "thin products: at least one column", p.values.size(),
          p.rows);
   check(split.m.size(), q.size() / (p.values.size() / p.rows), p, q.size());
   ensure(split.out.size() == split.m.size(),
-         "low rank: the product must have the size of the matrix", split.out.size(),
+         "thin products: the product must have the size of the matrix", split.out.size(),
          split.m.size());
   THINREDUCE_CALL(split_product)(p, q, split);
 }

@@ -1,5 +1,4 @@
-// One rank's quantizer of a run of floats: a grid, the payload that it writes and reads, and the
-// scales.
+// Quantizes a run of floats into one rank's payload, and decodes payloads.
 #pragma once
 
 #include <array>
@@ -14,42 +13,42 @@
 
 namespace thinreduce {
 
-// `options` must stay in place; its own grid does not matter.
+// `options` must outlive the codec; its own quantizer is not used.
 class BlockCodec {
  public:
-  BlockCodec(const QuantizedGatherOptions& options, const BlockQuantizer& grid)
+  BlockCodec(const QuantizedGatherOptions& options, const BlockQuantizer& quantizer)
       : options_(options),
-        grid_(grid),
-        payload_({grid.elements, grid.blocks(), grid.symbols(), options.entropy}),
-        scales_(grid.blocks()) {}
+        quantizer_(quantizer),
+        payload_({quantizer.elements, quantizer.blocks(), quantizer.symbols(), options.entropy}),
+        scales_(quantizer.blocks()) {}
 
   [[nodiscard]] std::size_t limit() const { return payload_.limit(); }
   [[nodiscard]] std::span<const float> scales() const { return scales_; }
 
-  // Replaces `out`.
+  // Replaces `out` by the payload of `values`.
   void write(std::span<const float> values, RandomKey key, std::vector<std::byte>& out) {
     out.clear();
     payload_.write(
         scales_,
         [&](std::size_t first, std::span<std::uint32_t> codes) {
           measure(values, first, codes.size());
-          grid_.quantize(values.subspan(first, codes.size()), first, scales_, key, codes);
+          quantizer_.quantize(values.subspan(first, codes.size()), first, scales_, key, codes);
         },
         out);
   }
 
-  // Whose payload it is, and what is wanted of it.
+  // How to read a payload.
   struct Reading {
-    std::string what;
+    std::string what;  // names the payload in errors
     RandomKey key;
-    float share = 1;             // by which the values are multiplied
-    std::span<float> into = {};  // where to put them; empty: the sink does something else with them
+    float factor = 1;            // the decoded values are multiplied by it
+    std::span<float> into = {};  // gets the values; empty: only the sink sees them
   };
-  // Calls sink(first, values) for the decoded values, piece by piece.
+  // Calls sink(first, values) with the decoded values, piece by piece.
   template <typename Sink>
   void read(std::span<const std::byte> bytes, const Reading& reading, Sink&& sink) {
     BlockQuantizer::Sum sum;
-    sum.share = reading.share;
+    sum.factor = reading.factor;
     if (options_.rounding == QuantizedGatherOptions::Rounding::dithered)
       sum.keys = std::span(&reading.key, 1);
     const auto into = reading.into;
@@ -57,26 +56,26 @@ class BlockCodec {
                   [&](std::size_t first, std::span<const std::uint32_t> codes) {
                     const auto values = into.empty() ? std::span(values_).first(codes.size())
                                                      : into.subspan(first, codes.size());
-                    grid_.dequantize(codes, first, scales_, sum, values);
+                    quantizer_.dequantize(codes, first, scales_, sum, values);
                     sink(first, std::span<const float>(values));
                   });
   }
 
  private:
-  // Of the blocks that begin here, while their values are in cache.
+  // Measures the blocks that begin here, while their values are in the cache.
   void measure(std::span<const float> values, std::size_t first, std::size_t count) {
     if (options_.scale == QuantizedGatherOptions::Scale::norm) {
-      grid_.measure_norm_from(values, first, count, scales_);
+      quantizer_.measure_norm_from(values, first, count, scales_);
     } else {
-      grid_.measure_from(values, first, count, options_.clip, scales_);
+      quantizer_.measure_from(values, first, count, options_.clip, scales_);
     }
   }
 
   const QuantizedGatherOptions& options_;
-  BlockQuantizer grid_;
+  BlockQuantizer quantizer_;
   QuantizedPayload payload_;
   std::vector<float> scales_;
-  std::array<float, kernels::kPackUnit> values_{};
+  std::array<float, kernels::kCodesPerPack> values_{};
 };
 
 }  // namespace thinreduce

@@ -12,15 +12,15 @@
 namespace thinreduce {
 namespace {
 
-// Values below a millionth of this are nothing beside any weight; its inverse and its 2^-16th part
-// are still normal numbers.
-constexpr float kLeastStep = 0x1p-100f;
-constexpr float kMostStep = std::numeric_limits<float>::max();
-// By how much a step is larger than largest/M: more than the roundings on the way can make up for
-// with M up to 127, and far less than anything that could be noticed.
+// Values below a millionth of this are negligible beside any weight; its inverse and its 2^-16th
+// part are still normal numbers.
+constexpr float kMinStepSize = 0x1p-100f;
+constexpr float kMaxStepSize = std::numeric_limits<float>::max();
+// Factor of the step size over scale/M: more than all rounding errors with M up to 127, and far too
+// little to be noticed.
 constexpr float kMargin = 1 + 0x1p-20f;
 
-// In an order that does not depend on the vector width.
+// Adds in an order that does not depend on the vector width.
 double square_sum(std::span<const float> values) {
   std::array<double, 8> sums{};
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -33,20 +33,21 @@ double square_sum(std::span<const float> values) {
 
 }  // namespace
 
-float BlockQuantizer::step(float largest) const {
-  if (largest == 0) return 0;
-  return std::clamp(largest / static_cast<float>(most) * kMargin, kLeastStep, kMostStep);
+float BlockQuantizer::step_size(float scale) const {
+  if (scale == 0) return 0;
+  return std::clamp(scale / static_cast<float>(levels_per_side) * kMargin, kMinStepSize,
+                    kMaxStepSize);
 }
 
 void BlockQuantizer::measure(std::span<const float> values, std::size_t first, double clip,
-                             std::span<float> largest) const {
+                             std::span<float> scales) const {
   ensure(first % block == 0, "a measured run must start with a block", first, block);
   for_each_block(first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
     const auto part = values.subspan(at, run);
-    largest[index] = kernels::largest_magnitude(part);
-    if (clip > 0 && std::isfinite(largest[index])) {
+    scales[index] = kernels::largest_magnitude(part);
+    if (clip > 0 && std::isfinite(scales[index])) {
       const double limit = clip * std::sqrt(square_sum(part) / static_cast<double>(run));
-      if (limit < largest[index]) largest[index] = static_cast<float>(limit);
+      if (limit < scales[index]) scales[index] = static_cast<float>(limit);
     }
   });
 }
@@ -57,32 +58,32 @@ BlockQuantizer::Elements BlockQuantizer::beginning_in(std::size_t first, std::si
 }
 
 void BlockQuantizer::measure_from(std::span<const float> bucket, std::size_t first,
-                                  std::size_t count, double clip, std::span<float> largest) const {
+                                  std::size_t count, double clip, std::span<float> scales) const {
   const Elements part = beginning_in(first, count);
   if (part.first >= part.end) return;
-  measure(bucket.subspan(part.first, part.end - part.first), part.first, clip, largest);
+  measure(bucket.subspan(part.first, part.end - part.first), part.first, clip, scales);
 }
 
 void BlockQuantizer::measure_norm_from(std::span<const float> bucket, std::size_t first,
-                                       std::size_t count, std::span<float> norms) const {
+                                       std::size_t count, std::span<float> scales) const {
   const Elements part = beginning_in(first, count);
   if (part.first >= part.end) return;
   const auto values = bucket.subspan(part.first, part.end - part.first);
   for_each_block(part.first, values.size(),
                  [&](std::size_t index, std::size_t at, std::size_t run) {
                    const double norm = std::sqrt(square_sum(values.subspan(at, run)));
-                   norms[index] = static_cast<float>(std::min<double>(norm, kMostStep));
+                   scales[index] = static_cast<float>(std::min<double>(norm, kMaxStepSize));
                  });
 }
 
 void BlockQuantizer::quantize(std::span<const float> values, std::size_t first,
-                              std::span<const float> largest, kernels::RandomKey key,
+                              std::span<const float> scales, kernels::RandomKey key,
                               std::span<std::uint32_t> codes) const {
   for_each_block(first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
-    const float size = step(largest[index]);
+    const float size = step_size(scales[index]);
     kernels::quantize(values.subspan(at, run),
-                      {.inverse = size == 0 ? 0 : gain / size,
-                       .most = most,
+                      {.inverse_step_size = size == 0 ? 0 : gain / size,
+                       .levels_per_side = levels_per_side,
                        .key = key,
                        .first = static_cast<std::uint32_t>(first + at)},
                       codes.subspan(at, run));
@@ -90,31 +91,31 @@ void BlockQuantizer::quantize(std::span<const float> values, std::size_t first,
 }
 
 void BlockQuantizer::dequantize(std::span<const std::uint32_t> codes, std::size_t first,
-                                std::span<const float> largest, const Sum& sum,
+                                std::span<const float> scales, const Sum& sum,
                                 std::span<float> values) const {
   for_each_block(first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
     const auto out = values.subspan(at, run);
-    const float size = step(largest[index]);
+    const float size = step_size(scales[index]);
     if (size == 0) {
       std::fill(out.begin(), out.end(), 0.0f);
       return;
     }
     kernels::dequantize(codes.subspan(at, run),
-                        {.step = size * sum.share,
-                         .zero = sum.ranks * most,
+                        {.step_size = size * sum.factor,
+                         .zero = sum.ranks * levels_per_side,
                          .keys = sum.keys,
                          .first = static_cast<std::uint32_t>(first + at)},
                         out);
-    // Codes that no quantizer made are at most 2^16 points away from zero.
-    if (size >= kMostStep / 65536 / static_cast<float>(sum.ranks)) {
-      for (float& value : out) value = std::clamp(value, -kMostStep, kMostStep);
+    // Invalid codes are at most 2^16 levels away from zero.
+    if (size >= kMaxStepSize / 65536 / static_cast<float>(sum.ranks)) {
+      for (float& value : out) value = std::clamp(value, -kMaxStepSize, kMaxStepSize);
     }
   });
 }
 
-void BlockQuantizer::keep_clipped(std::span<float> values, std::span<const float> largest) const {
+void BlockQuantizer::keep_clipped(std::span<float> values, std::span<const float> scales) const {
   for_each_block(0, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
-    const float limit = largest[index];
+    const float limit = scales[index];
     for (float& value : values.subspan(at, run)) value -= std::clamp(value, -limit, limit);
   });
 }

@@ -1,5 +1,5 @@
-// The grid on which a bucket is quantized: blocks of elements, each with a step of its own that
-// follows from the block's largest magnitude, and 2M + 1 points, M on each side of zero.
+// Quantizes a bucket in blocks of elements. Each block has its own scale, from which its step size
+// follows, and 2M + 1 levels, M on each side of zero.
 #pragma once
 
 #include <algorithm>
@@ -12,20 +12,20 @@
 namespace thinreduce {
 
 struct BlockQuantizer {
-  std::size_t elements = 0;  // of the bucket
-  std::size_t block = 1;     // elements a block; the last may have fewer
-  std::uint32_t most = 1;    // M
-  float gain = 1;            // values are multiplied by it when they are quantized
+  std::size_t elements = 0;           // elements of the bucket
+  std::size_t block = 1;              // elements per block; the last may have fewer
+  std::uint32_t levels_per_side = 1;  // M
+  float gain = 1;                     // factor of the values when they are quantized
 
   [[nodiscard]] std::size_t blocks() const { return (elements + block - 1) / block; }
-  [[nodiscard]] std::uint32_t symbols() const { return 2 * most + 1; }
+  [[nodiscard]] std::uint32_t symbols() const { return 2 * levels_per_side + 1; }
 
-  // The step of a block: largest/M and a little more, so that rounding never leaves the grid; never
-  // so small that 1/step overflows. 0 for a block of zeros.
-  [[nodiscard]] float step(float largest) const;
+  // Returns the step size of a block: scale/M and a little more, so that dither never rounds beyond
+  // the outermost level, and never so small that 1/step size overflows. 0 for a block of zeros.
+  [[nodiscard]] float step_size(float scale) const;
 
-  // Calls work(block, offset, count) for each part of the elements [first, first + count) that lies
-  // in one block.
+  // Calls work(block, offset, count) for each part of elements [first, first + count) that lies in
+  // one block; `offset` counts from `first`.
   template <typename Work>
   void for_each_block(std::size_t first, std::size_t count, Work&& work) const {
     for (std::size_t at = 0; at < count;) {
@@ -36,45 +36,46 @@ struct BlockQuantizer {
     }
   }
 
-  // Elements [first, first + count), for the functions below. `largest` is one value a block of the
+  // The functions below work on elements from `first` on. `scales` has one value per block of the
   // whole bucket.
 
-  // Sets `largest` of the blocks that begin in the range, which must end with a block. With `clip`
-  // above 0, to at most that many root mean squares of the block.
+  // Sets the scales of the blocks in the range, which must start and end with a block, to their
+  // largest magnitude. With `clip` above 0, a scale is at most that many root mean squares.
   void measure(std::span<const float> values, std::size_t first, double clip,
-               std::span<float> largest) const;
+               std::span<float> scales) const;
 
-  // The same for elements [first, first + count) of the whole bucket, for one who works his way
-  // through it: blocks are measured as a whole where they begin.
+  // The same for all blocks that begin in elements [first, first + count) of the bucket. A caller
+  // that goes through the bucket in pieces so measures every block once and as a whole.
   void measure_from(std::span<const float> bucket, std::size_t first, std::size_t count,
-                    double clip, std::span<float> largest) const;
-  // Sets `largest` of those blocks to their 2-norm, for methods that scale by it.
+                    double clip, std::span<float> scales) const;
+  // Sets the scales of those blocks to their 2-norm instead.
   void measure_norm_from(std::span<const float> bucket, std::size_t first, std::size_t count,
-                         std::span<float> norms) const;
+                         std::span<float> scales) const;
 
-  // Codes 0 to 2M; values beyond the grid get its last point.
-  void quantize(std::span<const float> values, std::size_t first, std::span<const float> largest,
+  // Writes codes from 0 to 2M; values beyond the outermost level get that level.
+  void quantize(std::span<const float> values, std::size_t first, std::span<const float> scales,
                 kernels::RandomKey key, std::span<std::uint32_t> codes) const;
 
-  // What codes stand for: the sum over `sum.keys` ranks, times `sum.share`.
+  // Describes codes that are summed over several ranks.
   struct Sum {
-    std::span<const kernels::RandomKey> keys;  // dither to subtract
-    std::uint32_t ranks = 1;                   // in the sum
-    float share = 1;
+    std::span<const kernels::RandomKey> keys;  // streams of the dither to subtract
+    std::uint32_t ranks = 1;                   // number of ranks in the sum
+    float factor = 1;                          // the decoded values are multiplied by it
   };
-  // The result is finite, whatever the codes; see kernels::dequantize for their range.
+  // Decodes codes. The result is finite, whatever the codes; see kernels::dequantize for their
+  // range.
   void dequantize(std::span<const std::uint32_t> codes, std::size_t first,
-                  std::span<const float> largest, const Sum& sum, std::span<float> values) const;
+                  std::span<const float> scales, const Sum& sum, std::span<float> values) const;
 
-  // Of the whole bucket: leaves in `values` what lies beyond the grid.
-  void keep_clipped(std::span<float> values, std::span<const float> largest) const;
+  // Subtracts from a whole bucket the part within the scales, so that the clipped part is left.
+  void keep_clipped(std::span<float> values, std::span<const float> scales) const;
 
  private:
   struct Elements {
     std::size_t first = 0;
     std::size_t end = 0;
   };
-  // Of the blocks that begin in a range, all elements.
+  // Returns the elements of all blocks that begin in a range.
   [[nodiscard]] Elements beginning_in(std::size_t first, std::size_t count) const;
 };
 

@@ -1,4 +1,4 @@
-// The laws of dithered quantization, on the grid that all methods share.
+// The laws of dithered quantization, on the quantizer that all methods share.
 #include "thinreduce/methods/quantize/block_quantizer.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace thinreduce {
 namespace {
 
 using Floats = std::vector<float>;
-constexpr float kMost = std::numeric_limits<float>::max();
+constexpr float kMaxFloat = std::numeric_limits<float>::max();
 
 Floats normal_values(std::size_t size, unsigned seed) {
   std::mt19937 random(seed);
@@ -27,46 +27,46 @@ Floats normal_values(std::size_t size, unsigned seed) {
 }
 
 struct Coded {
-  Floats largest;
+  Floats scales;
   std::vector<std::uint32_t> codes;
 };
 
-Coded quantized(const BlockQuantizer& grid, const Floats& values, RandomKey key) {
-  Coded coded{Floats(grid.blocks()), std::vector<std::uint32_t>(values.size())};
-  grid.measure(values, 0, 0, coded.largest);
-  grid.quantize(values, 0, coded.largest, key, coded.codes);
+Coded quantized(const BlockQuantizer& quantizer, const Floats& values, RandomKey key) {
+  Coded coded{Floats(quantizer.blocks()), std::vector<std::uint32_t>(values.size())};
+  quantizer.measure(values, 0, 0, coded.scales);
+  quantizer.quantize(values, 0, coded.scales, key, coded.codes);
   return coded;
 }
 
-Floats dequantized(const BlockQuantizer& grid, const Coded& coded,
+Floats dequantized(const BlockQuantizer& quantizer, const Coded& coded,
                    std::span<const RandomKey> keys) {
   Floats values(coded.codes.size());
-  grid.dequantize(coded.codes, 0, coded.largest, {.keys = keys}, values);
+  quantizer.dequantize(coded.codes, 0, coded.scales, {.keys = keys}, values);
   return values;
 }
 
-// Errors in steps, of one block of normal values. Stochastic rounding draws the same numbers but
-// does not subtract them.
+// Errors of one block of normal values, in step sizes. Stochastic rounding draws the same numbers
+// but does not subtract them.
 struct Errors {
   Floats values;
   std::vector<double> errors;
 };
-Errors errors_of(std::uint32_t most, bool subtract, RandomKey replayed) {
+Errors errors_of(std::uint32_t levels_per_side, bool subtract, RandomKey replayed) {
   constexpr std::size_t kElements = 200'000;
-  const BlockQuantizer grid{kElements, kElements, most};
+  const BlockQuantizer quantizer{kElements, kElements, levels_per_side};
   const RandomKey key = random_key({.seed = 3});
   Errors result{normal_values(kElements, 17), {}};
-  const Coded coded = quantized(grid, result.values, key);
+  const Coded coded = quantized(quantizer, result.values, key);
   const auto keys = subtract ? std::span(&replayed, 1) : std::span<const RandomKey>();
-  const auto decoded = dequantized(grid, coded, keys);
-  const double step = grid.step(coded.largest[0]);
+  const auto decoded = dequantized(quantizer, coded, keys);
+  const double step = quantizer.step_size(coded.scales[0]);
   for (std::size_t i = 0; i < kElements; ++i) {
     result.errors.push_back((static_cast<double>(decoded[i]) - result.values[i]) / step);
   }
   return result;
 }
-Errors dithered_errors(std::uint32_t most) {
-  return errors_of(most, true, random_key({.seed = 3}));
+Errors dithered_errors(std::uint32_t levels_per_side) {
+  return errors_of(levels_per_side, true, random_key({.seed = 3}));
 }
 
 // The statistic times sqrt(n) exceeds 1.95 once in a thousand for a uniform sample.
@@ -88,7 +88,7 @@ double mean_of(const std::vector<double>& values) {
   return sum / static_cast<double>(values.size());
 }
 
-// Correlation in units of its deviation for independent samples, 1/sqrt(n).
+// Correlation relative to its deviation for independent samples, 1/sqrt(n).
 double correlation(const std::vector<double>& a, const std::vector<double>& b) {
   const double mean_a = mean_of(a);
   const double mean_b = mean_of(b);
@@ -130,16 +130,16 @@ Dependence dependence(const Errors& sample) {
 }
 
 TEST(DitheredError, IsUniformAndBounded) {
-  for (const std::uint32_t most : {1u, 3u, 7u, 127u}) {
-    const auto sample = dithered_errors(most);
-    EXPECT_LT(kolmogorov_smirnov(sample.errors), 1.95) << most;
+  for (const std::uint32_t levels_per_side : {1u, 3u, 7u, 127u}) {
+    const auto sample = dithered_errors(levels_per_side);
+    EXPECT_LT(kolmogorov_smirnov(sample.errors), 1.95) << levels_per_side;
     for (const double error : sample.errors) ASSERT_LE(std::abs(error), 0.5 + 1e-4);
   }
 }
 
 TEST(DitheredError, HasMeanZeroAndATwelfthOfTheSquaredStep) {
-  for (const std::uint32_t most : {1u, 3u, 7u}) {
-    const auto sample = dithered_errors(most);
+  for (const std::uint32_t levels_per_side : {1u, 3u, 7u}) {
+    const auto sample = dithered_errors(levels_per_side);
     const auto n = static_cast<double>(sample.errors.size());
     std::vector<double> squares;
     for (const double error : sample.errors) squares.push_back(error * error);
@@ -149,14 +149,14 @@ TEST(DitheredError, HasMeanZeroAndATwelfthOfTheSquaredStep) {
   }
 }
 
-// Dithered errors know nothing about the values. Stochastic rounding is unbiased too, but the size
-// of its error depends on where between two points a value lies, and that shows.
+// Dithered errors are independent of the values. Stochastic rounding is unbiased too, but the size
+// of its error depends on the position of a value between two levels.
 TEST(DitheredError, IsIndependentOfTheValueInEveryBinAndQsgdsIsNot) {
-  for (const std::uint32_t most : {1u, 3u}) {
-    const auto dithered = dependence(dithered_errors(most));
+  for (const std::uint32_t levels_per_side : {1u, 3u}) {
+    const auto dithered = dependence(dithered_errors(levels_per_side));
     EXPECT_LT(dithered.of_error, 4.5);
     EXPECT_LT(dithered.of_square, 4.5);
-    const auto stochastic = dependence(errors_of(most, false, {}));
+    const auto stochastic = dependence(errors_of(levels_per_side, false, {}));
     EXPECT_LT(stochastic.of_error, 4.5);
     EXPECT_GT(stochastic.of_square, 9);
   }
@@ -166,7 +166,7 @@ TEST(DitheredError, StochasticRoundingIsNotUniform) {
   EXPECT_GT(kolmogorov_smirnov(errors_of(3, false, {}).errors), 10);
 }
 
-// Subtracting another dither than was added leaves the variance of both: 3/12 of a squared step.
+// Subtracting a different dither leaves the variance of both: 3/12 of a squared step size.
 TEST(DitheredError, AWrongKeyFails) {
   for (const RandomKey wrong :
        {random_key({.seed = 4}), random_key({.seed = 3, .step = 1}),
@@ -180,38 +180,39 @@ TEST(DitheredError, AWrongKeyFails) {
 }
 
 TEST(BlockQuantizer, SameBitsOnEveryTarget) {
-  const BlockQuantizer grid{10007, 37, 3};
-  const auto values = kernels::mixed_floats(grid.elements, 3);
+  const BlockQuantizer quantizer{10007, 37, 3};
+  const auto values = kernels::mixed_floats(quantizer.elements, 3);
   const RandomKey key = random_key({.seed = 1});
   const auto before = kernels::active_target();
   kernels::use_target("reference");
-  const Coded expected = quantized(grid, values, key);
-  const auto decoded = dequantized(grid, expected, std::span(&key, 1));
+  const Coded expected = quantized(quantizer, values, key);
+  const auto decoded = dequantized(quantizer, expected, std::span(&key, 1));
   kernels::on_every_target([&] {
-    const Coded coded = quantized(grid, values, key);
-    EXPECT_EQ(coded.largest, expected.largest);
+    const Coded coded = quantized(quantizer, values, key);
+    EXPECT_EQ(coded.scales, expected.scales);
     EXPECT_EQ(coded.codes, expected.codes);
-    EXPECT_TRUE(kernels::same_bits<float>(dequantized(grid, coded, std::span(&key, 1)), decoded));
+    EXPECT_TRUE(
+        kernels::same_bits<float>(dequantized(quantizer, coded, std::span(&key, 1)), decoded));
   });
   kernels::use_target(before);
 }
 
-// Whatever the range in which it is done, and whatever the size of a block.
+// Quantizing in pieces gives the same codes, whatever the pieces and the block size.
 TEST(BlockQuantizer, PiecesMakeTheWhole) {
   const auto values = normal_values(3001, 4);
   const RandomKey key = random_key({.seed = 2});
   for (const std::size_t block : {1u, 2u, 31u, 512u, 3000u, 3001u, 5000u}) {
-    const BlockQuantizer grid{values.size(), block, 3};
-    const Coded whole = quantized(grid, values, key);
+    const BlockQuantizer quantizer{values.size(), block, 3};
+    const Coded whole = quantized(quantizer, values, key);
     for (const std::size_t piece : {1u, 7u, 64u, 1000u}) {
-      Coded pieces{Floats(grid.blocks()), std::vector<std::uint32_t>(values.size())};
+      Coded pieces{Floats(quantizer.blocks()), std::vector<std::uint32_t>(values.size())};
       for (std::size_t first = 0; first < values.size(); first += piece) {
         const std::size_t count = std::min(piece, values.size() - first);
-        grid.measure_from(values, first, count, 0, pieces.largest);
-        grid.quantize(std::span(values).subspan(first, count), first, pieces.largest, key,
-                      std::span(pieces.codes).subspan(first, count));
+        quantizer.measure_from(values, first, count, 0, pieces.scales);
+        quantizer.quantize(std::span(values).subspan(first, count), first, pieces.scales, key,
+                           std::span(pieces.codes).subspan(first, count));
       }
-      ASSERT_EQ(pieces.largest, whole.largest);
+      ASSERT_EQ(pieces.scales, whole.scales);
       ASSERT_EQ(pieces.codes, whole.codes);
     }
   }
@@ -221,59 +222,61 @@ TEST(BlockQuantizer, ErrorsAreAtMostHalfAStepAtEveryMagnitude) {
   const RandomKey key = random_key({.seed = 2});
   const auto shape = normal_values(1009, 5);
   for (const float magnitude : {1e-30f, 1e-20f, 1e-3f, 1.0f, 1e20f, 1e37f}) {
-    for (const std::uint32_t most : {1u, 3u, 127u}) {
-      const BlockQuantizer grid{shape.size(), 64, most};
+    for (const std::uint32_t levels_per_side : {1u, 3u, 127u}) {
+      const BlockQuantizer quantizer{shape.size(), 64, levels_per_side};
       Floats values = shape;
       for (auto& value : values) value *= magnitude;
-      const Coded coded = quantized(grid, values, key);
-      const auto decoded = dequantized(grid, coded, std::span(&key, 1));
+      const Coded coded = quantized(quantizer, values, key);
+      const auto decoded = dequantized(quantizer, coded, std::span(&key, 1));
       for (std::size_t i = 0; i < values.size(); ++i) {
-        const double step = grid.step(coded.largest[i / 64]);
-        ASSERT_LE(coded.codes[i], 2 * most);
+        const double step = quantizer.step_size(coded.scales[i / 64]);
+        ASSERT_LE(coded.codes[i], 2 * levels_per_side);
         ASSERT_LE(std::abs(static_cast<double>(decoded[i]) - values[i]), 0.5001 * step)
-            << magnitude << ' ' << most;
+            << magnitude << ' ' << levels_per_side;
       }
     }
   }
 }
 
 TEST(BlockQuantizer, ZerosStayZerosAndDenormalsStaySmall) {
-  const BlockQuantizer grid{100, 10, 3};
+  const BlockQuantizer quantizer{100, 10, 3};
   const RandomKey key = random_key({});
-  EXPECT_EQ(dequantized(grid, quantized(grid, Floats(100), key), std::span(&key, 1)), Floats(100));
+  EXPECT_EQ(dequantized(quantizer, quantized(quantizer, Floats(100), key), std::span(&key, 1)),
+            Floats(100));
   const Floats tiny(100, 1e-42f);
-  for (const float value : dequantized(grid, quantized(grid, tiny, key), std::span(&key, 1))) {
+  for (const float value :
+       dequantized(quantizer, quantized(quantizer, tiny, key), std::span(&key, 1))) {
     EXPECT_LT(std::abs(value), 1e-29f);
   }
 }
 
 TEST(BlockQuantizer, TheLargestFloatsStayFinite) {
   const RandomKey key = random_key({});
-  for (const std::uint32_t most : {1u, 3u, 127u}) {
-    const BlockQuantizer grid{1000, 100, most};
+  for (const std::uint32_t levels_per_side : {1u, 3u, 127u}) {
+    const BlockQuantizer quantizer{1000, 100, levels_per_side};
     Floats values(1000);
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = i % 2 == 0 ? kMost : -kMost;
-    const Coded coded = quantized(grid, values, key);
-    const auto decoded = dequantized(grid, coded, std::span(&key, 1));
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = i % 2 == 0 ? kMaxFloat : -kMaxFloat;
+    const Coded coded = quantized(quantizer, values, key);
+    const auto decoded = dequantized(quantizer, coded, std::span(&key, 1));
     for (std::size_t i = 0; i < values.size(); ++i) {
       ASSERT_TRUE(std::isfinite(decoded[i]));
-      ASSERT_LE(coded.codes[i], 2 * most);
+      ASSERT_LE(coded.codes[i], 2 * levels_per_side);
       ASSERT_EQ(std::signbit(decoded[i]), std::signbit(values[i]));
     }
   }
 }
 
 TEST(BlockQuantizer, ClippingLowersTheScaleAndKeepsTheRest) {
-  const BlockQuantizer grid{1000, 500, 3};
+  const BlockQuantizer quantizer{1000, 500, 3};
   Floats values = normal_values(1000, 6);
   values[3] = 50;
   values[700] = -80;
-  Floats largest(2);
-  grid.measure(values, 0, 2.5, largest);
-  EXPECT_LT(largest[0], 10);
-  EXPECT_LT(largest[1], 10);
+  Floats scales(2);
+  quantizer.measure(values, 0, 2.5, scales);
+  EXPECT_LT(scales[0], 10);
+  EXPECT_LT(scales[1], 10);
   Floats rest = values;
-  grid.keep_clipped(rest, largest);
+  quantizer.keep_clipped(rest, scales);
   for (std::size_t i = 0; i < values.size(); ++i) {
     const float limit = largest[i / 500];
     EXPECT_EQ(rest[i], values[i] - std::clamp(values[i], -limit, limit));

@@ -17,20 +17,20 @@
 #ifndef THINREDUCE_KERNELS_DITHER_CONSTANTS
 #define THINREDUCE_KERNELS_DITHER_CONSTANTS
 namespace thinreduce::kernels {
-// Adding 1.5 * 2^23 to a float of magnitude below 2^22 rounds it to a whole number, ties to even,
-// which then stands in the lower bits.
+// Adding 1.5 * 2^23 to a float of magnitude below 2^22 rounds it to an integer, ties to even, which
+// is then in the low bits.
 constexpr float kRounder = 12582912.0f;
 constexpr std::uint32_t kRounderBits = 0x4b400000;
-constexpr float kDitherUnit = 1.0f / 65536;
+constexpr float kDitherSpacing = 1.0f / 65536;
 constexpr float kDitherStart = 1.0f / 131072 - 0.5f;
-// Elements that share whole draws.
+// Two rows of kHalf elements use the halves of the same draws.
 constexpr std::size_t kPair = 32;
 constexpr std::size_t kHalf = 16;
-// Floats that will be read or written next, by one who works on pieces of about this size: they
-// come in from memory while this piece is computed.
+// Prefetch distance in floats: callers work on pieces of about this size, so the next piece is
+// loaded while this one is computed.
 constexpr std::size_t kAhead = 2560;
 
-// Elements until the next whole pair of rows.
+// Returns the number of elements before the next whole pair of rows.
 constexpr std::size_t until_pair(std::uint32_t first, std::size_t size) {
   return std::min<std::size_t>(size, (kPair - first % kPair) % kPair);
 }
@@ -55,7 +55,8 @@ HWY_INLINE hn::Vec<Words> quantize_lanes(hn::Vec<Floats> value, hn::Vec<Words> d
                                          hn::Vec<Words> bias) {
   const Floats floats;
   const auto d = hn::ConvertTo(floats, hn::BitCast(Ints(), d_bits));
-  const auto u = hn::Add(hn::Mul(d, hn::Set(floats, kDitherUnit)), hn::Set(floats, kDitherStart));
+  const auto u =
+      hn::Add(hn::Mul(d, hn::Set(floats, kDitherSpacing)), hn::Set(floats, kDitherStart));
   const auto t = hn::Min(hn::Max(hn::Mul(value, inverse), hn::Neg(limit)), limit);
   const auto rounded = hn::Add(hn::Add(t, u), hn::Set(floats, kRounder));
   return hn::Sub(hn::BitCast(Words(), rounded), bias);
@@ -68,9 +69,9 @@ void quantize(std::span<const float> values, const QuantizeRun& run,
   const std::size_t lanes = hn::Lanes(floats);
   const std::size_t head = until_pair(run.first, values.size());
   reference::quantize(values.first(head), run, codes.first(head));
-  const auto inverse = hn::Set(floats, run.inverse);
-  const auto limit = hn::Set(floats, static_cast<float>(run.most));
-  const auto bias = hn::Set(words, kRounderBits - run.most);
+  const auto inverse = hn::Set(floats, run.inverse_step_size);
+  const auto limit = hn::Set(floats, static_cast<float>(run.levels_per_side));
+  const auto bias = hn::Set(words, kRounderBits - run.levels_per_side);
   const auto lower = hn::Set(words, 0xffff);
   const auto column = hn::Iota(words, 0);
   std::size_t i = head;
@@ -104,7 +105,7 @@ void dequantize(std::span<const std::uint32_t> codes, const DequantizeRun& run,
   const std::size_t lanes = hn::Lanes(floats);
   const std::size_t head = until_pair(run.first, values.size());
   reference::dequantize(codes.first(head), run, values.first(head));
-  const auto factor = hn::Set(floats, run.step * kDitherUnit);
+  const auto factor = hn::Set(floats, run.step_size * kDitherSpacing);
   const auto halves = hn::Set(floats, 0.5f * static_cast<float>(run.keys.size()));
   const auto bias = hn::Set(words, dequantize_bias(run));
   const auto lower = hn::Set(words, 0xffff);
@@ -148,18 +149,18 @@ namespace reference {
 
 void quantize(std::span<const float> values, const QuantizeRun& run,
               std::span<std::uint32_t> codes) {
-  const auto limit = static_cast<float>(run.most);
+  const auto limit = static_cast<float>(run.levels_per_side);
   for (std::size_t i = 0; i < values.size(); ++i) {
     const float u = dither(run.key, run.first + static_cast<std::uint32_t>(i));
-    const float t = std::min(std::max(values[i] * run.inverse, -limit), limit);
+    const float t = std::min(std::max(values[i] * run.inverse_step_size, -limit), limit);
     const float rounded = t + u + kRounder;
-    codes[i] = std::bit_cast<std::uint32_t>(rounded) - (kRounderBits - run.most);
+    codes[i] = std::bit_cast<std::uint32_t>(rounded) - (kRounderBits - run.levels_per_side);
   }
 }
 
 void dequantize(std::span<const std::uint32_t> codes, const DequantizeRun& run,
                 std::span<float> values) {
-  const float factor = run.step * kDitherUnit;
+  const float factor = run.step_size * kDitherSpacing;
   const float halves = 0.5f * static_cast<float>(run.keys.size());
   const std::uint32_t bias = dequantize_bias(run);
   for (std::size_t i = 0; i < codes.size(); ++i) {

@@ -17,28 +17,29 @@ constexpr RandomKey kKey{0x12345678, 0x9abcdef0};
 constexpr std::uint32_t kFirsts[] = {0, 1, 15, 16, 17, 31, 32, 1000003};
 
 TEST(Dither, IsInsideTheOpenIntervalAndSymmetric) {
-  float least = 1, most = -1;
+  float min = 1, max = -1;
   double sum = 0;
   for (std::uint32_t i = 0; i < 1 << 20; ++i) {
     const float u = dither(kKey, i);
-    least = std::min(least, u);
-    most = std::max(most, u);
+    min = std::min(min, u);
+    max = std::max(max, u);
     sum += u;
   }
-  EXPECT_EQ(least, -0.5f + 1.0f / 131072);
-  EXPECT_EQ(most, 0.5f - 1.0f / 131072);
+  EXPECT_EQ(min, -0.5f + 1.0f / 131072);
+  EXPECT_EQ(max, 0.5f - 1.0f / 131072);
   EXPECT_LT(std::abs(sum), 5 * std::sqrt((1 << 20) / 12.0));
 }
 
 TEST(Dither, QuantizeOnEveryTarget) {
   at_every_size([](std::size_t size, std::size_t offset) {
     auto values = mixed_floats(size, 5);
-    for (const std::uint32_t most : {1u, 3u, 127u}) {
+    for (const std::uint32_t levels_per_side : {1u, 3u, 127u}) {
       for (const auto first : kFirsts) {
-        const QuantizeRun run{static_cast<float>(most) / 3, most, kKey, first};
+        const QuantizeRun run{static_cast<float>(levels_per_side) / 3, levels_per_side, kKey,
+                              first};
         Codes expected(size);
         reference::quantize(values, run, expected);
-        for (std::size_t i = 0; i < size; ++i) ASSERT_LE(expected[i], 2 * most);
+        for (std::size_t i = 0; i < size; ++i) ASSERT_LE(expected[i], 2 * levels_per_side);
         on_every_target([&] {
           Guarded<float> in(std::span<const float>(values), offset);
           Guarded<std::uint32_t> codes(size, offset);
@@ -73,7 +74,7 @@ TEST(Dither, DequantizeOnEveryTarget) {
   });
 }
 
-// What the comment in the header says, in double precision.
+// The formula in the header, in double precision.
 TEST(Dither, DequantizeSubtractsTheDitherOfAllRanks) {
   const std::vector<RandomKey> keys{kKey, {1, 2}, {3, 4}};
   Codes codes(1000);

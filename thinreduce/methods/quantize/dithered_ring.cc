@@ -9,30 +9,30 @@
 namespace thinreduce {
 namespace {
 
-constexpr std::size_t kUnit = kernels::kPackUnit;
+constexpr std::size_t kUnitElements = kernels::kCodesPerPack;
 
 }  // namespace
 
-DitheredRing::DitheredRing(const DitheredSumSetup& setup, DitheredSumBuffers& buffers)
+DitheredRing::DitheredRing(const DitheredRingSetup& setup, DitheredRingBuffers& buffers)
     : setup_(setup), buffers_(buffers) {
   for (int summed = 1; summed <= world(); ++summed) {
-    packings_.push_back(
-        kernels::Packing::of(2 * static_cast<std::uint32_t>(summed) * setup.grid.most + 1));
+    packings_.push_back(kernels::Packing::of(
+        2 * static_cast<std::uint32_t>(summed) * setup.quantizer.levels_per_side + 1));
   }
-  buffers_.own.resize(packings_.front().bytes(units() * kUnit));
-  if (world() > 1) buffers_.sums.resize(packings_.back().bytes(units() * kUnit));
+  buffers_.own.resize(packings_.front().bytes(units() * kUnitElements));
+  if (world() > 1) buffers_.sums.resize(packings_.back().bytes(units() * kUnitElements));
 }
 
 std::size_t DitheredRing::units() const {
-  return (setup_.grid.elements + kUnit - 1) / kUnit;
+  return (setup_.quantizer.elements + kUnitElements - 1) / kUnitElements;
 }
 
 std::size_t DitheredRing::unit_bytes() const {
-  return packings_.back().bytes(kUnit);
+  return packings_.back().bytes(kUnitElements);
 }
 
 std::size_t DitheredRing::elements_before(std::size_t unit) const {
-  return std::min(unit * kUnit, setup_.grid.elements);
+  return std::min(unit * kUnitElements, setup_.quantizer.elements);
 }
 
 std::size_t DitheredRing::packed_bytes(UnitRange range, int summed) const {
@@ -44,9 +44,9 @@ std::span<std::byte> DitheredRing::wire(UnitRange range, int summed) {
   if (range.size() == 0) return {};
   if (summed == 1) {
     return std::span(buffers_.own)
-        .subspan(packings_.front().bytes(kUnit) * range.begin, packed_bytes(range, 1));
+        .subspan(packings_.front().bytes(kUnitElements) * range.begin, packed_bytes(range, 1));
   }
-  // At the same place however many ranks are in the sum.
+  // At the same offset for any number of ranks in the sum.
   return std::span(buffers_.sums).subspan(unit_bytes() * range.begin, packed_bytes(range, summed));
 }
 
@@ -55,7 +55,7 @@ UnitRange DitheredRing::bytes_of_unit(UnitRange range, std::size_t unit, int sum
 }
 
 std::size_t DitheredRing::unpack_unit(std::span<const std::byte> bytes, UnitRange range,
-                                      std::size_t unit, int summed, Unit& codes) const {
+                                      std::size_t unit, int summed, Codes& codes) const {
   const std::size_t count = elements_before(unit + 1) - elements_before(unit);
   const UnitRange part = bytes_of_unit(range, unit, summed);
   const auto largest = kernels::unpack(bytes.subspan(part.begin, part.size()),
@@ -66,13 +66,14 @@ std::size_t DitheredRing::unpack_unit(std::span<const std::byte> bytes, UnitRang
 }
 
 void DitheredRing::check(std::uint32_t largest_code, int summed) const {
-  const auto most = 2 * static_cast<std::uint32_t>(summed) * setup_.grid.most;
-  if (largest_code > most) {
-    throw Error(ErrorCode::bad_frame,
-                fmt::format("rank {} got a code of {} from rank {} in the ring, where sums over {} "
-                            "ranks are at most {}",
-                            setup_.rank, largest_code, (setup_.rank + world() - 1) % world(),
-                            summed, most));
+  const auto max_code = 2 * static_cast<std::uint32_t>(summed) * setup_.quantizer.levels_per_side;
+  if (largest_code > max_code) {
+    throw Error(
+        ErrorCode::bad_frame,
+        fmt::format("rank {} got a code of {} from rank {} in the ring, where the maximum of sums "
+                    "over {} ranks is {}",
+                    setup_.rank, largest_code, (setup_.rank + world() - 1) % world(), summed,
+                    max_code));
   }
 }
 
@@ -82,11 +83,11 @@ void DitheredRing::encode(UnitRange range) {
     const std::size_t count = elements_before(unit + 1) - first;
     const auto values = setup_.source.subspan(first, count);
     if (setup_.measure) {
-      setup_.grid.measure_from(setup_.source, first, count, setup_.clip, setup_.largest);
+      setup_.quantizer.measure_from(setup_.source, first, count, setup_.clip, setup_.scales);
     }
-    setup_.grid.quantize(values, first, setup_.largest,
-                         setup_.keys[static_cast<std::size_t>(setup_.rank)],
-                         std::span(codes_).first(count));
+    setup_.quantizer.quantize(values, first, setup_.scales,
+                              setup_.keys[static_cast<std::size_t>(setup_.rank)],
+                              std::span(codes_).first(count));
     const std::size_t padded = kernels::whole_rows(count);
     std::fill(codes_.begin() + static_cast<std::ptrdiff_t>(count),
               codes_.begin() + static_cast<std::ptrdiff_t>(padded), 0u);
@@ -114,23 +115,24 @@ void DitheredRing::decode(UnitRange range) {
   for (std::size_t unit = range.begin; unit < range.end; ++unit) {
     const std::size_t first = elements_before(unit);
     const std::size_t count = unpack_unit(bytes, range, unit, world(), codes_);
-    setup_.grid.dequantize(std::span(codes_).first(count), first, setup_.largest,
-                           {.keys = setup_.keys,
-                            .ranks = static_cast<std::uint32_t>(world()),
-                            .share = 1.0f / static_cast<float>(world())},
-                           setup_.mean.subspan(first, count));
+    setup_.quantizer.dequantize(std::span(codes_).first(count), first, setup_.scales,
+                                {.keys = setup_.keys,
+                                 .ranks = static_cast<std::uint32_t>(world()),
+                                 .factor = 1.0f / static_cast<float>(world())},
+                                setup_.mean.subspan(first, count));
   }
 }
 
 void DitheredRing::subtract_own(std::span<float> values) {
   const auto rank = static_cast<std::size_t>(setup_.rank);
-  std::array<float, kUnit> sent;
+  std::array<float, kUnitElements> sent;
   for (std::size_t unit = 0; unit < units(); ++unit) {
     const std::size_t first = elements_before(unit);
     const std::size_t count =
         unpack_unit(wire({unit, unit + 1}, 1), {unit, unit + 1}, unit, 1, codes_);
-    setup_.grid.dequantize(std::span(codes_).first(count), first, setup_.largest,
-                           {.keys = setup_.keys.subspan(rank, 1)}, std::span(sent).first(count));
+    setup_.quantizer.dequantize(std::span(codes_).first(count), first, setup_.scales,
+                                {.keys = setup_.keys.subspan(rank, 1)},
+                                std::span(sent).first(count));
     for (std::size_t i = 0; i < count; ++i) values[first + i] -= sent[i];
   }
 }

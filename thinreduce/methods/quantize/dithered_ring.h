@@ -1,8 +1,8 @@
-// The codes of dithered quantization on their way round a ring: they add as integers, because all
-// ranks quantize with the same steps. The dither of all ranks is subtracted once, at the end.
+// Sums dithered codes in a ring: they add as integers, because all ranks quantize with the same
+// step sizes. The dither of all ranks is subtracted once, at the end.
 //
-// A unit is kernels::kPackUnit elements; a partial sum over h ranks has 2hM + 1 symbols and travels
-// in the packing for so many.
+// A unit is kernels::kCodesPerPack elements. A partial sum over h ranks has 2hM + 1 possible values
+// and is packed accordingly.
 #pragma once
 
 #include <array>
@@ -17,27 +17,27 @@
 
 namespace thinreduce {
 
-// Kept from step to step, so that no step but the first allocates.
-struct DitheredSumBuffers {
+// Kept from step to step, so that only the first step allocates.
+struct DitheredRingBuffers {
   std::vector<std::byte> own;   // this rank's codes
-  std::vector<std::byte> sums;  // partial sums, then the complete ones
+  std::vector<std::byte> sums;  // partial sums, then the complete sums
 };
 
-struct DitheredSumSetup {
-  BlockQuantizer grid;
+struct DitheredRingSetup {
+  BlockQuantizer quantizer;
   std::span<const float> source;  // this rank's gradient; may be `mean`
-  std::span<float> mean;          // what comes out
-  std::span<float> largest;       // a block; agreed between the ranks
-  // Of this rank alone: `largest` is measured block by block just before the codes are made.
+  std::span<float> mean;          // the result
+  std::span<float> scales;        // per block; agreed between the ranks
+  // With one rank: `scales` is measured block by block just before quantization.
   bool measure = false;
   double clip = 0;
-  std::span<const kernels::RandomKey> keys;  // of all ranks
+  std::span<const kernels::RandomKey> keys;  // streams of all ranks
   int rank = 0;
 };
 
 class DitheredRing final : public RingPayload {
  public:
-  DitheredRing(const DitheredSumSetup& setup, DitheredSumBuffers& buffers);
+  DitheredRing(const DitheredRingSetup& setup, DitheredRingBuffers& buffers);
 
   [[nodiscard]] std::size_t units() const override;
   [[nodiscard]] std::size_t unit_bytes() const override;
@@ -46,27 +46,27 @@ class DitheredRing final : public RingPayload {
   void add(UnitRange range, int summed, std::span<const std::byte> incoming) override;
   void decode(UnitRange range) override;
 
-  // Subtracts what this rank has sent from `values`: the rest is its error.
+  // Subtracts the values that this rank has sent from `values`, so that its error is left.
   void subtract_own(std::span<float> values);
 
  private:
-  using Unit = std::array<std::uint32_t, kernels::kPackUnit>;
+  using Codes = std::array<std::uint32_t, kernels::kCodesPerPack>;
 
   [[nodiscard]] int world() const { return static_cast<int>(setup_.keys.size()); }
   [[nodiscard]] std::size_t elements_before(std::size_t unit) const;
   [[nodiscard]] std::size_t packed_bytes(UnitRange range, int summed) const;
-  // The part of a range's bytes that belongs to one of its units.
+  // Returns the bytes of one unit within the bytes of its range.
   [[nodiscard]] UnitRange bytes_of_unit(UnitRange range, std::size_t unit, int summed) const;
-  // One unit's codes; the tail of the last is zero. Returns how many are elements.
+  // Unpacks one unit, padded with zeros; returns the number of its elements.
   std::size_t unpack_unit(std::span<const std::byte> bytes, UnitRange range, std::size_t unit,
-                          int summed, Unit& codes) const;
+                          int summed, Codes& codes) const;
   void check(std::uint32_t largest_code, int summed) const;
 
-  DitheredSumSetup setup_;
-  DitheredSumBuffers& buffers_;
-  std::vector<kernels::Packing> packings_;  // by number of ranks in the sum, less one
-  Unit codes_{};
-  Unit incoming_{};
+  DitheredRingSetup setup_;
+  DitheredRingBuffers& buffers_;
+  std::vector<kernels::Packing> packings_;  // by number of ranks in the sum, minus one
+  Codes codes_{};
+  Codes incoming_{};
 };
 
 }  // namespace thinreduce

@@ -51,9 +51,9 @@ QuantizedGatherOptions stochastic_settings(const std::string& method, const Opti
                                            std::uint32_t levels_per_side) {
   check_quantizer(method, setup, levels_per_side);
   return {.name = method,
-          .grid = {.elements = setup.layout.elements,
-                   .block = static_cast<std::size_t>(options.integer("block")),
-                   .most = levels_per_side},
+          .quantizer = {.elements = setup.layout.elements,
+                        .block = static_cast<std::size_t>(options.integer("block")),
+                        .levels_per_side = levels_per_side},
           .rounding = QuantizedGatherOptions::Rounding::stochastic,
           .feedback = options.on("feedback"),
           .entropy = options.on("entropy"),

@@ -17,11 +17,11 @@
 #define THINREDUCE_KERNELS_PACK_CONSTANTS
 namespace thinreduce::kernels {
 constexpr std::size_t kWordRowBytes = kPackRow * sizeof(std::uint32_t);
-// After so many rows, codes of any width end with a word.
+// After this many rows, codes of any width end at a word boundary.
 constexpr std::size_t kBitRows = 32;
 constexpr std::uint32_t kNotACode = 0xffffffff;
 
-// x / radix = (x * factor >> 16) >> shift for every x of 16 bits; the tests try all.
+// x / radix = (x * factor >> 16) >> shift for every 16-bit x; a test tries all of them.
 struct Divider {
   std::uint16_t factor;
   int shift;
@@ -39,7 +39,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using Words = hn::CappedTag<std::uint32_t, kPackRow>;
 
 #if HWY_TARGET == HWY_SCALAR
-// Never chosen, but compiled: one lane has no bytes or halves to look at it as.
+// This target is compiled but never chosen: one lane cannot be reinterpreted as bytes or halves.
 HWY_INLINE void store_words(hn::Vec<Words> value, std::byte* to) {
   const std::uint32_t word = hn::GetLane(value);
   std::memcpy(to, &word, sizeof(word));
@@ -53,7 +53,7 @@ HWY_INLINE hn::Vec<Words> load_words(const std::byte* from) {
 using Bytes = hn::Repartition<std::uint8_t, Words>;
 using Halves = hn::Repartition<std::uint16_t, Words>;
 
-// The bytes of a payload may be at any address.
+// Payloads may be unaligned.
 HWY_INLINE void store_words(hn::Vec<Words> value, std::byte* to) {
   hn::StoreU(hn::BitCast(Bytes(), value), Bytes(), reinterpret_cast<std::uint8_t*>(to));
 }
@@ -62,7 +62,7 @@ HWY_INLINE hn::Vec<Words> load_words(const std::byte* from) {
 }
 #endif
 
-// 32 rows. The loop is unrolled, so that shifts and branches are known when compiling.
+// Packs 32 rows. The loop is unrolled, so that shifts and branches are known at compile time.
 template <int kBits>
 HWY_INLINE void pack_group(const std::uint32_t* codes, std::byte* out) {
   const Words words;
@@ -273,7 +273,7 @@ void store_word(std::byte* out, std::size_t index, std::uint32_t word) {
 
 namespace reference {
 
-// `rows` may also be fewer than 32 here, for the end of a run.
+// `rows` may be fewer than 32 here, for the end of a run.
 void pack_bits(const std::uint32_t* codes, std::size_t rows, std::uint32_t bits, std::byte* out) {
   for (std::size_t column = 0; column < kPackRow; ++column) {
     std::uint64_t word = 0;
@@ -358,7 +358,7 @@ THINREDUCE_KERNEL(unpack_digits);
 THINREDUCE_KERNEL(add_codes);
 
 Packing Packing::of(std::uint32_t symbols) {
-  ensure(symbols >= 1 && symbols <= kMostPackedSymbols, "a packing must have 1 to 65536 symbols",
+  ensure(symbols >= 1 && symbols <= kMaxPackedSymbols, "a packing must have 1 to 65536 symbols",
          symbols);
   if (symbols == 3) return {0, 3, 10};
   if (symbols == 9) return {0, 9, 5};

@@ -16,7 +16,7 @@ using Bytes = std::vector<std::byte>;
 
 constexpr std::uint32_t kSymbols[] = {1,  2,  3,  4,  5,  7,   8,   9,   13,  15,    16,
                                       19, 25, 33, 64, 73, 128, 255, 256, 257, 15361, 65536};
-// Of codes: whole rows that end before, at and after every kind of group.
+// Numbers of codes: whole rows that end before, at and after every kind of group.
 constexpr std::size_t kRowCounts[] = {0, 1, 2, 9, 10, 11, 19, 20, 21, 31, 32, 33, 64, 160, 161};
 
 Codes random_codes(std::size_t size, std::uint32_t symbols, unsigned seed) {
@@ -32,7 +32,7 @@ Bytes packed(const Codes& codes, const Packing& packing) {
   return bytes;
 }
 
-// On every target the same bytes, and the codes back from them, at any address.
+// Every target writes the same bytes and reads the codes back, at any address.
 TEST(Pack, ComesBackOnEveryTarget) {
   const auto before = active_target();
   for (const auto symbols : kSymbols) {
@@ -63,10 +63,10 @@ TEST(Pack, ComesBackOnEveryTarget) {
   use_target(before);
 }
 
-// Bytes of a whole unit: as few as the width allows.
+// Bytes of kCodesPerPack codes: as few as the width allows.
 TEST(Pack, UsesTheBytesThatItSays) {
   const auto bits = [](std::uint32_t symbols) {
-    return static_cast<double>(Packing::of(symbols).bytes(kPackUnit) * 8) / kPackUnit;
+    return static_cast<double>(Packing::of(symbols).bytes(kCodesPerPack) * 8) / kCodesPerPack;
   };
   EXPECT_EQ(bits(3), 1.6);
   EXPECT_EQ(bits(9), 3.2);
@@ -93,12 +93,12 @@ TEST(Pack, Layout) {
   EXPECT_EQ(std::to_integer<int>(digits[4]), 7 * 9);
 }
 
-// Every 16-bit value goes through the division by a multiplication.
+// Tries the division by multiplication with every 16-bit value.
 TEST(Pack, DigitsOfEveryWord) {
   on_every_target([&] {
     for (const std::uint32_t radix : {3u, 9u}) {
       const Packing packing = Packing::of(radix);
-      const std::uint32_t most = 59048;  // 3^10 - 1 and 9^5 - 1
+      const std::uint32_t max = 59048;  // 3^10 - 1 and 9^5 - 1
       Bytes bytes(64);
       Codes codes(2 * packing.digits * kPackRow);
       for (std::uint32_t value = 0; value < 65536; value += 16) {
@@ -108,7 +108,7 @@ TEST(Pack, DigitsOfEveryWord) {
           std::memcpy(&bytes[column * 4], &word, 4);
         }
         const auto largest = unpack(bytes, packing, codes);
-        EXPECT_EQ(largest >= radix, value + 15 > most || 65535 - value > most);
+        EXPECT_EQ(largest >= radix, value + 15 > max || 65535 - value > max);
         for (std::uint32_t column = 0; column < 16; ++column) {
           std::uint32_t halves[2] = {value + column, 65535 - value - column};
           for (std::uint32_t digit = 0; digit < 2 * packing.digits; ++digit) {

@@ -1,5 +1,5 @@
-// Quantizers whose payloads are gathered, or collected by a root: every rank has steps of its own.
-// dqsg, qsgd and terngrad differ in their settings only.
+// Quantizers whose payloads are gathered or sent to a root: every rank has its own scales. dqsg,
+// qsgd and terngrad differ in their settings only.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@
 namespace thinreduce {
 
 struct QuantizedGatherOptions {
-  // What the outermost point of a block's grid stands for.
+  // The value of a block's outermost level.
   enum class Scale { largest, norm };
-  // The same draw rounds at random either way; dithered, it is subtracted after decoding.
+  // Both round with the same random draw; dithered rounding subtracts it after decoding.
   enum class Rounding { dithered, stochastic };
   enum class Collective { gather, root };
 
-  std::string name;  // of the method, for errors
-  BlockQuantizer grid;
+  std::string name;  // name of the method, for errors
+  BlockQuantizer quantizer;
   Scale scale = Scale::largest;
   Rounding rounding = Rounding::dithered;
   Collective collective = Collective::gather;

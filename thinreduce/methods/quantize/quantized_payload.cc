@@ -11,10 +11,10 @@
 namespace thinreduce {
 namespace {
 
-constexpr std::size_t kUnit = kernels::kPackUnit;
-// Elements that share a table: enough that the table does not show, few enough for the second
-// cache.
-constexpr std::size_t kRun = 160 * kUnit;
+constexpr std::size_t kPiece = kernels::kCodesPerPack;
+// Elements per entropy table: enough that the size of the table does not matter, few enough for the
+// L2 cache.
+constexpr std::size_t kRun = 160 * kPiece;
 using Length = std::uint32_t;
 
 // Calls work(first, count) for consecutive pieces of at most `piece` elements.
@@ -27,7 +27,7 @@ void for_pieces(std::size_t first, std::size_t count, std::size_t piece, Work&& 
 
 }  // namespace
 
-QuantizedPayload::QuantizedPayload(const CodeFormat& format)
+QuantizedPayload::QuantizedPayload(const QuantizedFormat& format)
     : format_(format),
       packing_(kernels::Packing::of(format.symbols)),
       coder_(std::max(2u, format.symbols)) {
@@ -43,7 +43,7 @@ void QuantizedPayload::write_packed(std::size_t first, std::size_t count, const 
                                     std::vector<std::byte>& out) {
   std::size_t at = out.size();
   out.resize(at + packing_.bytes(count));
-  for_pieces(first, count, kUnit, [&](std::size_t from, std::size_t piece) {
+  for_pieces(first, count, kPiece, [&](std::size_t from, std::size_t piece) {
     make(from, std::span(codes_).first(piece));
     const std::size_t padded = kernels::whole_rows(piece);
     std::fill(codes_.begin() + static_cast<std::ptrdiff_t>(piece),
@@ -65,7 +65,7 @@ void QuantizedPayload::write(std::span<const float> scales, const MakeCodes& mak
       write_packed(first, count, make, out);
       return;
     }
-    for_pieces(first, count, kUnit, [&](std::size_t from, std::size_t piece) {
+    for_pieces(first, count, kPiece, [&](std::size_t from, std::size_t piece) {
       make(from, std::span(codes_).first(piece));
       for (std::size_t i = 0; i < piece; ++i) {
         symbols_[from - first + i] = static_cast<std::uint8_t>(codes_[i]);
@@ -88,14 +88,14 @@ void QuantizedPayload::write(std::span<const float> scales, const MakeCodes& mak
 void QuantizedPayload::read_packed(std::span<const std::byte> bytes, std::size_t first,
                                    std::size_t count, std::string_view what,
                                    const OnCodes& on_codes) {
-  for_pieces(first, count, kUnit, [&](std::size_t from, std::size_t piece) {
+  for_pieces(first, count, kPiece, [&](std::size_t from, std::size_t piece) {
     const std::size_t length = packing_.bytes(piece);
     const auto largest = kernels::unpack(bytes.first(length), packing_,
                                          std::span(codes_).first(kernels::whole_rows(piece)));
     bytes = bytes.subspan(length);
     if (largest >= format_.symbols) {
       throw Error(ErrorCode::bad_frame,
-                  fmt::format("{}: a code of {} among elements {} to {}, where {} is the largest",
+                  fmt::format("{}: a code of {} among elements {} to {}, where the maximum is {}",
                               what, largest, from, from + piece - 1, format_.symbols - 1));
     }
     on_codes(from, std::span(codes_).first(piece));
@@ -109,8 +109,10 @@ void QuantizedPayload::read(std::span<const std::byte> payload, std::string_view
   for (std::size_t block = 0; block < scales.size(); ++block) {
     scales[block] = load_value<float>(scale_bytes, block * sizeof(float));
     if (!std::isfinite(scales[block]) || std::signbit(scales[block])) {
-      throw Error(ErrorCode::bad_frame,
-                  fmt::format("{}: a scale of {} for block {}", what, scales[block], block));
+      throw Error(
+          ErrorCode::bad_frame,
+          fmt::format("{}: a scale of {} for block {}, which must be finite and not negative", what,
+                      scales[block], block));
     }
   }
   for_pieces(0, format_.elements, kRun, [&](std::size_t first, std::size_t count) {
@@ -122,7 +124,7 @@ void QuantizedPayload::read(std::span<const std::byte> payload, std::string_view
     const auto bytes = reader.take(length);
     symbols_.resize(std::min(kRun, format_.elements));
     coder_.decode(bytes, what, std::span(symbols_).first(count));
-    for_pieces(first, count, kUnit, [&](std::size_t from, std::size_t piece) {
+    for_pieces(first, count, kPiece, [&](std::size_t from, std::size_t piece) {
       std::copy_n(symbols_.begin() + static_cast<std::ptrdiff_t>(from - first), piece,
                   codes_.begin());
       on_codes(from, std::span(codes_).first(piece));

@@ -1,5 +1,5 @@
-// The payload of quantizers that gather: a scale for every block, then a code for every element,
-// packed or, where it pays, entropy coded. docs/methods/dqsg.md specifies it.
+// The payload of quantizers that gather: one scale per block, then one code per element, packed or,
+// where that is shorter, entropy coded. docs/methods/dqsg.md specifies it.
 #pragma once
 
 #include <array>
@@ -15,46 +15,47 @@
 
 namespace thinreduce {
 
-struct CodeFormat {
+struct QuantizedFormat {
   std::size_t elements = 0;
-  std::size_t blocks = 0;     // as many scales
-  std::uint32_t symbols = 3;  // at most 256
-  bool entropy = true;        // where it pays
+  std::size_t blocks = 0;     // number of scales
+  std::uint32_t symbols = 3;  // number of different codes, at most 256
+  bool entropy = true;        // entropy coding where that is shorter
 };
 
 class QuantizedPayload {
  public:
-  explicit QuantizedPayload(const CodeFormat& format);
+  explicit QuantizedPayload(const QuantizedFormat& format);
 
-  // The longest payload.
+  // Returns the maximum size of a payload in bytes.
   [[nodiscard]] std::size_t limit() const;
 
-  // Makes the codes of elements [first, first + codes.size()), in order, at most
-  // kernels::kPackUnit at a time.
+  // Writes the codes of elements [first, first + codes.size()). Called in order, with at most
+  // kernels::kCodesPerPack codes.
   using MakeCodes = std::function<void(std::size_t first, std::span<std::uint32_t> codes)>;
-  // Appends to `out`. `scales` may be filled by `make`.
+  // Appends the payload to `out`. `make` may fill `scales`.
   void write(std::span<const float> scales, const MakeCodes& make, std::vector<std::byte>& out);
 
-  // Gets them back in the same pieces.
+  // Takes codes back, in the same pieces.
   using OnCodes = std::function<void(std::size_t first, std::span<const std::uint32_t> codes)>;
-  // Fills `scales` before the first call. Throws Error{bad_frame}, in which `what` names the
-  // payload, for anything that write() does not write; some codes may then have been given.
+  // Reads an untrusted payload; fills `scales` before the first call of `on_codes`. Throws
+  // Error{bad_frame}, in which `what` names the payload, for anything that write() does not write;
+  // `on_codes` may have been called by then.
   void read(std::span<const std::byte> payload, std::string_view what, std::span<float> scales,
             const OnCodes& on_codes);
 
  private:
-  using Unit = std::array<std::uint32_t, kernels::kPackUnit>;
+  using Codes = std::array<std::uint32_t, kernels::kCodesPerPack>;
 
   void write_packed(std::size_t first, std::size_t count, const MakeCodes& make,
                     std::vector<std::byte>& out);
   void read_packed(std::span<const std::byte> bytes, std::size_t first, std::size_t count,
                    std::string_view what, const OnCodes& on_codes);
 
-  CodeFormat format_;
+  QuantizedFormat format_;
   kernels::Packing packing_;
   EntropyCoder coder_;
-  std::vector<std::uint8_t> symbols_;  // of one run
-  Unit codes_{};
+  std::vector<std::uint8_t> symbols_;  // codes of one run, for entropy coding
+  Codes codes_{};
 };
 
 }  // namespace thinreduce

@@ -22,8 +22,8 @@ struct Content {
   bool operator==(const Content&) const = default;
 };
 
-// Mostly the middle symbol when skewed.
-Content random_content(const CodeFormat& format, bool skewed, unsigned seed) {
+// If skewed, most codes are the middle symbol.
+Content random_content(const QuantizedFormat& format, bool skewed, unsigned seed) {
   std::mt19937 random(seed);
   Content content{std::vector<float>(format.blocks), std::vector<std::uint32_t>(format.elements)};
   for (auto& scale : content.scales) scale = static_cast<float>(random() % 1000) / 7;
@@ -33,7 +33,7 @@ Content random_content(const CodeFormat& format, bool skewed, unsigned seed) {
   return content;
 }
 
-Bytes written(const CodeFormat& format, const Content& content) {
+Bytes written(const QuantizedFormat& format, const Content& content) {
   Bytes bytes;
   QuantizedPayload(format).write(
       content.scales,
@@ -45,7 +45,7 @@ Bytes written(const CodeFormat& format, const Content& content) {
   return bytes;
 }
 
-Content read(const CodeFormat& format, const Bytes& bytes) {
+Content read(const QuantizedFormat& format, const Bytes& bytes) {
   Content content{std::vector<float>(format.blocks), std::vector<std::uint32_t>(format.elements)};
   QuantizedPayload(format).read(bytes, "payload of rank 3", content.scales,
                                 [&](std::size_t first, std::span<const std::uint32_t> codes) {
@@ -63,7 +63,7 @@ TEST(QuantizedPayload, ComesBack) {
       if (elements > 300000 && symbols != 7) continue;
       for (const bool entropy : {false, true}) {
         for (const bool skewed : {false, true}) {
-          const CodeFormat format{elements, (elements + 99) / 100, symbols, entropy};
+          const QuantizedFormat format{elements, (elements + 99) / 100, symbols, entropy};
           const auto content = random_content(format, skewed, 1);
           const auto bytes = written(format, content);
           ASSERT_LE(bytes.size(), QuantizedPayload(format).limit());
@@ -78,7 +78,7 @@ TEST(QuantizedPayload, ComesBack) {
   }
 }
 
-std::string refusal(const CodeFormat& format, const Bytes& bytes) {
+std::string refusal(const QuantizedFormat& format, const Bytes& bytes) {
   try {
     (void)read(format, bytes);
   } catch (const Error& error) {
@@ -90,7 +90,7 @@ std::string refusal(const CodeFormat& format, const Bytes& bytes) {
 }
 
 TEST(QuantizedPayload, RefusesWhatIsWrong) {
-  const CodeFormat format{100, 2, 7, false};
+  const QuantizedFormat format{100, 2, 7, false};
   const auto good = written(format, random_content(format, false, 2));
   EXPECT_EQ(refusal(format, good), "accepted");
   const auto with = [&](auto value, std::size_t at) {
@@ -117,8 +117,8 @@ TEST(QuantizedPayload, HostileBytes) {
   int refused = 0;
   for (int round = 0; round < 5000; ++round) {
     const std::size_t elements = 1 + random() % 3000;
-    const CodeFormat format{elements, 1 + elements / 64, std::array{3u, 7u, 15u, 4u}[random() % 4],
-                            random() % 2 == 0};
+    const QuantizedFormat format{elements, 1 + elements / 64,
+                                 std::array{3u, 7u, 15u, 4u}[random() % 4], random() % 2 == 0};
     Bytes bytes = written(format, random_content(format, random() % 2 == 0, random()));
     for (unsigned changes = 1 + random() % 3; changes > 0; --changes) {
       bytes[random() % bytes.size()] = static_cast<std::byte>(random());

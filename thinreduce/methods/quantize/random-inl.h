@@ -13,7 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace thinreduce::kernels::HWY_NAMESPACE {
 
-// `d` is a tag of std::uint32_t; one draw a lane.
+// Returns one draw per lane; `d` is a tag of std::uint32_t.
 template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
 HWY_INLINE V random_bits(D d, RandomKey key, V index) {
   namespace hn = hwy::HWY_NAMESPACE;
