@@ -1,5 +1,4 @@
-#include "thinreduce/methods/gradiveq/bases.h"
-
+// New bases for layers, from the samples that the layers' owners hold.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 
 #include "thinreduce/collective/broadcast.h"
 #include "thinreduce/error.h"
+#include "thinreduce/methods/gradiveq/layer.h"
 #include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/checksum.h"
 

@@ -42,20 +42,16 @@ Eigen::SelfAdjointEigenSolver<Doubles> solve(const Doubles& symmetric) {
   return solver;
 }
 
-struct Rows {
-  std::span<float> values;
-  std::size_t columns = 0;
-};
-
-// kernels::multiply() into dense rows, without a copy where the columns need no padding.
-void multiply(const kernels::Matrix& matrix, std::span<const float> in, const Rows& out,
+// Multiplies into dense rows: without a copy where the columns need no padding.
+void multiply(const kernels::Matrix& matrix, std::span<const float> in, std::span<float> out,
               std::vector<float>& padded, const kernels::Ahead& ahead) {
-  if (matrix.stride == out.columns) return kernels::multiply(matrix, in, out.values, ahead);
-  const std::size_t rows = out.values.size() / out.columns;
+  const std::size_t rows = in.size() / matrix.rows;
+  if (out.size() == rows * matrix.stride) return kernels::multiply(matrix, in, out, ahead);
   if (padded.size() < rows * matrix.stride) padded.resize(rows * matrix.stride);
   kernels::multiply(matrix, in, std::span(padded).first(rows * matrix.stride), ahead);
+  const std::size_t columns = out.size() / rows;
   for (std::size_t i = 0; i < rows; ++i) {
-    std::copy_n(&padded[i * matrix.stride], out.columns, &out.values[i * out.columns]);
+    std::copy_n(&padded[i * matrix.stride], columns, &out[i * columns]);
   }
 }
 
@@ -78,14 +74,12 @@ Basis::Basis(std::span<const float> columns, std::size_t slice, std::size_t size
 
 void Basis::project(std::span<const float> slices, std::span<float> projections,
                     std::vector<float>& padded, const kernels::Ahead& ahead) const {
-  multiply({down_, slice_, kernels::padded_columns(size_)}, slices, {projections, size_}, padded,
-           ahead);
+  multiply({down_, slice_, kernels::padded_columns(size_)}, slices, projections, padded, ahead);
 }
 
 void Basis::rebuild(std::span<const float> projections, std::span<float> slices,
                     std::vector<float>& padded, const kernels::Ahead& ahead) const {
-  multiply({up_, size_, kernels::padded_columns(slice_)}, projections, {slices, slice_}, padded,
-           ahead);
+  multiply({up_, size_, kernels::padded_columns(slice_)}, projections, slices, padded, ahead);
 }
 
 std::vector<float> Basis::columns() const {

@@ -15,10 +15,10 @@
 
 namespace thinreduce {
 
-// Shows a flag, a count or the bits of a double to an archive.
+// Shows a flag, a count or the bits of a floating-point number to an archive.
 template <typename T>
 void show_number(Archive& archive, std::string_view name, T& value) {
-  using Bits = std::conditional_t<std::is_same_v<T, double>, double, std::uint64_t>;
+  using Bits = std::conditional_t<std::is_floating_point_v<T>, double, std::uint64_t>;
   auto bits = std::bit_cast<std::uint64_t>(static_cast<Bits>(value));
   archive.number(name, bits);
   value = static_cast<T>(std::bit_cast<Bits>(bits));

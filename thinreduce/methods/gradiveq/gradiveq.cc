@@ -10,7 +10,6 @@
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
-#include "thinreduce/methods/gradiveq/bases.h"
 #include "thinreduce/methods/gradiveq/layer.h"
 #include "thinreduce/methods/gradiveq/projections.h"
 #include "thinreduce/methods/gradiveq/ring.h"
@@ -206,23 +205,24 @@ class GradiVeQ final : public Method {
     for (std::size_t l = 0; l < layers_.size(); ++l) {
       GradiveqLayer& layer = layers_[l];
       const Slicing& slicing = layer.slicing();
-      const std::size_t k = slicing.slice();
-      const auto mean = std::span(slice_mean_).first(k);
+      const auto sum = std::span(slice_).first(slicing.slice());
+      const auto mean = std::span(slice_mean_).first(slicing.slice());
       for (const auto slice : layer.samples) {
-        if (layer.compressed() && layer.sent_as[slice] != SentAs::sample) continue;
-        std::span<const float> sum = std::span(slice_).first(k);
-        if (layer.compressed()) {
-          sum = ring_.whole_sum(l, slice);
+        const std::size_t place = slice * slicing.slice();
+        if (!layer.compressed()) {
+          slicing.gather(values, place, sum);
+          kernels::scale(sum, world);
+        } else if (layer.sent_as[slice] == SentAs::sample) {
+          std::ranges::copy(ring_.whole_sum(l, place), sum.begin());
         } else {
-          slicing.gather(values, slice * k, std::span(slice_).first(k));
-          kernels::scale(std::span(slice_).first(k), world);
+          continue;
         }
-        slicing.gather(mean_, slice * k, mean);
+        slicing.gather(mean_, place, mean);
         if (layer.owned) layer.take_sample(0, sum, mean);
         move_mean(mean, sum, kMeanRate);
-        slicing.scatter(mean, slice * k, mean_);
+        slicing.scatter(mean, place, mean_);
       }
-      if (layer.owned) layer.add_samples(layer.evidence[0].fit);
+      if (layer.owned) layer.learn(layer.evidence[0].fit);
     }
   }
 
@@ -250,7 +250,7 @@ class GradiVeQ final : public Method {
           layer.take_sample(c, std::span(slice_).first(k), std::span(slice_mean_).first(k), weight);
         }
         const bool tests = layer.evidence.size() > 1 && step_ % 2 == 1;
-        layer.add_samples(tests ? layer.evidence[c].test : layer.evidence[c].fit);
+        layer.learn(tests ? layer.evidence[c].test : layer.evidence[c].fit);
       }
     }
     move_mean(mean_, sums, rate);
@@ -355,9 +355,8 @@ void GradiVeQ::add_residual(std::span<float> values) {
       layer.basis.project(slice, projection, padded_);
       kernels::scale(projection, -1.0f);
       if (layer.quantized) {
-        for_projections(layer, {s, s + 1}, [&](std::size_t place, std::size_t at) {
-          projection[at] += layer.owed[place];
-        });
+        for_projections(layer, {s * k, s * k + k},
+                        [&](std::size_t i, std::size_t at) { projection[at] += layer.owed[i]; });
       }
       layer.basis.rebuild(projection, within, padded_);
       layer.slicing().gather(values, s * k, slice);

@@ -10,11 +10,11 @@
 namespace thinreduce {
 namespace {
 
-std::vector<Slicing> cut_tensor(const GradiveqSettings& settings, const Tensor& tensor) {
-  std::vector<std::string> orders{settings.layout};
-  if (settings.layout == "auto") orders = {"channel", "row", "paper"};
+// Returns the tensor in the order `layout`, or in all different orders for auto.
+std::vector<Slicing> candidates_of(const Tensor& tensor, const std::string& layout) {
+  if (layout != "auto") return {Slicing::of_tensor(tensor, layout)};
   std::vector<Slicing> candidates;
-  for (const auto& order : orders) {
+  for (const char* order : {"channel", "row", "paper"}) {
     const Slicing slicing = Slicing::of_tensor(tensor, order);
     const auto same = [&](const Slicing& other) { return other.same_order(slicing); };
     if (std::none_of(candidates.begin(), candidates.end(), same)) candidates.push_back(slicing);
@@ -25,28 +25,28 @@ std::vector<Slicing> cut_tensor(const GradiveqSettings& settings, const Tensor& 
 }  // namespace
 
 std::vector<GradiveqLayer> cut_layers(const GradiveqSettings& settings, const MethodSetup& setup) {
-  const BucketLayout& layout = setup.layout;
+  std::vector<Tensor> tensors = setup.layout.tensors;
+  const auto elements = static_cast<std::int64_t>(setup.layout.elements);
+  const bool shapeless = tensors.empty();
+  if (shapeless) tensors.push_back({.name = "the bucket", .shape = {elements}});
   std::vector<GradiveqLayer> layers;
-  const auto add = [&](const std::string& name, std::vector<Slicing> candidates, bool sliced) {
+  for (const Tensor& tensor : tensors) {
+    if (tensor.elements() == 0) continue;
     GradiveqLayer layer;
-    layer.name = name;
+    layer.name = tensor.name;
     layer.owned = Archive::owner_of(layers.size(), setup.world) == setup.rank;
     layer.quantized = settings.quantizer && settings.feedback;
     layer.mean_weight = settings.phases ? 1 : 0;
-    for (Slicing& slicing : candidates) {
-      if (sliced) slicing.cut(settings.slice > 0 ? settings.slice : slicing.natural_slice());
+    layer.candidates = candidates_of(tensor, settings.layout);
+    for (Slicing& slicing : layer.candidates) {
+      // Tensors of one dimension are not compressed.
+      if (shapeless || tensor.shape.size() > 1) {
+        slicing.cut(settings.slice > 0 ? settings.slice : slicing.natural_slice());
+      }
       const SliceStatistics none(slicing.slice());
       if (layer.owned) layer.evidence.push_back({none, none});
     }
-    layer.candidates = std::move(candidates);
     layers.push_back(std::move(layer));
-  };
-  if (layout.tensors.empty() && layout.elements > 0) {
-    add("the bucket", {Slicing::of_run(0, layout.elements)}, true);
-  }
-  for (const Tensor& tensor : layout.tensors) {
-    if (tensor.elements() == 0) continue;
-    add(tensor.name, cut_tensor(settings, tensor), tensor.shape.size() >= 2);
   }
   return layers;
 }
@@ -68,11 +68,6 @@ void GradiveqLayer::take_sample(std::size_t candidate, std::span<const float> su
   }
 }
 
-void GradiveqLayer::add_samples(SliceStatistics& statistics) {
-  statistics.add(pending);
-  pending.clear();
-}
-
 void GradiveqLayer::set_basis(std::span<const float> columns, std::size_t size) {
   basis = size == 0 ? Basis() : Basis(columns, slicing().slice(), size);
   owed.assign(quantized ? slicing().slices() * size : 0, 0.0f);
@@ -81,36 +76,36 @@ void GradiveqLayer::set_basis(std::span<const float> columns, std::size_t size) 
 void GradiveqLayer::state(Archive& archive, std::size_t number) {
   std::size_t size = basis.size();
   std::vector<float> columns = basis.columns();
-  std::vector<float> scalars{mean_weight, lost, energy};
+  std::vector<float> errors = owed;
   show_number(archive, "decided", decided);
   show_number(archive, "order", chosen);
   show_number(archive, "fresh", fresh);
-  archive.number("renewed at", renewed_at);
+  show_number(archive, "renewed at", renewed_at);
+  show_number(archive, "mean weight", mean_weight);
+  show_number(archive, "lost", lost);
+  show_number(archive, "energy", energy);
   show_number(archive, "basis size", size);
   archive.replicated("basis", columns);
-  archive.replicated("mean weight, loss and energy", scalars);
-  if (chosen >= candidates.size() || size > slicing().slice() ||
-      columns.size() != slicing().slice() * size ||
-      kernels::first_nonfinite(columns) != columns.size() || scalars.size() != 3 ||
-      !(scalars[0] >= 0 && scalars[0] <= 1)) {
-    throw Error(ErrorCode::bad_state,
-                fmt::format("gradiveq: tensor '{}' has no order {} with a basis of {} columns, {} "
-                            "floats, as the state says",
-                            name, chosen, size, columns.size()));
-  }
-  mean_weight = scalars[0];
-  lost = scalars[1];
-  energy = scalars[2];
-  std::vector<float> errors = std::move(owed);
   if (quantized) archive.summed("owed", errors, Archive::Length::any);
+  const auto require = [&](bool holds, const std::string& expected) {
+    if (holds) return;
+    throw Error(ErrorCode::bad_state,
+                fmt::format("gradiveq: state of tensor '{}': {}", name, expected));
+  };
+  require(chosen < candidates.size(),
+          fmt::format("order must be below {} and is {}", candidates.size(), chosen));
+  const std::size_t slice = slicing().slice();
+  require(size <= slice && columns.size() == slice * size &&
+              kernels::first_nonfinite(columns) == columns.size(),
+          fmt::format("a basis of {} columns for slices of {} floats must have as many finite "
+                      "floats, and has {}",
+                      size, slice, columns.size()));
+  require(mean_weight >= 0 && mean_weight <= 1,
+          fmt::format("mean weight must be between 0 and 1 and is {}", mean_weight));
   set_basis(columns, size);
-  if (errors.size() != owed.size() || kernels::first_nonfinite(errors) != errors.size()) {
-    throw Error(
-        ErrorCode::bad_state,
-        fmt::format("gradiveq: the state has {} projection errors of tensor '{}', its basis "
-                    "needs {} finite ones",
-                    errors.size(), name, owed.size()));
-  }
+  require(errors.size() == owed.size() && kernels::first_nonfinite(errors) == errors.size(),
+          fmt::format("{} projections must have as many finite errors, and have {}", owed.size(),
+                      errors.size()));
   owed = std::move(errors);
   archive.owned(number, [&] {
     show_number(archive, "agreement", agreement);

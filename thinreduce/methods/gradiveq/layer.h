@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -69,8 +70,11 @@ struct GradiveqLayer {
   // mean before it.
   void take_sample(std::size_t candidate, std::span<const float> sum, std::span<const float> mean,
                    float weight = 1);
-  // Adds the pending samples to the statistics.
-  void add_samples(SliceStatistics& statistics);
+  // Adds the samples taken to the statistics.
+  void learn(SliceStatistics& statistics) {
+    statistics.add(pending);
+    pending.clear();
+  }
   void set_basis(std::span<const float> columns, std::size_t size);
   // Shows layer `number` of the bucket.
   void state(Archive& archive, std::size_t number);
@@ -80,19 +84,26 @@ struct GradiveqLayer {
 [[nodiscard]] std::vector<GradiveqLayer> cut_layers(const GradiveqSettings& settings,
                                                     const MethodSetup& setup);
 
+// Computes a new basis for each of the layers `due` at its owner and broadcasts it, so that all
+// ranks hold the same bits. Throws Error{bad_frame} that names the owner of an invalid basis.
+void renew_bases(const GradiveqSettings& settings, std::span<GradiveqLayer> layers,
+                 const std::vector<std::size_t>& due, std::uint64_t step, Exchange& exchange);
+
 // Returns <a, b>, added up in order.
 [[nodiscard]] double dot(std::span<const float> a, std::span<const float> b);
 
-// Calls visit(place in a layer's projections, place in the tile) for the projections of `slices`.
-// A tile is ordered by slice, then by coordinate; see GradiveqLayer::owed.
+// Calls visit(index in the layer's projections, index in the tile) for the projections of the
+// slices at `places`. A tile is ordered by slice, then by coordinate; GradiveqLayer::owed the other
+// way.
 template <typename Visit>
-void for_projections(const GradiveqLayer& layer, UnitRange slices, Visit visit) {
+void for_projections(const GradiveqLayer& layer, UnitRange places, Visit visit) {
+  const std::size_t k = layer.basis.slice();
   const std::size_t size = layer.basis.size();
-  const std::size_t all = layer.slicing().slices();
+  const std::size_t slices = layer.slicing().slices();
+  const UnitRange range{places.begin / k, places.end / k};
   for (std::size_t j = 0; j < size; ++j) {
-    for (std::size_t i = 0; i < slices.size(); ++i) {
-      visit(j * all + slices.begin + i, i * size + j);
-    }
+    for (std::size_t i = 0; i < range.size(); ++i)
+      visit(j * slices + range.begin + i, i * size + j);
   }
 }
 

@@ -131,10 +131,12 @@ MethodInfo gradiveq_info() {
                          "(as stored); auto: per tensor, the order that loses least."),
       OptionInfo::choice("sampling", "running", {"running", "phases"},
                          "How bases are learned. running: a few slices are sent uncompressed in "
-                         "every step. phases: whole steps are uncompressed, as in the paper."),
+                         "every step. phases: whole steps are uncompressed, as in the paper.")
+          .for_paper(),
       OptionInfo::integer("warmup", 4, 0, kManySteps, "Uncompressed steps at the start."),
       OptionInfo::integer("collect", 100, 1, kManySteps,
-                          "sampling=phases: uncompressed steps before each new basis."),
+                          "sampling=phases: uncompressed steps before each new basis.")
+          .for_paper(),
       OptionInfo::integer(
           "interval", 100, 1, kManySteps,
           "Compressed steps until a tensor gets a new basis; auto: 100, or 400 with "

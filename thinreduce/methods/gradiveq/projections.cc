@@ -50,33 +50,27 @@ void QuantizedProjections::start(std::span<GradiveqLayer> layers) {
   codec_.emplace(quantizer_.options, blocks);
 }
 
-void QuantizedProjections::put(std::size_t l, UnitRange slices, std::span<const float> tile) {
+void QuantizedProjections::put(std::size_t l, UnitRange places, std::span<const float> tile) {
   const GradiveqLayer& layer = layers_[l];
   const auto own = std::span(own_).subspan(begin_[l]);
-  if (layer.quantized) {
-    for_projections(layer, slices, [&](std::size_t place, std::size_t at) {
-      own[place] = tile[at] + layer.owed[place];
-    });
-  } else {
-    for_projections(layer, slices,
-                    [&](std::size_t place, std::size_t at) { own[place] = tile[at]; });
-  }
+  for_projections(layer, places, [&](std::size_t i, std::size_t at) { own[i] = tile[at]; });
+  if (!layer.quantized) return;
+  for_projections(layer, places, [&](std::size_t i, std::size_t) { own[i] += layer.owed[i]; });
 }
 
-void QuantizedProjections::get(std::size_t l, UnitRange slices, std::span<float> tile) const {
+void QuantizedProjections::get(std::size_t l, UnitRange places, std::span<float> tile) const {
   const auto sum = std::span(sum_).subspan(begin_[l]);
-  for_projections(layers_[l], slices,
-                  [&](std::size_t place, std::size_t at) { tile[at] = sum[place]; });
+  for_projections(layers_[l], places, [&](std::size_t i, std::size_t at) { tile[at] = sum[i]; });
 }
 
 template <typename Visit>
 void QuantizedProjections::for_whole_slices(Visit visit) const {
   for (std::size_t l = 0; l < layers_.size(); ++l) {
-    const auto& sent_as = layers_[l].sent_as;
-    for (std::size_t slice = 0; slice < sent_as.size(); ++slice) {
-      if (sent_as[slice] == SentAs::projection) continue;
-      for_projections(layers_[l], {slice, slice + 1},
-                      [&](std::size_t place, std::size_t) { visit(l, place); });
+    const std::size_t k = layers_[l].basis.slice();
+    for (std::size_t slice = 0; slice < layers_[l].sent_as.size(); ++slice) {
+      if (layers_[l].sent_as[slice] == SentAs::projection) continue;
+      for_projections(layers_[l], {slice * k, slice * k + k},
+                      [&](std::size_t i, std::size_t) { visit(l, i); });
     }
   }
 }
@@ -84,15 +78,15 @@ void QuantizedProjections::for_whole_slices(Visit visit) const {
 void QuantizedProjections::exchange(std::uint64_t step, Exchange& exchange,
                                     std::span<float> moments) {
   exchange.timed(Stage::encode, [&] {
-    for_whole_slices([&](std::size_t l, std::size_t place) { own_[begin_[l] + place] = 0; });
+    for_whole_slices([&](std::size_t l, std::size_t i) { own_[begin_[l] + i] = 0; });
   });
   if (!own_.empty()) quantizer_.summed ? sum_codes(step, exchange) : gather_codes(step, exchange);
   if (!feedback()) return;
   exchange.timed(Stage::encode, [&] {
     // Nothing was sent for these: their errors stay.
-    for_whole_slices([&](std::size_t l, std::size_t place) {
-      own_[begin_[l] + place] = layers_[l].owed[place];
-      sent_[begin_[l] + place] = 0;
+    for_whole_slices([&](std::size_t l, std::size_t i) {
+      own_[begin_[l] + i] = layers_[l].owed[i];
+      sent_[begin_[l] + i] = 0;
     });
     for (std::size_t l = 0; l < layers_.size(); ++l) {
       const std::size_t floats = begin_[l + 1] - begin_[l];

@@ -28,9 +28,9 @@ class QuantizedProjections {
 
   // Begins a step. `layers` must live until its end.
   void start(std::span<GradiveqLayer> layers);
-  // Takes this rank's projections of `slices` of a layer, and returns their sums after finish().
-  void put(std::size_t layer, UnitRange slices, std::span<const float> tile);
-  void get(std::size_t layer, UnitRange slices, std::span<float> tile) const;
+  // Takes this rank's projections of the slices at `places`; returns their sums after finish().
+  void put(std::size_t layer, UnitRange places, std::span<const float> tile);
+  void get(std::size_t layer, UnitRange places, std::span<float> tile) const;
 
   // Returns the number of floats that the ranks must sum between exchange() and finish().
   [[nodiscard]] std::size_t moments() const { return feedback() ? 2 * layers_.size() : 0; }
@@ -45,7 +45,7 @@ class QuantizedProjections {
   // Set sum_ and sent_ from own_.
   void sum_codes(std::uint64_t step, Exchange& exchange);
   void gather_codes(std::uint64_t step, Exchange& exchange);
-  // Calls visit(layer, place in its projections) for the slices sent whole.
+  // Calls visit(layer, index in its projections) for the slices sent whole.
   template <typename Visit>
   void for_whole_slices(Visit visit) const;
 

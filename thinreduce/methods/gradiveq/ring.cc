@@ -125,9 +125,9 @@ std::size_t GradiveqRing::find_part(std::size_t layer, std::size_t place) const 
   return static_cast<std::size_t>(found - parts_.begin());
 }
 
-UnitRange GradiveqRing::slices_of(const Part& part) const {
-  const std::size_t k = step_.layers[part.layer].slicing().slice();
-  return {part.places.begin / k, part.places.end / k};
+std::span<float> GradiveqRing::projections_of(const Part& part) {
+  const Basis& basis = step_.layers[part.layer].basis;
+  return std::span(projections_).first(part.places.size() / basis.slice() * basis.size());
 }
 
 std::span<float> GradiveqRing::wire_floats(UnitRange parts) {
@@ -167,28 +167,27 @@ void GradiveqRing::decode(UnitRange range) {
   const UnitRange parts = parts_of(range);
   for (std::size_t p = parts.begin; p < parts.end; ++p) {
     Part& part = parts_[p];
-    require_finite(p);
+    const auto wire = wire_floats({p, p + 1});
+    require_finite(part, wire);
     if (part.sent_as == SentAs::projection) {
-      decode_projections(part, wire_floats({p, p + 1}));
+      decode_projections(part, wire);
     } else if (part.sent_as != SentAs::votes) {
-      decode_whole(part, wire_floats({p, p + 1}));
+      decode_whole(part, wire);
     }
     part.delivered = true;
   }
 }
 
-void GradiveqRing::require_finite(std::size_t p) {
-  const auto sum = wire_floats({p, p + 1});
+void GradiveqRing::require_finite(const Part& part, std::span<const float> sum) const {
   if (kernels::first_nonfinite(sum) == sum.size()) return;
-  const bool votes = parts_[p].sent_as == SentAs::votes;
-  require_finite_sum(
-      *step_.exchange, sum,
-      votes ? "vote"
-            : fmt::format("value sent for tensor '{}'", step_.layers[parts_[p].layer].name));
+  const bool votes = part.sent_as == SentAs::votes;
+  const std::string name = votes ? "" : step_.layers[part.layer].name;
+  require_finite_sum(*step_.exchange, sum,
+                     votes ? "vote" : fmt::format("value sent for tensor '{}'", name));
 }
 
-// The quantizer needs all projections first, because they share scales; and the sums are checked
-// before anything is delivered.
+// The quantizer needs all projections first, because they share scales. The sums are checked before
+// anything is delivered.
 void GradiveqRing::reduce_quantized(std::uint64_t step, Exchange& exchange) {
   exchange.timed(Stage::encode, [&] { encode({0, units()}); });
   const std::size_t floats = parts_.back().wire;
@@ -197,7 +196,9 @@ void GradiveqRing::reduce_quantized(std::uint64_t step, Exchange& exchange) {
   quantized_->exchange(step, exchange, moments);
   ring_sum(exchange, sums, 1.0f);
   exchange.timed(Stage::decode, [&] {
-    for (std::size_t p = 0; p + 1 < parts_.size(); ++p) require_finite(p);
+    for (std::size_t p = 0; p + 1 < parts_.size(); ++p) {
+      require_finite(parts_[p], wire_floats({p, p + 1}));
+    }
     quantized_->finish(moments, exchange);
     decode({0, units()});
   });
@@ -215,23 +216,18 @@ void GradiveqRing::encode_projections(const Part& part, std::span<float> wire) {
   if (layer.fresh && !kept.empty()) {
     kernels::add(slices, fetch(slicing, kept, part.places, kept_copy_));
   }
-  const UnitRange range = slices_of(part);
-  const auto projections = quantized_ == nullptr
-                               ? wire
-                               : std::span(projections_).first(range.size() * layer.basis.size());
+  const auto projections = quantized_ == nullptr ? wire : projections_of(part);
   layer.basis.project(slices, projections, padded_,
                       ahead_of(slicing, part.places, {values, step_.mean}));
-  if (quantized_ != nullptr) quantized_->put(part.layer, range, projections);
+  if (quantized_ != nullptr) quantized_->put(part.layer, part.places, projections);
 }
 
 void GradiveqRing::decode_projections(const Part& part, std::span<const float> wire) {
   const GradiveqLayer& layer = step_.layers[part.layer];
   const Slicing& slicing = layer.slicing();
   if (quantized_ != nullptr) {
-    const UnitRange range = slices_of(part);
-    const auto sums = std::span(projections_).first(range.size() * layer.basis.size());
-    quantized_->get(part.layer, range, sums);
-    wire = sums;
+    quantized_->get(part.layer, part.places, projections_of(part));
+    wire = projections_of(part);
   }
   const auto slices = std::span(slices_).first(part.places.size());
   layer.basis.rebuild(wire, slices, padded_,
@@ -255,7 +251,7 @@ void GradiveqRing::encode_whole(const Part& part, std::span<float> wire) {
   if (part.sent_as == SentAs::sample || step_.kept.empty()) return;
   const auto kept = std::span(kept_copy_).first(wire.size());
   slicing.gather(step_.kept, part.places.begin, kept);
-  if (part.sent_as == SentAs::flush) to_residual(part, kept);
+  to_residual(part, kept);
   kernels::add(wire, kept);
 }
 
@@ -270,30 +266,26 @@ void GradiveqRing::decode_whole(const Part& part, std::span<const float> wire) {
   std::fill(zeros.begin(), zeros.end(), 0.0f);
   layer.slicing().scatter(zeros, part.places.begin, step_.kept);
   if (part.sent_as == SentAs::flush && layer.quantized) {
-    for_projections(layer, slices_of(part),
-                    [&](std::size_t place, std::size_t) { layer.owed[place] = 0; });
+    for_projections(layer, part.places, [&](std::size_t i, std::size_t) { layer.owed[i] = 0; });
   }
 }
 
 void GradiveqRing::to_residual(const Part& part, std::span<float> kept) {
+  if (part.sent_as == SentAs::unsliced) return;
   const GradiveqLayer& layer = step_.layers[part.layer];
-  const Basis& basis = layer.basis;
-  const UnitRange range = slices_of(part);
-  const auto projections = std::span(projections_).first(range.size() * basis.size());
+  const auto projections = projections_of(part);
   const auto rebuilt = std::span(slices_).first(kept.size());
-  // The part of a fresh layer within the basis has not been sent before it is delivered.
+  // The part of a fresh layer within the basis is sent for the first time in this step.
   if (!layer.fresh || part.delivered) {
-    basis.project(kept, projections, padded_);
-    basis.rebuild(projections, rebuilt, padded_);
+    layer.basis.project(kept, projections, padded_);
+    layer.basis.rebuild(projections, rebuilt, padded_);
     for (std::size_t i = 0; i < kept.size(); ++i) kept[i] -= rebuilt[i];
   }
-  if (layer.quantized) {
-    for_projections(layer, range, [&](std::size_t place, std::size_t at) {
-      projections[at] = layer.owed[place];
-    });
-    basis.rebuild(projections, rebuilt, padded_);
-    kernels::add(kept, rebuilt);
-  }
+  if (!layer.quantized) return;
+  for_projections(layer, part.places,
+                  [&](std::size_t i, std::size_t at) { projections[at] = layer.owed[i]; });
+  layer.basis.rebuild(projections, rebuilt, padded_);
+  kernels::add(kept, rebuilt);
 }
 
 void GradiveqRing::settle(std::size_t l) {
@@ -303,9 +295,8 @@ void GradiveqRing::settle(std::size_t l) {
   const UnitRange parts{find_part(l, 0), find_part(l + 1, 0)};
   for (std::size_t p = parts.begin; p < parts.end && !step_.kept.empty(); ++p) {
     const Part& part = parts_[p];
-    if (part.sent_as == SentAs::unsliced && part.delivered) continue;
     const auto kept = fetch(slicing, step_.kept, part.places, kept_copy_);
-    if (part.sent_as != SentAs::unsliced) to_residual(part, kept);
+    to_residual(part, kept);
     if (!part.delivered) kernels::add(kept, fetch(slicing, values, part.places, values_copy_));
     give_back(slicing, kept, part.places, step_.kept);
   }
@@ -313,9 +304,9 @@ void GradiveqRing::settle(std::size_t l) {
   layer.fresh = true;
 }
 
-std::span<const float> GradiveqRing::whole_sum(std::size_t layer, std::size_t slice) const {
-  const std::size_t k = step_.layers[layer].slicing().slice();
-  return std::span(wire_).subspan(parts_[find_part(layer, slice * k)].wire, k);
+std::span<const float> GradiveqRing::whole_sum(std::size_t layer, std::size_t place) const {
+  return std::span(wire_).subspan(parts_[find_part(layer, place)].wire,
+                                  step_.layers[layer].slicing().slice());
 }
 
 std::span<const float> GradiveqRing::vote_sums() const {

@@ -38,8 +38,8 @@ class GradiveqRing final : public RingPayload {
   // Sums the payload and the projections when these are quantized.
   void reduce_quantized(std::uint64_t step, Exchange& exchange);
 
-  // After the sum: return the sum over the ranks of a slice that was sent whole, and of the votes.
-  [[nodiscard]] std::span<const float> whole_sum(std::size_t layer, std::size_t slice) const;
+  // Return sums over the ranks: of the slice at `place` that was sent whole, and of the votes.
+  [[nodiscard]] std::span<const float> whole_sum(std::size_t layer, std::size_t place) const;
   [[nodiscard]] std::span<const float> vote_sums() const;
 
   // Makes `kept` of a layer the residual, of which nothing was sent; the layer is fresh then. After
@@ -71,15 +71,16 @@ class GradiveqRing final : public RingPayload {
   [[nodiscard]] UnitRange parts_of(UnitRange units) const {
     return {unit_begin_[units.begin], unit_begin_[units.end]};
   }
-  [[nodiscard]] UnitRange slices_of(const Part& part) const;
+  // Returns scratch for the projections of a part.
+  [[nodiscard]] std::span<float> projections_of(const Part& part);
 
   void encode_projections(const Part& part, std::span<float> wire);
   void decode_projections(const Part& part, std::span<const float> wire);
   void encode_whole(const Part& part, std::span<float> wire);
   void decode_whole(const Part& part, std::span<const float> wire);
-  // Turns `kept` of whole slices into their residual.
+  // Turns `kept` of a part into its residual.
   void to_residual(const Part& part, std::span<float> kept);
-  void require_finite(std::size_t part);
+  void require_finite(const Part& part, std::span<const float> sum) const;
 
   QuantizedProjections* quantized_;
   Step step_;
