@@ -32,8 +32,9 @@ class DqsgSum final : public Method {
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
-    ensure(bucket.values.size() == options_.quantizer.elements, "dqsg: the bucket must keep its size",
-           bucket.values.size(), options_.quantizer.elements);
+    ensure(bucket.values.size() == options_.quantizer.elements,
+           "dqsg: the bucket must keep its size", bucket.values.size(),
+           options_.quantizer.elements);
     if (bucket.values.empty()) return;
     std::span<const float> source = bucket.values;
     if (keeps_residual()) {

@@ -271,8 +271,8 @@ void add_transposed_times(const ConstMatrix& m, const ConstThinRows& p, std::spa
 }
 
 void split_product(const ConstThinRows& p, std::span<const float> q, const ProductSplit& split) {
-  ensure(p.rows > 0 && p.values.size() >= p.rows, "thin products: at least one column", p.values.size(),
-         p.rows);
+  ensure(p.rows > 0 && p.values.size() >= p.rows, "thin products: at least one column",
+         p.values.size(), p.rows);
   check(split.m.size(), q.size() / (p.values.size() / p.rows), p, q.size());
   ensure(split.out.size() == split.m.size(),
          "thin products: the product must have the size of the matrix", split.out.size(),

@@ -278,7 +278,7 @@ TEST(BlockQuantizer, ClippingLowersTheScaleAndKeepsTheRest) {
   Floats rest = values;
   quantizer.keep_clipped(rest, scales);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const float limit = largest[i / 500];
+    const float limit = scales[i / 500];
     EXPECT_EQ(rest[i], values[i] - std::clamp(values[i], -limit, limit));
   }
   EXPECT_GT(rest[3], 40);
