@@ -113,7 +113,7 @@ std::string read_segment(SegmentHead head, std::size_t pairs, BitReader& reader,
         words, [&](std::size_t pair) { positions[next++] = static_cast<std::uint16_t>(pair); });
     return {};
   }
-  if (low > kMaxRice) return fmt::format("positions written in unknown way {}", low);
+  if (low > kMaxRice) return fmt::format("unknown encoding {} of positions", low);
   RiceReader rice(reader, low, pairs >> low);
   std::array<std::uint64_t, RiceReader::kBatch> gaps{};
   std::uint64_t next = 0;  // the lowest position that may come
@@ -124,7 +124,7 @@ std::string read_segment(SegmentHead head, std::size_t pairs, BitReader& reader,
       next += gaps[k];
       batch[k] = static_cast<std::uint16_t>(next++);
     }
-    if (next > pairs) return fmt::format("a position outside its {} pairs", pairs);
+    if (next > pairs) return fmt::format("a position beyond the {} pairs of the segment", pairs);
   }
   rice.finish();
   return {};
