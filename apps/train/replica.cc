@@ -73,7 +73,7 @@ class Replica::Torch {
     images_ = input(options.batch);
     labels_ = torch::empty({static_cast<std::int64_t>(options.batch)}, torch::kLong);
     session_ = std::make_unique<Session>(transport_, session_options(options));
-    // As it is: a method with momentum inside would add it here, too.
+    // Reduced by fp32: a method with momentum would apply it to these values, too.
     handles_.push_back(
         session_->add_bucket({.id = kStatusBucket, .elements = 2, .tensors = {}, .spec = "fp32"}));
     for (const auto& layout : buckets_->layouts()) handles_.push_back(session_->add_bucket(layout));
