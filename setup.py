@@ -4,6 +4,7 @@ If the environment variable THINREDUCE_BUILD names a build folder, its module is
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,15 @@ OPTIONS = [
     "-DTHINREDUCE_PYTHON=ON",
     f"-DPython_EXECUTABLE={sys.executable}",
 ]
+
+
+def version() -> str:
+    """Returns the version number in CMakeLists.txt, its only place."""
+    text = (ROOT / "CMakeLists.txt").read_text()
+    found = re.search(r"project\(thinreduce VERSION ([0-9.]+)", text)
+    if found is None:
+        raise SystemExit(f"{ROOT}/CMakeLists.txt has no project(thinreduce VERSION ...)")
+    return found[1]
 
 
 class CMakeBuild(build_ext):
@@ -47,4 +57,8 @@ class CMakeBuild(build_ext):
         shutil.copyfile(built[0], target)
 
 
-setup(ext_modules=[Extension("thinreduce._core", sources=[])], cmdclass={"build_ext": CMakeBuild})
+setup(
+    version=version(),
+    ext_modules=[Extension("thinreduce._core", sources=[])],
+    cmdclass={"build_ext": CMakeBuild},
+)

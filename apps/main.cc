@@ -11,6 +11,7 @@
 #include "thinreduce/error.h"
 #include "thinreduce/method/registry.h"
 #include "thinreduce/method/spec.h"
+#include "thinreduce/version.h"
 
 namespace thinreduce::apps {
 namespace {
@@ -120,7 +121,7 @@ int run(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "train") return run_trainer(argc, argv);
   CLI::App app{"Averages gradients over all ranks with far fewer bytes on the wire.", "thinreduce"};
   prepare(app);
-  app.set_version_flag("--version", THINREDUCE_VERSION, "Prints the version and exits.");
+  app.set_version_flag("--version", std::string(version()), "Prints the version and exits.");
   app.require_subcommand(1);
 
   bool methods_json = false;

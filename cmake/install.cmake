@@ -1,18 +1,13 @@
-# `make install` and find_package(thinreduce).
+# Serves `make install` and find_package(thinreduce).
 include(CMakePackageConfigHelpers)
 
-set_target_properties(thinreduce PROPERTIES VERSION ${PROJECT_VERSION}
-                                            SOVERSION ${PROJECT_VERSION_MAJOR})
+# Before 1.0 every minor version may change the binary interface.
+set_target_properties(thinreduce PROPERTIES
+  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 install(TARGETS thinreduce EXPORT thinreduce-targets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
-        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-# What needs the headers of a backend or of the vector library is not for users.
-install(DIRECTORY thinreduce DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-        FILES_MATCHING PATTERN "*.h"
-        PATTERN "*-inl.h" EXCLUDE
-        PATTERN "dispatch.h" EXCLUDE
-        PATTERN "gloo_transport.h" EXCLUDE
-        PATTERN "tcp_store*.h" EXCLUDE)
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT thinreduce-targets NAMESPACE thinreduce::
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/thinreduce)
 

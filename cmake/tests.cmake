@@ -6,7 +6,7 @@ find_package(GTest REQUIRED)
 find_package(Eigen3 REQUIRED NO_MODULE)  # the reference of the low-rank methods
 
 add_library(thinreduce_test_main tests/test_main.cc)
-target_link_libraries(thinreduce_test_main PUBLIC thinreduce GTest::gtest GTest::gmock fmt::fmt)
+target_link_libraries(thinreduce_test_main PUBLIC thinreduce_internal GTest::gtest GTest::gmock fmt::fmt)
 
 set(simd_targets reference SSSE3 SSE4 AVX2 AVX3)
 set(test_environment "")

@@ -4,10 +4,11 @@
 // BrokenInvariant is a bug in thinreduce; a caller can only report it.
 #pragma once
 
-#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+
+#include "thinreduce/export.h"
 
 namespace thinreduce {
 
@@ -24,9 +25,9 @@ enum class ErrorCode {
 };
 
 // Returns the code as docs/errors.md and JSON spell it.
-[[nodiscard]] std::string_view to_string(ErrorCode code);
+[[nodiscard]] THINREDUCE_EXPORT std::string_view to_string(ErrorCode code);
 
-class Error : public std::runtime_error {
+class THINREDUCE_EXPORT Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
   [[nodiscard]] ErrorCode code() const { return code_; }
@@ -35,42 +36,9 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
-class BrokenInvariant : public std::logic_error {
+class THINREDUCE_EXPORT BrokenInvariant : public std::logic_error {
  public:
   using std::logic_error::logic_error;
 };
-
-// A place in the source. std::source_location is not in every compiler that reads this header.
-struct Place {
-  const char* file = "";
-  int line = 0;
-
-  static constexpr Place current(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-    return {file, line};
-  }
-};
-
-// What must hold, and where that was said.
-struct Claim {
-  constexpr Claim(const char* claim, Place said_at = Place::current())  // NOLINT: implicit
-      : text(claim), place(said_at) {}
-
-  const char* text;
-  Place place;
-};
-
-[[noreturn]] void throw_broken_invariant(const char* claim, const char* file, int line,
-                                         std::initializer_list<double> values);
-
-// Throws BrokenInvariant with the claim, its place and the values unless `holds`:
-//   ensure(in.size() == out.size(), "add: spans must have the same length", in.size(), out.size());
-template <typename... Numbers>
-inline void ensure(bool holds, Claim claim, Numbers... values) {
-  if (!holds) [[unlikely]] {
-    // In parts, so that nothing is stored before it is needed.
-    throw_broken_invariant(claim.text, claim.place.file, claim.place.line,
-                           {static_cast<double>(values)...});
-  }
-}
 
 }  // namespace thinreduce

@@ -9,7 +9,7 @@
 #include "apps/report/overview.h"
 #include "apps/report/series.h"
 #include "apps/report/statistics.h"
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 
 namespace thinreduce::apps {
 namespace {

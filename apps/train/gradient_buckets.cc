@@ -6,7 +6,7 @@
 
 #include <cstring>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 
 namespace thinreduce::train {
 

@@ -19,9 +19,10 @@
 #include "apps/train/run_folder.h"
 #include "apps/train/schedule.h"
 #include "thinreduce/collective/broadcast.h"
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/kernels/target.h"
 #include "thinreduce/method/spec.h"
+#include "thinreduce/version.h"
 #include "thinreduce/wire/checksum.h"
 
 namespace thinreduce::train {
@@ -317,7 +318,7 @@ class Trainer {
 
   [[nodiscard]] Json config() const {
     Json json{{"format", kRunFormat},
-              {"version", THINREDUCE_VERSION},
+              {"version", version()},
               {"method", options_.method},
               {"method_name", Spec::parse(options_.method).name()}};
     const Json settings = to_json(options_);

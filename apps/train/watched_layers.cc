@@ -4,7 +4,7 @@
 #include <tuple>
 #include <vector>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 
 namespace thinreduce::train {
 namespace {

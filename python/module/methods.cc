@@ -4,9 +4,9 @@
 #include <string>
 
 #include "python/module/bindings.h"
-#include "thinreduce/kernels/target.h"
-#include "thinreduce/method/registry.h"
-#include "thinreduce/method/spec.h"
+#include "thinreduce/method/describe.h"
+#include "thinreduce/simd.h"
+#include "thinreduce/version.h"
 
 namespace thinreduce::python {
 
@@ -14,9 +14,9 @@ namespace py = pybind11;
 
 namespace {
 
-py::dict describe(const MethodInfo& info) {
+py::dict describe(const MethodDescription& info) {
   py::list options;
-  for (const OptionInfo& option : info.options) {
+  for (const OptionDescription& option : info.options) {
     py::dict one;
     one["name"] = option.name;
     one["default"] = option.default_value;
@@ -28,7 +28,7 @@ py::dict describe(const MethodInfo& info) {
   }
   py::dict result;
   result["name"] = info.name;
-  result["algebra"] = to_string(info.algebra);
+  result["algebra"] = info.algebra;
   result["summary"] = info.summary;
   result["paper"] = info.paper;
   result["second_moment"] = info.second_moment;
@@ -42,13 +42,14 @@ py::dict describe(const MethodInfo& info) {
 void bind_methods(py::module_& module) {
   module.def("methods", [] {
     py::list result;
-    for (const MethodInfo& info : methods()) result.append(describe(info));
+    for (const MethodDescription& info : describe_methods()) result.append(describe(info));
     return result;
   });
-  module.def("spec_text", [](const std::string& spec) { return Spec::parse(spec).full_text(); });
+  module.def("spec_text", [](const std::string& spec) { return describe_spec(spec).full_text; });
   module.def("momentum_inside",
-             [](const std::string& spec) { return Spec::parse(spec).momentum_inside(); });
-  module.def("simd_target", [] { return std::string(kernels::active_target()); });
+             [](const std::string& spec) { return describe_spec(spec).momentum_inside; });
+  module.def("simd_target", &simd_target);
+  module.def("version", &version);
 }
 
 }  // namespace thinreduce::python

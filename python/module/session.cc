@@ -111,13 +111,13 @@ std::unique_ptr<Pending> submit(PythonSession& session, const BucketHandle& buck
 }
 
 std::vector<py::bytes> redistribute_bytes(const std::vector<std::string>& states, int world) {
-  std::vector<SessionState> decoded;
-  decoded.reserve(states.size());
-  for (const auto& state : states) decoded.push_back(decode_state(view(state), "saved state"));
-  std::vector<py::bytes> result;
-  for (const auto& state : redistribute(std::move(decoded), world)) {
-    result.push_back(to_bytes(encode_state(state)));
+  std::vector<std::vector<std::byte>> given;
+  for (const auto& state : states) {
+    const auto bytes = view(state);
+    given.emplace_back(bytes.begin(), bytes.end());
   }
+  std::vector<py::bytes> result;
+  for (const auto& state : redistribute(given, world)) result.push_back(to_bytes(state));
   return result;
 }
 

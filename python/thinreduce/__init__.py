@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ._core import version
 from .codec import Encoded, decode, encode
 from .comm import Comm, connect, local
 from .errors import (
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from .second_moment import SecondMoment
     from .world import redistribute
 
-__version__ = "0.1.0"
+__version__ = version()
 
 _LAZY = {
     "State": "ddp",

@@ -1,9 +1,8 @@
+#include <thinreduce/thinreduce.h>
+
 #include <cstdio>
 #include <thread>
 #include <vector>
-
-#include "thinreduce/engine/session.h"
-#include "thinreduce/transport/threads.h"
 
 int main() {
   auto ranks = thinreduce::connect_threads(4);  // or connect_gloo(...), connect_mpi()

@@ -7,26 +7,11 @@
 #include <string>
 #include <utility>
 
+#include "thinreduce/report.h"
 #include "thinreduce/transport/transport.h"
 #include "thinreduce/wire/frame.h"
 
 namespace thinreduce {
-
-// Seconds spent on one bucket, by stage.
-struct StageTimes {
-  double encode = 0;  // gradient to payload
-  double wire = 0;    // blocked on the transport
-  double decode = 0;  // payload to mean, including partial sums
-  double wait = 0;    // until the slowest rank had the bucket too
-
-  StageTimes& operator+=(const StageTimes& other) {
-    encode += other.encode;
-    wire += other.wire;
-    decode += other.decode;
-    wait += other.wait;
-    return *this;
-  }
-};
 
 // The stages that a method times itself.
 enum class Stage { encode, decode };

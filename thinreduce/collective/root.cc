@@ -6,7 +6,7 @@
 
 #include "thinreduce/collective/broadcast.h"
 #include "thinreduce/collective/framed.h"
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 
 namespace thinreduce {
 namespace {

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "thinreduce/collective/ring.h"
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 
 namespace thinreduce {
 

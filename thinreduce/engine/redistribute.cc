@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "thinreduce/engine/state_file.h"
 #include "thinreduce/error.h"
 #include "thinreduce/method/archive.h"
 
@@ -91,8 +92,6 @@ std::vector<StateField> fields_of(const Fields& fields, int rank, int world) {
   return own;
 }
 
-}  // namespace
-
 std::vector<SessionState> redistribute(std::vector<SessionState> states, int world) {
   if (world < 1) refuse(fmt::format("a world has at least 1 rank, not {}", world));
   std::sort(states.begin(), states.end(),
@@ -115,6 +114,19 @@ std::vector<SessionState> redistribute(std::vector<SessionState> states, int wor
     for (SessionState& state : result) {
       state.buckets.at(id).fields = join_fields(fields_of(fields, state.rank, world));
     }
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<std::vector<std::byte>> redistribute(std::span<const std::vector<std::byte>> states,
+                                                 int world) {
+  std::vector<SessionState> decoded;
+  for (const auto& state : states) decoded.push_back(decode_state(state, "saved state"));
+  std::vector<std::vector<std::byte>> result;
+  for (const SessionState& state : redistribute(std::move(decoded), world)) {
+    result.push_back(encode_state(state));
   }
   return result;
 }

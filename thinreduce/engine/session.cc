@@ -76,28 +76,6 @@ Error current_error(const Job& job) {
 
 }  // namespace
 
-Report& Report::operator+=(const Report& other) {
-  // Statistics are averages over elements.
-  for (const auto& [name, value] : other.statistics) {
-    const auto [own, fresh] = statistics.try_emplace(name, value);
-    const auto weight = static_cast<double>(elements);
-    const auto added = static_cast<double>(other.elements);
-    if (!fresh && weight + added > 0) {
-      own->second = (own->second * weight + value * added) / (weight + added);
-    }
-  }
-  step = std::max(step, other.step);
-  buckets += other.buckets;
-  elements += other.elements;
-  payload_bytes += other.payload_bytes;
-  bytes_sent += other.bytes_sent;
-  bytes_received += other.bytes_received;
-  stages += other.stages;
-  queued += other.queued;
-  total += other.total;
-  return *this;
-}
-
 class Session::Worker {
  public:
   Worker(std::shared_ptr<Transport> transport, const SessionOptions& options)

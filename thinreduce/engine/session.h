@@ -29,52 +29,36 @@
 #include <utility>
 #include <vector>
 
-#include "thinreduce/collective/exchange.h"
+#include "thinreduce/export.h"
 #include "thinreduce/method/layout.h"
+#include "thinreduce/report.h"
 #include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
 
 struct SessionOptions {
-  std::string spec = "fp32";
+  std::string spec = "fp32";  // the method and its options; docs/methods lists them
   // Longest silence of a peer before the session gives up.
   Seconds timeout{60};
-  // Tensors with fewer elements, and 1-D tensors, travel as fp32. Buckets without shapes count as
-  // one tensor of many dimensions.
+  // Tensors with fewer elements, and 1-D tensors, travel uncompressed. A bucket without shapes
+  // counts as one tensor of two dimensions.
   std::size_t min_elements = 1024;
-  // The first steps of every bucket travel as fp32.
+  // Number of steps at the start of every bucket that travel uncompressed.
   std::uint64_t warmup_steps = 0;
-  // Every so many steps the ranks compare a hash of the bucket's last mean; 0: never.
+  // Interval in steps at which the ranks compare a hash of the bucket's last mean; 0: never.
   std::uint64_t check_replicas_every = 100;
-  // For methods that draw random numbers; must be the same on all ranks.
+  // Seed of all random numbers.
   std::uint64_t seed = 0;
-  // Some methods (Spec::momentum_inside) hand back an update that has momentum inside already. An
-  // optimizer with momentum of its own would apply it twice, and the training would diverge or just
-  // be worse, without a word. So a session refuses such a spec unless the caller says here that it
-  // takes care: the optimizer's momentum is 0. Nothing to do for specs with momentum=0.
+  // Confirms that the optimizer has no momentum of its own. Some specs (sketch:momentum=0.9) hand
+  // back an update with momentum inside; an optimizer would apply momentum to it again, and nobody
+  // would notice. So a session refuses such a spec unless this is true. Other specs ignore it.
   bool momentum_inside_ok = false;
-};
-
-// What reducing one bucket took, or the sum over the buckets of a step.
-struct Report {
-  std::uint64_t step = 0;
-  std::uint64_t buckets = 0;
-  std::uint64_t elements = 0;
-  std::uint64_t payload_bytes = 0;  // one copy of this rank's compressed gradient
-  std::uint64_t bytes_sent = 0;     // by this rank, to all peers
-  std::uint64_t bytes_received = 0;
-  StageTimes stages;
-  double queued = 0;  // seconds between submit and the worker's start
-  double total = 0;   // seconds between submit and done
-  std::map<std::string, double> statistics;
-
-  Report& operator+=(const Report& other);
 };
 
 struct RegisteredBucket;
 
 // A bucket that a session knows. Copies refer to the same bucket.
-class BucketHandle {
+class THINREDUCE_EXPORT BucketHandle {
  public:
   // No move: a handle is never empty.
   BucketHandle(const BucketHandle&) = default;
@@ -92,13 +76,14 @@ class BucketHandle {
   const void* session_;  // the session that made it
 };
 
-class Session {
+class THINREDUCE_EXPORT Session {
  public:
-  // Waits for the other ranks' sessions. The transport may serve another session afterwards, but
-  // not two at a time. Throws Error{bad_spec} for a spec that does not exist, or that has momentum
-  // inside without momentum_inside_ok.
+  // Waits for the sessions of the other ranks. All ranks must give the same options, the timeout
+  // excepted. A transport may serve several sessions, but only one at a time.
+  // Throws Error{bad_spec} for a spec that does not exist, or that has momentum inside without
+  // momentum_inside_ok; Error{mismatch} when the options of two ranks differ.
   Session(std::shared_ptr<Transport> transport, const SessionOptions& options);
-  // Finishes what was submitted.
+  // Waits for the submitted buckets.
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -124,25 +109,27 @@ class Session {
   Report reduce(std::uint32_t id, std::span<float> values,
                 std::span<const float> second_moment = {});
 
-  // Waits for all that was submitted; the sum of the reports since the last call.
+  // Waits for the submitted buckets; returns the sum of all reports since the last call.
   Report finish_step();
 
-  // Residuals, step counters and all else that a resumed run needs, of this rank. The file appears
-  // whole or not at all. Waits for what was submitted.
+  // Saves this rank's residuals, step numbers and everything else that a resumed run needs. Waits
+  // for the submitted buckets. A crash leaves either the whole file or none. Throws
+  // Error{unavailable} when the file can't be written.
   void save(const std::filesystem::path& file);
-  // Throws Error{bad_state} for a file that is cut, altered, of another version, world size, rank
-  // or spec; the session is then as before.
+  // Throws Error{bad_state} for a file that is truncated, altered, or of another version, world
+  // size, rank or spec; the session is then as before. Throws Error{unavailable} when the file
+  // can't be read.
   void load(const std::filesystem::path& file);
   // The same without a file.
   [[nodiscard]] std::vector<std::byte> save_bytes();
   void load_bytes(std::span<const std::byte> bytes);
 
-  // Ends the session from any thread: what is on its way fails on all ranks, with this reason. Over
-  // MPI only between steps, because one thread at a time may use MPI.
+  // Ends the session: buckets in flight fail on all ranks with this reason. May be called from any
+  // thread; over MPI only between steps, because only one thread at a time may use MPI.
   void abandon(const std::string& reason);
 
  private:
-  class Worker;
+  class THINREDUCE_HIDDEN Worker;
   std::unique_ptr<Worker> worker_;
   std::map<std::uint32_t, BucketHandle> shapeless_;  // the buckets of reduce(), by id
 };

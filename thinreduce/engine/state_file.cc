@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "thinreduce/engine/whole_file.h"
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/checksum.h"

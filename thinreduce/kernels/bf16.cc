@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstddef>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinreduce/kernels/bf16.cc"

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinreduce/kernels/floats.cc"

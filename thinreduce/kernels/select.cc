@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 
 #undef HWY_TARGET_INCLUDE

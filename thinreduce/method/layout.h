@@ -7,9 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "thinreduce/export.h"
+
 namespace thinreduce {
 
-struct Tensor {
+struct THINREDUCE_EXPORT Tensor {
   std::string name;
   std::vector<std::int64_t> shape;  // as PyTorch writes it: (out, in, h, w), (out, in), (n)
   std::size_t offset = 0;           // index of its first element in the bucket
@@ -19,7 +21,7 @@ struct Tensor {
 };
 
 // The part of a bucket that is the same in every step.
-struct BucketLayout {
+struct THINREDUCE_EXPORT BucketLayout {
   std::uint32_t id = 0;  // the same on all ranks, and unique in a session
   std::size_t elements = 0;
   std::vector<Tensor> tensors;  // in order, without gaps; empty: one run of unknown shape

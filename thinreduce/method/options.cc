@@ -4,7 +4,7 @@
 
 #include <charconv>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 
 namespace thinreduce {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "thinreduce/collective/float_ring.h"
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/methods/quantize/dithered_ring.h"

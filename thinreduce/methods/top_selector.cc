@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 
 namespace thinreduce::kernels {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/wire/bytes.h"
 
 namespace thinreduce {

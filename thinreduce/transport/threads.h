@@ -5,11 +5,12 @@
 #include <memory>
 #include <vector>
 
+#include "thinreduce/export.h"
 #include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
 
 // Returns one transport per rank, all connected. Each may be used and destroyed on its own thread.
-[[nodiscard]] std::vector<std::unique_ptr<Transport>> connect_threads(int world);
+[[nodiscard]] THINREDUCE_EXPORT std::vector<std::unique_ptr<Transport>> connect_threads(int world);
 
 }  // namespace thinreduce

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "thinreduce/error.h"
+#include "thinreduce/transport/lane.h"
 #include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/checksum.h"
 
@@ -195,6 +196,10 @@ Link Link::parse(std::string_view text) {
     link.latency = Seconds(parse_quantity(text.substr(comma + 1), kTimes, text));
   }
   return link;
+}
+
+bool Link::limits() const {
+  return bytes_per_second > 0 || latency.count() > 0;
 }
 
 std::string Link::to_string() const {

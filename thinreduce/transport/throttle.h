@@ -16,11 +16,12 @@
 #include <string>
 #include <string_view>
 
+#include "thinreduce/export.h"
 #include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
 
-struct Link {
+struct THINREDUCE_EXPORT Link {
   double bytes_per_second = 0;  // 0: unlimited
   Seconds latency{0};
 
@@ -28,25 +29,12 @@ struct Link {
   // other text.
   static Link parse(std::string_view text);
   [[nodiscard]] std::string to_string() const;
-  [[nodiscard]] bool limits() const { return bytes_per_second > 0 || latency.count() > 0; }
-};
-
-// One direction of a rank's link: messages pass one after another.
-class Lane {
- public:
-  explicit Lane(double bytes_per_second) : bytes_per_second_(bytes_per_second) {}
-
-  // Returns when a message has passed whose first byte may start at `earliest`.
-  Clock::time_point pass(Clock::time_point earliest, std::size_t bytes);
-  [[nodiscard]] Clock::duration duration(std::size_t bytes) const;
-
- private:
-  double bytes_per_second_;
-  Clock::time_point free_at_;
+  // Returns whether it limits bandwidth or latency at all.
+  [[nodiscard]] bool limits() const;
 };
 
 // Wraps `inner`. All ranks must call it: a short exchange checks that they share a clock.
-[[nodiscard]] std::unique_ptr<Transport> throttle(std::unique_ptr<Transport> inner, Link link,
-                                                  Seconds timeout = Seconds{30});
+[[nodiscard]] THINREDUCE_EXPORT std::unique_ptr<Transport> throttle(
+    std::unique_ptr<Transport> inner, Link link, Seconds timeout = Seconds{30});
 
 }  // namespace thinreduce

@@ -5,6 +5,7 @@
 #include "tests/ranks.h"
 #include "thinreduce/collective/ring.h"
 #include "thinreduce/error.h"
+#include "thinreduce/transport/lane.h"
 
 namespace thinreduce {
 namespace {

@@ -1,8 +1,12 @@
 #include "thinreduce/transport/transport.h"
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 
 namespace thinreduce {
+
+Deadline Deadline::after(Seconds allowed) {
+  return {Clock::now() + std::chrono::duration_cast<Clock::duration>(allowed), allowed};
+}
 
 Traffic& Transport::with(int peer) {
   ensure(peer >= 0 && peer < size() && peer != rank(),

@@ -16,19 +16,19 @@
 #include <string>
 #include <vector>
 
+#include "thinreduce/export.h"
+
 namespace thinreduce {
 
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 // The time at which a wait gives up.
-struct Deadline {
+struct THINREDUCE_EXPORT Deadline {
   Clock::time_point at;
   Seconds allowed;  // the whole time allowed, for the error text
 
-  static Deadline after(Seconds allowed) {
-    return {Clock::now() + std::chrono::duration_cast<Clock::duration>(allowed), allowed};
-  }
+  static Deadline after(Seconds allowed);
 };
 
 // Independent streams between the same two ranks.
@@ -38,7 +38,7 @@ enum class Channel : std::uint8_t {
   agreement = 2,  // checks before a bucket is reduced; runs ahead of the data
 };
 
-class Operation {
+class THINREDUCE_EXPORT Operation {
  public:
   Operation() = default;
   Operation(const Operation&) = delete;
@@ -59,7 +59,7 @@ struct Traffic {
   std::uint64_t messages_received = 0;
 };
 
-class Transport {
+class THINREDUCE_EXPORT Transport {
  public:
   Transport() = default;
   Transport(const Transport&) = delete;

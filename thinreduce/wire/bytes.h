@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 
 namespace thinreduce {
 

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <string>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/wire/bytes.h"
 
 namespace thinreduce {

@@ -10,7 +10,7 @@
 #include <bit>
 #include <cmath>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/methods/fft/trigonometry.h"
 
 #undef HWY_TARGET_INCLUDE

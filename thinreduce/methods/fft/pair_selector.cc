@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/kernels/bit_loops.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/kernels/select.h"

@@ -3,7 +3,7 @@
 #include <array>
 #include <cstring>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/kernels/select.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/kernels/select.h"
 
 #undef HWY_TARGET_INCLUDE

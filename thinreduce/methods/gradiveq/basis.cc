@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/wire/checksum.h"
 

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "thinreduce/collective/float_ring.h"
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/methods/gradiveq/layer.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinreduce/methods/gradiveq/matrix.cc"

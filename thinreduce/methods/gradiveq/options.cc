@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/methods/gradiveq/gradiveq.h"
 
 namespace thinreduce {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 
 namespace thinreduce {
 namespace {

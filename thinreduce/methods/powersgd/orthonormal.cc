@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/wire/mix.h"
 
 namespace thinreduce {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinreduce/methods/powersgd/thin_products.cc"

@@ -4,7 +4,7 @@
 #include <bit>
 #include <cmath>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinreduce/methods/quantize/dither.cc"

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstring>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinreduce/methods/quantize/pack.cc"

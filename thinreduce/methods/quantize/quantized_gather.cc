@@ -8,7 +8,7 @@
 
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/collective/root.h"
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/methods/quantize/block_codec.h"

@@ -1,6 +1,6 @@
 #include "thinreduce/methods/sketch/half.h"
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 
 namespace thinreduce::kernels {
 

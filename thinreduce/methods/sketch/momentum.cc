@@ -1,6 +1,6 @@
 #include "thinreduce/methods/sketch/momentum.h"
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinreduce/methods/sketch/momentum.cc"

@@ -8,7 +8,7 @@
 
 #include "thinreduce/collective/float_ring.h"
 #include "thinreduce/collective/word_ring.h"
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 
 namespace thinreduce {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "thinreduce/collective/broadcast.h"
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/method/limits.h"

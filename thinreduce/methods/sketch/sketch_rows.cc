@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinreduce/methods/sketch/sketch_rows.cc"

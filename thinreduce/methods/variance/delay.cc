@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinreduce/methods/variance/delay.cc"

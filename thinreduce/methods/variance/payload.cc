@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <deque>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/methods/variance/reader.h"
 #include "thinreduce/wire/bit_stream.h"
 #include "thinreduce/wire/bytes.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/wire/bytes.h"
 
 namespace thinreduce {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "thinreduce/collective/gather.h"
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/method/limits.h"

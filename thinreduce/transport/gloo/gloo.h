@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "thinreduce/export.h"
 #include "thinreduce/transport/transport.h"
 
 namespace gloo::rendezvous {
@@ -29,17 +30,17 @@ struct GlooOptions {
 // Gloo does not report the length of a message: a message shorter than the receive fills only its
 // beginning, a longer one ends the process. Writes to a lost peer raise SIGPIPE, so connecting
 // ignores that signal unless the program handles it.
-[[nodiscard]] std::unique_ptr<Transport> connect_gloo(const GlooOptions& options);
+[[nodiscard]] THINREDUCE_EXPORT std::unique_ptr<Transport> connect_gloo(const GlooOptions& options);
 
 // Connects through a rendezvous store that the caller provides.
-[[nodiscard]] std::unique_ptr<Transport> connect_gloo(const GlooOptions& options,
-                                                      gloo::rendezvous::Store& store);
+[[nodiscard]] THINREDUCE_EXPORT std::unique_ptr<Transport> connect_gloo(
+    const GlooOptions& options, gloo::rendezvous::Store& store);
 
 // Returns options from RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and THINREDUCE_INTERFACE. Throws
 // Error{bad_input} naming the variable that is missing or malformed.
-[[nodiscard]] GlooOptions gloo_options_from_environment();
+[[nodiscard]] THINREDUCE_EXPORT GlooOptions gloo_options_from_environment();
 
 // Returns whether this build has the gloo transport.
-[[nodiscard]] bool have_gloo();
+[[nodiscard]] THINREDUCE_EXPORT bool have_gloo();
 
 }  // namespace thinreduce

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <thread>
 
-#include "thinreduce/error.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/transport/gloo/tcp_store_server.h"
 #include "thinreduce/transport/socket.h"
 

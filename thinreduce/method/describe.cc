@@ -1,0 +1,39 @@
+#include "thinreduce/method/describe.h"
+
+#include "thinreduce/method/registry.h"
+#include "thinreduce/method/spec.h"
+
+namespace thinreduce {
+
+std::vector<MethodDescription> describe_methods() {
+  std::vector<MethodDescription> result;
+  for (const MethodInfo& info : methods()) {
+    MethodDescription& method = result.emplace_back();
+    method.name = info.name;
+    method.algebra = to_string(info.algebra);
+    method.summary = info.summary;
+    method.paper = info.paper;
+    method.second_moment = info.second_moment;
+    method.composes_with = info.composes_with;
+    for (const OptionInfo& option : info.options) {
+      method.options.push_back({.name = option.name,
+                                .default_value = option.default_value,
+                                .min = option.min,
+                                .max = option.max,
+                                .choices = option.choices,
+                                .help = option.help});
+    }
+  }
+  return result;
+}
+
+SpecDescription describe_spec(std::string_view spec) {
+  const Spec parsed = Spec::parse(spec);
+  return {.name = parsed.name(),
+          .short_text = parsed.short_text(),
+          .full_text = parsed.full_text(),
+          .second_moment = parsed.info->second_moment,
+          .momentum_inside = parsed.momentum_inside()};
+}
+
+}  // namespace thinreduce

@@ -1,0 +1,28 @@
+// thinreduce: the mean of every rank's gradient at every rank, with far fewer bytes on the wire.
+//
+//   engine/session.h        Session: reduces buckets on a thread of its own
+//   method/layout.h         BucketLayout, Tensor: what a bucket holds
+//   report.h                Report, StageTimes: bytes and seconds
+//   method/describe.h       the methods, their options, and the meaning of a spec
+//   engine/redistribute.h   saved states for another number of ranks
+//   transport/*.h           Transport, connect_threads(), connect_gloo(), connect_mpi(), throttle()
+//   error.h                 Error and its codes
+//   simd.h, version.h       the instruction set in use, the version
+//
+// These headers are all there are: the rest of the library is internal. A transport of your own
+// derives from Transport.
+#pragma once
+
+#include "thinreduce/engine/redistribute.h"
+#include "thinreduce/engine/session.h"
+#include "thinreduce/error.h"
+#include "thinreduce/method/describe.h"
+#include "thinreduce/method/layout.h"
+#include "thinreduce/report.h"
+#include "thinreduce/simd.h"
+#include "thinreduce/transport/gloo/gloo.h"
+#include "thinreduce/transport/mpi/mpi.h"
+#include "thinreduce/transport/threads.h"
+#include "thinreduce/transport/throttle.h"
+#include "thinreduce/transport/transport.h"
+#include "thinreduce/version.h"

@@ -1,0 +1,24 @@
+// The clock of a simulated link.
+#pragma once
+
+#include <cstddef>
+
+#include "thinreduce/transport/transport.h"
+
+namespace thinreduce {
+
+// One direction of a rank's link: messages pass one after another.
+class Lane {
+ public:
+  explicit Lane(double bytes_per_second) : bytes_per_second_(bytes_per_second) {}
+
+  // Returns when a message has passed whose first byte may start at `earliest`.
+  Clock::time_point pass(Clock::time_point earliest, std::size_t bytes);
+  [[nodiscard]] Clock::duration duration(std::size_t bytes) const;
+
+ private:
+  double bytes_per_second_;
+  Clock::time_point free_at_;
+};
+
+}  // namespace thinreduce
