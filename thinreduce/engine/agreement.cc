@@ -9,7 +9,7 @@
 namespace thinreduce {
 namespace {
 
-// Compares one field over all ranks; the first rank that differs from rank 0 is named.
+// Throws Error{mismatch} naming the first rank whose field differs from rank 0's.
 template <typename Field>
 void same_on_all(const std::vector<Statement>& statements, const char* what, const char* advice,
                  Field field) {
@@ -49,10 +49,11 @@ Statement decode_statement(const StatementBytes& bytes, int rank) {
   const auto method = load_value<std::uint32_t>(payload, 4);
   if (header.id.method != 0 ||
       status > static_cast<std::uint32_t>(Numbers::second_moment_no_square) || method > 0xFFFF) {
-    throw Error(ErrorCode::bad_frame,
-                fmt::format("rank {} sent an agreement of method {}, status {}, serving method {}: "
-                            "no such thing",
-                            rank, header.id.method, status, method));
+    throw Error(
+        ErrorCode::bad_frame,
+        fmt::format("rank {} sent an invalid agreement frame (method {}, status {}, serving "
+                    "method {})",
+                    rank, header.id.method, status, method));
   }
   Statement statement;
   statement.id = header.id;
@@ -66,12 +67,12 @@ Statement decode_statement(const StatementBytes& bytes, int rank) {
 
 void check_agreement(const std::vector<Statement>& statements) {
   const char* order = "submit the same buckets in the same order on all ranks";
-  same_on_all(statements, "the bucket's number", order, [](auto& s) { return s.id.bucket; });
+  same_on_all(statements, "the bucket's id", order, [](auto& s) { return s.id.bucket; });
   same_on_all(statements, "the number of elements", order, [](auto& s) { return s.id.elements; });
   same_on_all(statements, "the step", "load the states of one checkpoint on all ranks",
               [](auto& s) { return s.id.step; });
   same_on_all(statements, "the hash of the bucket's layout",
-              "give it the same tensors (names, shapes, order) and the same spec on all ranks",
+              "use the same spec and the same tensors (names, shapes, order) on all ranks",
               [](auto& s) { return s.id.layout_hash; });
   same_on_all(statements, "the method", "use the same spec on all ranks",
               [](auto& s) { return s.id.method; });

@@ -1,8 +1,8 @@
-// Agreement: before a bucket is reduced, every rank tells every other what it is about to do. All
+// Agreement: before a bucket is reduced, every rank sends a statement about it to every peer. All
 // ranks see the same statements, so all come to the same verdict.
 //
-// Steps: 1. Bytes sent: (N-1) * 96. Statements travel on a channel of their own and are sent when a
-// bucket is submitted, so while earlier buckets are on the wire they cost no time.
+// Steps: 1. Bytes sent: (N-1) * 96. Statements have a channel of their own and are sent when a
+// bucket is submitted, so they cost no time while earlier buckets are on the wire.
 #pragma once
 
 #include <array>
@@ -17,19 +17,19 @@
 
 namespace thinreduce {
 
-// What a rank says about its bucket's numbers.
+// The verdict of a rank on its own values.
 enum class Numbers : std::uint32_t {
   good = 0,
   gradient_not_finite = 1,
-  second_moment_no_square = 2,  // negative, NaN or Inf
+  second_moment_no_square = 2,  // the second moment has a negative value, NaN or Inf
 };
 
 struct Statement {
-  FrameId id;  // id.method: the method that will serve the bucket
+  FrameId id;  // id.method is the method that will reduce the bucket
   Numbers numbers = Numbers::good;
-  std::uint64_t first_bad = 0;    // index of the first bad one when they are not good
+  std::uint64_t first_bad = 0;    // index of the first bad value; ignored if all are good
   std::uint64_t fingerprint = 0;  // Method::fingerprint()
-  std::uint64_t last_result = 0;  // hash of the bucket's last mean, or 0
+  std::uint64_t last_result = 0;  // hash of the bucket's last mean, 0 if it is not compared
 };
 
 inline constexpr std::size_t kStatementBytes = kFrameHeaderBytes + 32;
@@ -39,19 +39,20 @@ using StatementBytes = std::array<std::byte, kStatementBytes>;
 // Throws Error{bad_frame}.
 [[nodiscard]] Statement decode_statement(const StatementBytes& bytes, int rank);
 
-// Throws Error{mismatch} or Error{bad_input} unless the ranks may go on together; the message is
-// the same on all ranks. `statements` in rank order.
+// Throws Error{mismatch} when the statements, in rank order, differ, or Error{bad_input} when
+// values are bad. The message is the same on all ranks.
 void check_agreement(const std::vector<Statement>& statements);
 
-// What a NaN or Inf at `index` of a rank's bucket is reported as; `consequence` ends the sentence.
+// Returns the error for a NaN or Inf at `index` of a rank's bucket; `consequence` ends its message.
 [[nodiscard]] Error nonfinite_gradient(const FrameId& id, int rank, std::uint64_t index,
                                        std::string_view consequence);
 
-// One bucket's statements on their way.
+// The statements of one bucket in flight.
 class Agreement {
  public:
+  // Starts to exchange statements.
   Agreement(Transport& transport, const Statement& own);
-  // Waits for all statements and checks them.
+  // Waits for all statements and calls check_agreement().
   void conclude(Seconds timeout);
 
  private:

@@ -21,15 +21,17 @@ namespace {
 using Fields = std::vector<std::vector<StateField>>;
 
 void check_world(const std::vector<SessionState>& states) {
-  if (states.empty()) refuse("there are none");
+  if (states.empty()) refuse("none were given");
   for (std::size_t rank = 0; rank < states.size(); ++rank) {
     const SessionState& state = states[rank];
     if (state.world != static_cast<int>(states.size())) {
-      refuse(fmt::format("{} were given, one of them is of a world of {} ranks", states.size(),
-                         state.world));
+      refuse(
+          fmt::format("{} were given, but one is from a world of {} ranks; give the states of all "
+                      "ranks of one run",
+                      states.size(), state.world));
     }
     if (state.rank != static_cast<int>(rank)) {
-      refuse(fmt::format("the one of rank {} is missing, rank {}'s is there instead", rank,
+      refuse(fmt::format("that of rank {} is missing; rank {} was found in its place", rank,
                          state.rank));
     }
     if (state.settings != states[0].settings) {
@@ -44,8 +46,10 @@ void check_world(const std::vector<SessionState>& states) {
       const auto found = state.buckets.find(id);
       if (found == state.buckets.end() || found->second.step != bucket.step ||
           found->second.elements != bucket.elements) {
-        refuse(fmt::format("bucket {} is not the same, at the same step, on ranks 0 and {}", id,
-                           rank));
+        refuse(
+            fmt::format("bucket {} differs in size or step between ranks 0 and {}; use states "
+                        "saved at the same step",
+                        id, rank));
       }
     }
   }
@@ -93,14 +97,14 @@ std::vector<StateField> fields_of(const Fields& fields, int rank, int world) {
 }
 
 std::vector<SessionState> redistribute(std::vector<SessionState> states, int world) {
-  if (world < 1) refuse(fmt::format("a world has at least 1 rank, not {}", world));
+  if (world < 1) refuse(fmt::format("the new world must have at least 1 rank, not {}", world));
   std::sort(states.begin(), states.end(),
             [](const auto& a, const auto& b) { return a.rank < b.rank; });
   check_world(states);
 
   std::vector<SessionState> result;
   for (int rank = 0; rank < world; ++rank) {
-    // A new rank has some old rank's copy of every replicated field.
+    // Replicated fields are copied from one old rank.
     result.push_back(states[static_cast<std::size_t>(rank) % states.size()]);
     result.back().rank = rank;
     result.back().world = world;

@@ -18,8 +18,7 @@
 namespace thinreduce {
 namespace {
 
-// Up to this size a pass over the values before the exchange costs less than one more message after
-// it.
+// Up to this size, looking for NaN before the exchange costs less than one more message after it.
 constexpr std::size_t kCheckFirstBytes = std::size_t{1024} * 1024;
 
 std::uint16_t fp32_id() {
@@ -39,9 +38,9 @@ void for_raw_elements(const BucketLayout& compressed, std::span<float> values, s
   });
 }
 
-// After a sum that was checked on the way: every rank shows where it saw a NaN or Inf in its own
-// values and in those of the rank before it, so that all come to the same verdict. Mostly nobody
-// did, and the frames are empty.
+// Follows a sum that looked for NaN and Inf: every rank tells all others where it found one in its
+// own values and in those of the rank before it, so that all ranks come to the same verdict. If it
+// found none, its frame is empty.
 void compare_findings(Exchange& exchange, const Nonfinite& found) {
   const std::uint64_t none = exchange.id().elements;
   const std::array<std::uint64_t, 2> seen{found.own, found.left};
@@ -53,8 +52,8 @@ void compare_findings(Exchange& exchange, const Nonfinite& found) {
            if (finding.empty()) return;
            if (finding.size() != sizeof(seen)) {
              throw Error(ErrorCode::bad_frame,
-                         fmt::format("rank {} tells of a NaN in {} bytes; {} would be right", rank,
-                                     finding.size(), sizeof(seen)));
+                         fmt::format("rank {} sent a report on NaN of {} bytes; it must have {}",
+                                     rank, finding.size(), sizeof(seen)));
            }
            const auto own = static_cast<std::size_t>(rank);
            const std::size_t left = (own + world - 1) % world;
@@ -64,7 +63,7 @@ void compare_findings(Exchange& exchange, const Nonfinite& found) {
   for (std::size_t rank = 0; rank < world; ++rank) {
     if (first[rank] >= none) continue;
     throw Disagreement{nonfinite_gradient(exchange.id(), static_cast<int>(rank), first[rank],
-                                          "no mean was made, and the bucket's values are void")};
+                                          "the bucket's values are now undefined")};
   }
 }
 
@@ -85,7 +84,7 @@ Reducer::Slot Reducer::make_slot(std::shared_ptr<const RegisteredBucket> bucket)
   if (const auto saved = loaded_.find(own.id()); saved != loaded_.end()) {
     if (saved->second.elements != own.elements()) {
       throw Error(ErrorCode::bad_state,
-                  fmt::format("the saved state of bucket {} is for {} elements, {} were submitted",
+                  fmt::format("the saved state of bucket {} has {} elements, the bucket has {}",
                               own.id(), saved->second.elements, own.elements()));
     }
     load_fields([&](Archive& archive) { show_state(slot, archive); }, saved->second, own.id(),
@@ -126,7 +125,7 @@ void Reducer::announce(Job& job) {
 }
 
 bool Reducer::checks_late(const Slot& slot, const Job& job) const {
-  // A method must not see a NaN: it would stay in the residual for good.
+  // A method must not see a NaN, because it would stay in the residual for good.
   return !compresses(slot) && job.values.size_bytes() > kCheckFirstBytes;
 }
 
@@ -142,7 +141,7 @@ Report Reducer::reduce(Job& job) {
                      .layout_hash = bucket.hash});
   try {
     job.agreement->conclude(options_.timeout);
-    // The ranks agree; now the bucket must be what it was before.
+    // The ranks agree with each other; the bucket must also be the same as in the last step.
     if (bucket.hash != slot.bucket->hash) {
       throw Error(ErrorCode::bad_input,
                   fmt::format("bucket {} was reduced with other tensors or another size before "
@@ -151,7 +150,7 @@ Report Reducer::reduce(Job& job) {
     }
   } catch (const Error& error) {
     if (error.code() == ErrorCode::mismatch || error.code() == ErrorCode::bad_input) {
-      // A bucket that was never reduced may come back with the layout that the others have.
+      // A bucket that was never reduced may be submitted again with the layout of the others.
       if (!slot.confirmed) slots_.erase(bucket.id());
       throw Disagreement{error};
     }
@@ -212,13 +211,13 @@ void Reducer::reduce_uncompressed(Slot& slot, const Job& job, Exchange& exchange
 void Reducer::show_state(Slot& slot, Archive& archive) {
   const Spec& spec = slot.bucket->spec;
   if (!slot.bucket->layout.spec.empty()) {
-    // The session's own spec is compared as text when a state is loaded.
+    // Only a bucket's own spec: the session's is in the settings.
     const std::uint64_t own = checksum(spec.full_text());
     std::uint64_t saved = own;
     archive.number("spec", saved);
     if (saved != own) {
       throw Error(ErrorCode::bad_state,
-                  fmt::format("it was written with another spec, not '{}'", spec.full_text()));
+                  fmt::format("it was saved with another spec than '{}'", spec.full_text()));
     }
   }
   if (slot.method) slot.method->state(archive);

@@ -1,5 +1,5 @@
-// The synchronous heart of a session: which method serves which bucket, what travels uncompressed,
-// and the state that is kept between steps. Used by one thread at a time.
+// The synchronous core of a session: it chooses the method of a bucket, sends raw tensors
+// uncompressed, and keeps the state between steps. Must be used by one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,7 @@ struct Job {
   std::promise<Report> done;
 };
 
-// The ranks can't reduce this bucket together, and all of them know; what is kept between steps was
-// not touched.
+// Thrown on all ranks when they can't reduce a bucket together. The state was not changed.
 struct Disagreement {
   Error error;
 };
@@ -41,11 +40,11 @@ class Reducer {
 
   // Sends this rank's statement about the job.
   void announce(Job& job);
-  // Throws Disagreement, or Error when the exchange broke.
+  // Throws Disagreement, or Error when the exchange failed.
   Report reduce(Job& job);
 
   [[nodiscard]] SessionState save();
-  // All or nothing; throws Error{bad_state}.
+  // Throws Error{bad_state}; nothing is changed then.
   void load(const SessionState& state);
 
  private:
@@ -54,9 +53,9 @@ class Reducer {
     std::shared_ptr<const RegisteredBucket> bucket;
     bool confirmed = false;  // all ranks have agreed on the layout once
     std::uint64_t step = 0;
-    std::uint64_t last_result = 0;   // hash of the last mean when it is to be compared
+    std::uint64_t last_result = 0;   // hash of the last mean, 0 unless the ranks compare it
     std::unique_ptr<Method> method;  // null when the bucket needs none
-    std::vector<float> raw_values;   // the raw tensors' values, side by side
+    std::vector<float> raw_values;   // values of the raw tensors, side by side
   };
 
   [[nodiscard]] Slot make_slot(std::shared_ptr<const RegisteredBucket> bucket) const;
@@ -64,12 +63,12 @@ class Reducer {
     return slot.bucket->compressible && slot.step >= options_.warmup_steps;
   }
   [[nodiscard]] std::uint16_t method_id(const Slot& slot) const;
-  // Whether NaN and Inf are looked for on the way and not before.
+  // Returns whether NaN and Inf are looked for during the sum and not before.
   [[nodiscard]] bool checks_late(const Slot& slot, const Job& job) const;
   void reduce_slot(Slot& slot, const Job& job, Exchange& exchange);
   void reduce_uncompressed(Slot& slot, const Job& job, Exchange& exchange);
   [[nodiscard]] RankInWorld place() const { return {transport_.rank(), transport_.size()}; }
-  // All that is kept of a bucket between steps.
+  // Shows the whole state of a bucket to the archive.
   static void show_state(Slot& slot, Archive& archive);
 
   Transport& transport_;

@@ -20,7 +20,7 @@
 namespace thinreduce {
 namespace {
 
-// What all ranks must have set alike, as text for the error message and for the state file.
+// Returns the settings that must be equal on all ranks and in a resumed run.
 std::string settings_text(const Spec& spec, const SessionOptions& options) {
   return fmt::format("{} min_elements={} warmup_steps={} check_replicas_every={} seed={}",
                      spec.full_text(), options.min_elements, options.warmup_steps,
@@ -31,15 +31,15 @@ Spec checked_spec(const std::string& text, const SessionOptions& options) {
   Spec spec = Spec::parse(text);
   if (spec.momentum_inside() && !options.momentum_inside_ok) {
     throw Error(ErrorCode::bad_spec,
-                fmt::format("'{}' hands back an update with momentum inside: turn the optimizer's "
-                            "momentum off and set SessionOptions::momentum_inside_ok, or turn it "
-                            "off here with {}:momentum=0",
+                fmt::format("'{}' applies momentum itself, so the optimizer must apply none: set "
+                            "the optimizer's momentum to 0 and momentum_inside_ok to true, or use "
+                            "{}:momentum=0",
                             text, spec.info->name));
   }
   return spec;
 }
 
-// Every rank shows its settings to all others; throws the same Error on all when they differ.
+// Throws the same Error{mismatch} on all ranks when their settings differ.
 void compare_settings(Transport& transport, Seconds timeout, const std::string& settings) {
   constexpr std::uint32_t kNoBucket = 0xFFFFFFFF;
   constexpr std::size_t kLongestText = std::size_t{64} * 1024;
@@ -115,7 +115,7 @@ class Session::Worker {
     return future;
   }
 
-  // Waits until the worker has nothing to do; the transport is then the caller's.
+  // Waits until the worker is idle. The caller may then use the transport and the reducer.
   void drain() {
     std::unique_lock lock(mutex_);
     idle_.wait(lock, [&] { return queue_.empty() && !busy_; });
@@ -137,22 +137,24 @@ class Session::Worker {
     return state;
   }
 
-  // `what` names the state in messages.
+  // Throws Error{bad_state}; `what` names the state in the message.
   void load(const SessionState& state, const std::string& what) {
     drain();
     const auto refuse = [&](const std::string& why) {
       throw Error(ErrorCode::bad_state, fmt::format("{}: {}", what, why));
     };
     if (state.world != transport_->size()) {
-      refuse(fmt::format("was written in a world of {} ranks, this one has {}", state.world,
-                         transport_->size()));
+      refuse(
+          fmt::format("it was saved in a world of {} ranks, this one has {}; redistribute() "
+                      "converts states",
+                      state.world, transport_->size()));
     }
     if (state.rank != transport_->rank()) {
-      refuse(fmt::format("belongs to rank {}, this is rank {}", state.rank, transport_->rank()));
+      refuse(fmt::format("it belongs to rank {}, this is rank {}", state.rank, transport_->rank()));
     }
     if (state.settings != settings_) {
       refuse(
-          fmt::format("was written with '{}', this session has '{}'", state.settings, settings_));
+          fmt::format("it was saved with '{}', this session has '{}'", state.settings, settings_));
     }
     reducer_.load(state);
   }
@@ -190,20 +192,21 @@ class Session::Worker {
       } catch (...) {
         job.done.set_exception(std::current_exception());
       }
-      // Only now: who has waited for the session to be idle finds every future ready.
+      // Only now, so that a caller who waits for an idle session finds every future ready.
       lock.lock();
       busy_ = false;
       if (queue_.empty()) idle_.notify_all();
     }
   }
 
-  // Sends the statements of submitted buckets, in order. A bucket that is in the queue twice can
-  // only be announced the second time when the first is done: the statement tells of the result.
+  // Sends the statements of submitted buckets, in order. A bucket that is in the queue twice is
+  // announced the second time after the first is done, because a statement may hold a hash of the
+  // last mean.
   void announce(std::unique_lock<std::mutex>& lock) {
     std::vector<std::uint32_t> ahead;
-    // By index: others are pushed while the lock is open. NOLINTNEXTLINE(modernize-loop-convert)
+    // By index: jobs are added while the lock is released. NOLINTNEXTLINE(modernize-loop-convert)
     for (std::size_t i = 0; i < queue_.size(); ++i) {
-      Job& job = queue_[i];  // a deque keeps its elements in place while others are pushed
+      Job& job = queue_[i];  // stays valid: push_back moves no element of a deque
       if (std::find(ahead.begin(), ahead.end(), job.bucket->id()) != ahead.end()) return;
       ahead.push_back(job.bucket->id());
       if (job.agreement || failure_) continue;
@@ -230,7 +233,7 @@ class Session::Worker {
       reported_ = traffic;
       return report;
     } catch (const Disagreement& disagreement) {
-      // All ranks know, and nothing was touched: the session goes on.
+      // All ranks throw the same error and nothing was changed, so the session goes on.
       throw Error(disagreement.error);
     } catch (...) {
       const Error error = current_error(job);
@@ -251,7 +254,7 @@ class Session::Worker {
   SessionOptions options_;
   Spec spec_;
   std::string settings_;
-  Reducer reducer_;  // the worker's, or the caller's after drain()
+  Reducer reducer_;  // used by the worker, and by the caller after drain()
   Traffic reported_;
 
   std::mutex mutex_;

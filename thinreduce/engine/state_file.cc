@@ -36,7 +36,7 @@ std::string read_text(ByteReader& reader) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// The name of every field that holds an owned part.
+// The name of the fields that hold an owned part.
 constexpr std::string_view kPart = "part";
 
 std::size_t width_of(FieldKind kind) {
@@ -67,7 +67,7 @@ class FieldWriter final : public Archive {
 
  private:
   void begin_part(std::size_t part) override {
-    ensure(part == parts_ && enclosing_.out.empty(), "parts are shown in order, not nested");
+    ensure(part == parts_ && enclosing_.out.empty(), "parts must be shown in order and not nested");
     enclosing_ = std::exchange(writer_, ByteWriter{});
     ++parts_;
   }
@@ -108,7 +108,9 @@ class FieldReader final : public Archive {
     std::vector<std::uint64_t> values;
     read(name, FieldKind::number, values);
     if (values.size() != 1) {
-      throw Error(ErrorCode::bad_state, fmt::format("'{}' is not a single number", name));
+      throw Error(
+          ErrorCode::bad_state,
+          fmt::format("field '{}' must be one number, it has {} values", name, values.size()));
     }
     value = values[0];
   }
@@ -126,10 +128,10 @@ class FieldReader final : public Archive {
 
   void floats(std::string_view name, FieldKind kind, std::vector<float>& values, Length length) {
     read(name, kind, values);
-    // A method that has not run yet has no residual.
+    // Some methods allocate their residual in the first step.
     if (length == Length::per_element && !values.empty() && values.size() != elements_) {
-      throw Error(ErrorCode::bad_state, fmt::format("'{}' has {} values for {} elements", name,
-                                                    values.size(), elements_));
+      throw Error(ErrorCode::bad_state, fmt::format("field '{}' has {} values for {} elements",
+                                                    name, values.size(), elements_));
     }
   }
 
@@ -139,11 +141,13 @@ class FieldReader final : public Archive {
     const auto found_kind = reader_.value<std::uint8_t>();
     if (found != name || found_kind != static_cast<std::uint8_t>(kind)) {
       throw Error(ErrorCode::bad_state,
-                  fmt::format("field '{}' is where '{}' was expected", found, name));
+                  fmt::format("field '{}' was found in place of '{}'; it was saved for another "
+                              "method",
+                              found, name));
     }
     const auto count = reader_.value<std::uint64_t>();
     if (count > reader_.left() / sizeof(T)) {
-      throw Error(ErrorCode::bad_state, fmt::format("'{}' is cut", name));
+      throw Error(ErrorCode::bad_state, fmt::format("field '{}' is truncated", name));
     }
     const auto bytes = reader_.take(count * sizeof(T));
     values.resize(count);
@@ -182,14 +186,14 @@ SessionState decode_state(std::span<const std::byte> bytes, std::string_view wha
     throw Error(ErrorCode::bad_state, fmt::format("{}: {}", what, why));
   };
   if (bytes.size() < 16 || load_value<std::uint32_t>(bytes, 0) != kMagic) {
-    refuse("is not a thinreduce state file, or is cut");
+    refuse("it is truncated, or no state of thinreduce");
   }
   if (const auto version = load_value<std::uint32_t>(bytes, 4); version != kVersion) {
-    refuse(fmt::format("has version {}, this build reads {}", version, kVersion));
+    refuse(fmt::format("it has format version {}, this build reads version {}", version, kVersion));
   }
   const auto body = bytes.first(bytes.size() - sizeof(std::uint64_t));
   if (checksum(body) != load_value<std::uint64_t>(bytes, body.size())) {
-    refuse("is cut or damaged (its checksum is wrong); use an older one");
+    refuse("it is truncated or damaged: its checksum is wrong; use an older one");
   }
   try {
     ByteReader reader(body.subspan(8), "the state");
@@ -243,7 +247,7 @@ std::vector<StateField> split_fields(const BucketState& state) {
       const auto count = reader.value<std::uint64_t>();
       const std::size_t width = width_of(field.kind);
       if (field.kind > FieldKind::part || count > reader.left() / width) {
-        throw Error(ErrorCode::bad_state, fmt::format("'{}' is cut or damaged", field.name));
+        throw Error(ErrorCode::bad_state, fmt::format("field '{}' is damaged", field.name));
       }
       const auto values = reader.take(count * width);
       field.values.assign(values.begin(), values.end());

@@ -1,10 +1,11 @@
 // A session's state on disk: one file per rank, little-endian, checksummed.
 //
 //   magic "THRS", u32 version, u32 world, u32 rank, text settings, u32 buckets,
-//   then for each bucket: u32 id, u64 step, u64 elements, u64 bytes, that many bytes of fields;
-//   last, u64 XXH3 of everything before.
-//   A text is a u32 length and its bytes. A field is a text name, a u8 kind (see FieldKind), a u64
-//   count, and its values: floats, a u64 for a number, or the bytes of the fields of an owned part.
+//   then per bucket: u32 id, u64 step, u64 elements, u64 size of its fields in bytes, the fields;
+//   at the end, u64 XXH3 of everything before.
+//
+// A text is a u32 length and its bytes. A field is a text name, a u8 kind (see FieldKind), a u64
+// count, and its values: floats, a u64 for a number, or the bytes of the fields of an owned part.
 #pragma once
 
 #include <cstddef>
@@ -24,21 +25,21 @@ namespace thinreduce {
 struct BucketState {
   std::uint64_t step = 0;
   std::uint64_t elements = 0;
-  std::vector<std::byte> fields;  // as save_fields() wrote them
+  std::vector<std::byte> fields;  // written by save_fields()
 };
 
 struct SessionState {
   int world = 1;
   int rank = 0;
-  std::string settings;  // what the resumed session must have too
+  std::string settings;  // spec and options; those of the resumed session must be equal
   std::map<std::uint32_t, BucketState> buckets;
 };
 
-// The bytes of such a file, and back. decode_state throws Error{bad_state}, in which `what` names
-// the bytes, when they are damaged.
+// Converts a state to the bytes of such a file, and back. decode_state throws Error{bad_state} for
+// damaged bytes; `what` names them in the message.
 [[nodiscard]] std::vector<std::byte> encode_state(const SessionState& state);
 [[nodiscard]] SessionState decode_state(std::span<const std::byte> bytes, std::string_view what);
-// What messages call a state that comes from this file.
+// Returns the name that messages use for a state from this file.
 [[nodiscard]] std::string state_file_name(const std::filesystem::path& file);
 
 // Replaces the file atomically. Throws Error{unavailable} naming the file and the reason.
@@ -46,7 +47,7 @@ void write_state(const std::filesystem::path& file, const SessionState& state);
 // Throws Error{unavailable} when the file can't be read, Error{bad_state} when it is damaged.
 [[nodiscard]] SessionState read_state(const std::filesystem::path& file);
 
-// The kinds of field that an Archive knows.
+// The kinds of field of an Archive.
 enum class FieldKind : std::uint8_t {
   summed = 0,
   replicated = 1,
@@ -54,7 +55,7 @@ enum class FieldKind : std::uint8_t {
   part = 3,  // fields that one rank owns; no values at the other ranks
 };
 
-// One field of a bucket's state as it is stored.
+// One stored field of a bucket's state.
 struct StateField {
   std::string name;
   FieldKind kind = FieldKind::number;
@@ -64,11 +65,11 @@ struct StateField {
   [[nodiscard]] std::vector<float> floats() const;
 };
 
-// A bucket's fields apart, and together again. split_fields throws Error{bad_state}.
+// Splits a bucket's bytes into fields, and joins them again. split_fields throws Error{bad_state}.
 [[nodiscard]] std::vector<StateField> split_fields(const BucketState& state);
 [[nodiscard]] std::vector<std::byte> join_fields(const std::vector<StateField>& fields);
 
-// Shows all state of a bucket to an archive, as Method::state does.
+// A function that shows all state of a bucket to an archive, as Method::state() does.
 using ShowState = std::function<void(Archive&)>;
 
 // The rank whose state is saved or loaded.
@@ -77,7 +78,7 @@ struct RankInWorld {
   int world = 1;
 };
 
-// Returns that state as bytes.
+// Returns the state that `show` shows, as bytes.
 [[nodiscard]] std::vector<std::byte> save_fields(const ShowState& show, const RankInWorld& place);
 // Replaces the state that `show` shows. Throws Error{bad_state} naming `bucket` when `state` was
 // saved for another method, another number of elements or another rank.

@@ -1,8 +1,8 @@
-// The state of a method as an archive sees it: one `state()` function serves saving and loading.
+// An archive saves or loads the state of a method: one `state()` function serves both.
 //
 // A field's kind says what happens to it when a run continues with another number of ranks: summed
 // fields of ranks that become one are added, replicated ones are copied from one rank, and an owned
-// part moves to its new owner. The engine needs to know no more about a method to do that.
+// part moves to its new owner. The engine needs no other knowledge of a method for that.
 #pragma once
 
 #include <cstddef>
@@ -15,19 +15,19 @@ namespace thinreduce {
 
 class Archive {
  public:
-  // What a loaded field's length is checked against.
+  // The length that a loaded field must have.
   enum class Length {
-    per_element,  // one value per element of the bucket, or empty before the first step
-    any,          // the method checks it
+    per_element,  // one value per element of the bucket, or none before the first step
+    any,          // checked by the method
   };
 
   Archive(int rank, int world) : rank_(rank), world_(world) {}
   virtual ~Archive() = default;
 
-  // Shows what this rank owes to the sum over the ranks, such as a residual.
+  // Shows values that count as this rank's part of a sum over the ranks, such as a residual.
   virtual void summed(std::string_view name, std::vector<float>& values,
                       Length length = Length::per_element) = 0;
-  // Shows anything else: mostly the same on all ranks, such as a mean or a basis.
+  // Shows any other values; most are the same on all ranks, such as a mean or a basis.
   virtual void replicated(std::string_view name, std::vector<float>& values,
                           Length length = Length::any) = 0;
   virtual void number(std::string_view name, std::uint64_t& value) = 0;
@@ -49,7 +49,7 @@ class Archive {
   [[nodiscard]] int world() const { return world_; }
 
  private:
-  // Enclose the fields of a part, also where it is empty because another rank owns it.
+  // Enclose the fields of a part. On ranks that do not own it the part is empty.
   virtual void begin_part(std::size_t part) = 0;
   virtual void end_part(std::size_t part) = 0;
 

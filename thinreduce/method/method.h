@@ -1,7 +1,7 @@
-// A method: one published algorithm, from a rank's bucket to the mean at every rank.
+// A method: one published algorithm that turns every rank's bucket into the mean at every rank.
 //
-// There is one Method object a bucket; it keeps that bucket's residuals. A new method is one file
-// pair in this folder and one line in registry.cc.
+// There is one Method object per bucket and rank; it keeps that bucket's residual.
+// docs/adding-a-method.md shows how to write one.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ namespace thinreduce {
 
 class Archive;
 
-// How payloads combine; it decides the collective.
+// How payloads combine, which decides the collective.
 enum class Algebra {
   sum,          // payloads add as floats, inside a ring
   integer_sum,  // payloads add as integers, inside a ring
   gather,       // payloads are decoded and added in rank order
-  staged,       // one group first; its mean helps to decode the other's payloads
+  staged,       // the mean of one group of ranks helps to decode the payloads of the others
 };
 [[nodiscard]] const char* to_string(Algebra algebra);
 
@@ -35,9 +35,10 @@ class Method {
   Method& operator=(const Method&) = delete;
   virtual ~Method() = default;
 
-  // Replaces bucket.values by the mean over all ranks: the same bits on every rank. The values are
-  // finite. What is not sent goes into the residual. Throws Error when a peer fails or sends
-  // nonsense; what was taken in and not delivered is then still in the residual.
+  // Replaces bucket.values, which are finite, by the mean over all ranks: the same bits on every
+  // rank. Gradient that is not sent must stay in the residual. Throws Error when a peer fails or
+  // sends impossible bytes; gradient that was taken in and not delivered must then still be in the
+  // residual.
   virtual void reduce(const Bucket& bucket, Exchange& exchange) = 0;
 
   // Adds this rank's residual to `values`, one per element of the bucket: the gradient that
@@ -52,26 +53,26 @@ class Method {
   // Shows every piece of state to the archive, for saving and loading.
   virtual void state(Archive& /*archive*/) {}
 
-  // Of state that must have the same bits on all ranks; compared before every reduce.
+  // Returns a hash of the state that must have the same bits on all ranks. The ranks compare it
+  // before every reduce.
   [[nodiscard]] virtual std::uint64_t fingerprint() const { return 0; }
 };
 
-// What a method is made for.
+// The arguments of a method's factory.
 struct MethodSetup {
-  BucketLayout layout;
+  BucketLayout layout;  // with only the tensors to compress, as in Bucket
   int rank = 0;
   int world = 1;
   std::uint64_t seed = 0;
 };
 
-// Methods that do not compress every step alike: so many uncompressed steps at the start, then the
-// pattern repeats after `steps`. Benchmarks need to know.
+// The rhythm of a method whose steps differ. Benchmarks must average over whole cycles.
 struct Cycle {
-  std::uint64_t start = 0;
-  std::uint64_t steps = 1;
+  std::uint64_t start = 0;  // uncompressed steps at the start
+  std::uint64_t steps = 1;  // steps after which the pattern repeats
 };
 
-// Of a spec `this+other:options`: the other method and its options.
+// The second method of a spec `a+b:options`, with its options.
 struct InnerMethod {
   std::string name;
   Options options;
@@ -79,26 +80,27 @@ struct InnerMethod {
 
 struct MethodInfo {
   std::string name;
-  std::uint16_t wire_id = 0;  // in frames; never reused
+  std::uint16_t wire_id = 0;  // identifies the method in frames; never reused
   Algebra algebra = Algebra::sum;
   std::string summary;
   std::string paper;
-  // reduce() reads Bucket::second_moment when there is one; callers that can compute it should.
+  // Whether reduce() uses Bucket::second_moment when it is given.
   bool second_moment = false;
   std::vector<OptionInfo> options;
   std::function<std::unique_ptr<Method>(const Options&, const MethodSetup&)> make;
-  // Throws Error{bad_spec} for options that are in range, each by itself, but contradict each
-  // other. Called when a spec is parsed; `make` would be too late, in the middle of a session.
+  // Throws Error{bad_spec} for options that contradict each other although each is in range. Called
+  // when a spec is parsed, because an error in `make` ends the session.
   std::function<void(const Options&)> check = [](const Options&) {};
-  // Methods that can quantize what this one sends; with any, there are `make_composed` and
-  // `check_composed`.
+  // Names of the methods that can quantize the values that this one sends. If there are any,
+  // `make_composed` and `check_composed` must be set.
   std::vector<std::string> composes_with = {};
   std::function<std::unique_ptr<Method>(const Options&, const InnerMethod&, const MethodSetup&)>
       make_composed = {};
   std::function<void(const Options&, const InnerMethod&)> check_composed = {};
-  // Returns whether the method hands back an update with momentum inside instead of a mean: the
-  // optimizer must then add none. Such a method is also made for a bucket of which nothing is
-  // compressed, with a layout without elements, for finish_uncompressed().
+  // Returns whether reduce() hands back an update with momentum inside instead of a mean, so that
+  // the optimizer must add none. Such a method also gets the means of buckets in which nothing is
+  // compressed: it is then made for a layout without elements, and only finish_uncompressed() and
+  // state() are called.
   std::function<bool(const Options&)> momentum_inside = [](const Options&) { return false; };
   std::function<Cycle(const Options&)> cycle = [](const Options&) { return Cycle{}; };
 };

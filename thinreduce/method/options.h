@@ -1,4 +1,4 @@
-// The options of a method: what it declares, and the values that a spec gives them.
+// The options of a method: their declarations, and the values that a spec gives them.
 #pragma once
 
 #include <functional>
@@ -10,23 +10,22 @@
 
 namespace thinreduce {
 
-// One option of a method, with all that is needed to check and to document it.
+// The declaration of one option: its name, default, range and help.
 struct OptionInfo {
   enum class Kind { number, integer, choice };
 
   std::string name;
   Kind kind = Kind::number;
   std::string default_value;
-  double min = 0;  // number, integer: inclusive range
+  double min = 0;  // of a number or integer, inclusive
   double max = 0;
-  std::vector<std::string> choices;  // choice: all values; number, integer: words allowed as well
+  // All values of a choice; for a number or integer, words that are allowed as well.
+  std::vector<std::string> choices;
   std::string help;
-  // Spellings of the release before, which are still accepted: another name of the option, and
-  // other words for its values (old word, new word).
+  // Spellings of the previous release, which are still accepted.
   std::string old_name{};
-  std::vector<std::pair<std::string, std::string>> old_values{};
-  bool paper_only =
-      false;  // needed only to reproduce a paper's setting; listed apart from the others
+  std::vector<std::pair<std::string, std::string>> old_values{};  // old word, new word
+  bool paper_only = false;  // serves only to reproduce a paper's setting; listed apart
 
   static OptionInfo number(std::string name, double value, double min, double max,
                            std::string help);
@@ -35,18 +34,18 @@ struct OptionInfo {
   static OptionInfo choice(std::string name, std::string value, std::vector<std::string> choices,
                            std::string help);
   static OptionInfo on_off(std::string name, bool value, std::string help);
-  // The same, and a word is allowed in place of the number; or_else: it is also the default.
+  // Returns a copy that allows a word in place of the number; with or_else, as the default.
   [[nodiscard]] OptionInfo or_word(const std::string& word) const;
   [[nodiscard]] OptionInfo or_else(const std::string& word) const;
-  // The same, and an old name, or an old word for one of the values, is accepted too.
+  // Returns a copy that also accepts an old name, or an old word for one of the values.
   [[nodiscard]] OptionInfo formerly(const std::string& old) const;
   [[nodiscard]] OptionInfo formerly_value(const std::string& old_word,
                                           const std::string& word) const;
-  // The same, listed under the paper's settings.
+  // Returns a copy that is listed under the paper's settings.
   [[nodiscard]] OptionInfo for_paper() const;
 };
 
-// Values of all of a method's options, checked against their OptionInfo.
+// The values of all options of a method, checked against their OptionInfo.
 class Options {
  public:
   [[nodiscard]] double number(std::string_view name) const;

@@ -1,4 +1,4 @@
-// Every method there is.
+// The list of all methods.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace thinreduce {
 
-// In the order in which people should meet them.
+// Returns all methods, simple ones first.
 [[nodiscard]] const std::vector<MethodInfo>& methods();
 
 }  // namespace thinreduce

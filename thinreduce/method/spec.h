@@ -1,4 +1,4 @@
-// A spec chooses a method and its options as text: `topk:density=0.01,feedback=on`.
+// A spec: text that chooses a method and its options, `topk:density=0.01,feedback=on`.
 #pragma once
 
 #include <memory>
@@ -10,24 +10,24 @@
 
 namespace thinreduce {
 
-// A spec that was checked: the methods exist, go together, every value is in range, and no option
-// contradicts another.
+// A parsed spec. Its methods exist and compose, every value is in range, and no option contradicts
+// another.
 struct Spec {
   const MethodInfo* info = nullptr;
   Options options;
-  // `a:options+b:options`: what a sends is quantized by b.
+  // The method b of `a+b`, which quantizes the values that a sends.
   std::optional<InnerMethod> inner;
 
-  // Throws Error{bad_spec} that says what exists.
+  // Throws Error{bad_spec}; the message lists what is possible.
   static Spec parse(std::string_view text);
-  // Without options: `a` or `a+b`.
+  // Returns the name without options: `a` or `a+b`.
   [[nodiscard]] std::string name() const;
-  // With the options that are not the default's.
+  // Returns the spec with the options that differ from their defaults.
   [[nodiscard]] std::string short_text() const;
-  // With every option spelled out, in a fixed order: equal specs have equal text.
+  // Returns the spec with every option, in a fixed order: equal specs have equal texts.
   [[nodiscard]] std::string full_text() const;
-  // Returns whether the method hands back an update with momentum inside instead of a mean: the
-  // optimizer must then have none of its own.
+  // Returns whether reduce() hands back an update with momentum inside instead of a mean, so that
+  // the optimizer must have none of its own.
   [[nodiscard]] bool momentum_inside() const { return info->momentum_inside(options); }
   [[nodiscard]] std::unique_ptr<Method> make(const MethodSetup& setup) const;
 };
