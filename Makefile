@@ -1,6 +1,6 @@
 # `make demo` and `make test` are all that a newcomer needs. `make help` lists the rest.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-setup build python demo check style test bench reproduce lint install clean
+.PHONY: help setup test-setup build python demo check style test test-arm64 bench reproduce lint install clean
 
 # Ninja runs jobs in parallel itself; two Ninjas in one build folder would disturb each other.
 .NOTPARALLEL:
@@ -46,11 +46,18 @@ test-setup: setup
 	@scripts/setup.sh test
 
 test: test-setup style python build build/asan/build.ninja build/tsan/build.ninja ## run all tests, style and sanitizers included
-	@ctest --preset release -LE best
+	@ctest --preset release -LE best -j $(JOBS)
 	@cmake --build --preset asan -j $(JOBS) --target core_tests
 	@ctest --preset asan -L core -j $(JOBS)
 	@cmake --build --preset tsan -j $(JOBS) --target core_tests
 	@ctest --preset tsan -L core -j $(JOBS)
+
+# Needs neither PyTorch nor MPI, so it does not depend on setup.
+test-arm64: ## run the tests of kernels, wire format, methods and golden means on arm64, under an emulator
+	@scripts/setup.sh arm64
+	@cmake --preset arm64 >/dev/null
+	@cmake --build --preset arm64 -j $(JOBS) --target core_tests
+	@ctest --preset arm64 -L core -j $(JOBS)
 
 bench: build ## time kernels, codecs and all-reduces, and compare with memcpy, Gloo and MPI
 	@# Two of these are built only with Google Benchmark and FFTW.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the missing Debian packages for a part of the project.
-#   scripts/setup.sh build|python|style|test|lint|reproduce
+#   scripts/setup.sh build|python|style|test|lint|reproduce|arm64
 set -euo pipefail
 
 build=(build-essential cmake ninja-build pkg-config
@@ -15,6 +15,9 @@ style=(clang-format python3-venv python3-numpy python3-torch)
 test=(chromium fonts-dejavu-core python3-pytest "${style[@]}")
 lint=(clang-tidy "${style[@]}")
 reproduce=(python3 python3-matplotlib)
+arm64=(cmake ninja-build g++-aarch64-linux-gnu qemu-user libeigen3-dev
+       libhwy-dev:arm64 libfmt-dev:arm64 libxxhash-dev:arm64
+       libgtest-dev:arm64 libgmock-dev:arm64 libfftw3-dev:arm64)
 
 # npm downloads uPlot and the data sets; an npm that is not Debian's will do.
 command -v npm >/dev/null || build+=(npm)
@@ -26,7 +29,8 @@ case "${1:-}" in
   test) wanted=("${build[@]}" "${python[@]}" "${test[@]}") ;;
   lint) wanted=("${build[@]}" "${python[@]}" "${lint[@]}") ;;
   reproduce) wanted=("${build[@]}" "${reproduce[@]}") ;;
-  *) echo "usage: scripts/setup.sh build|python|style|test|lint|reproduce" >&2; exit 2 ;;
+  arm64) wanted=("${arm64[@]}") ;;
+  *) echo "usage: scripts/setup.sh build|python|style|test|lint|reproduce|arm64" >&2; exit 2 ;;
 esac
 
 missing=()
@@ -49,6 +53,7 @@ if [ "$(id -u)" -ne 0 ]; then
   as_root=(sudo)
 fi
 echo "setup: installing ${missing[*]}"
+[ "$1" = arm64 ] && "${as_root[@]}" dpkg --add-architecture arm64
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -qq
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
   "${missing[@]}" >/dev/null
