@@ -219,7 +219,7 @@ class RankBench {
                       result["identical"].get<bool>() ? "yes" : "NO"});
     }
     fmt::print("{}\n", table(rows));
-    fmt::print("fp32 takes {}", show_seconds(fp32_seconds_));
+    fmt::print("fp32 takes {} for {} floats", show_seconds(fp32_seconds_), options_.floats);
     if (!results[0]["fp32_link_seconds"].is_null()) {
       fmt::print("; its bytes alone take {} on the link",
                  show_seconds(results[0]["fp32_link_seconds"].get<double>()));
@@ -229,7 +229,7 @@ class RankBench {
                  options_.launch.transport, show_seconds(*reference_seconds_),
                  fp32_seconds_ / *reference_seconds_);
     }
-    fmt::print("; {} takes {:.0f} µs for 1,000 floats\n", options_.specs[0],
+    fmt::print("; latency of {} (1,000 floats): {:.0f} µs\n", options_.specs[0],
                results[0]["latency_us"].get<double>());
     for (const auto& result : results) {
       if (const Json& cycle = result["cycle"]; !cycle.is_null()) {

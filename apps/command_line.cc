@@ -107,14 +107,17 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error) {
                        fmt::join(names, ", "));
   }
   if (is_option) return fmt::format("`{}` has no option '{}'", path, unknown[0]);
-  if (!unknown.empty()) return fmt::format("`{}` takes no argument '{}'", path, unknown[0]);
+  if (!unknown.empty()) return fmt::format("`{}` takes no arguments (got '{}')", path, unknown[0]);
   for (const CLI::Option* option : command->get_options()) {
     if (!option->get_required() || option->count() > 0) continue;
     return fmt::format("`{}` needs {}: {}", path, option->get_name(), option->get_description());
   }
   const std::string text = error.what();  // "--name: what is wrong"
   const std::string name = text.substr(0, text.find(':'));
-  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) return name + " needs a value";
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    const bool twice = text.find("At most") != std::string::npos;
+    return name + (twice ? " was given twice; give it once" : " needs a value");
+  }
   if (dynamic_cast<const CLI::ValidationError*>(&error) != nullptr) {
     return name + text.substr(std::min(text.size(), name.size() + 1));
   }
@@ -167,16 +170,20 @@ void add_launch_options(CLI::App& command, LaunchOptions& launch) {
       ->default_str(std::to_string(kDefaultRanks))
       ->group(group);
   command
-      .add_option("--transport", launch.transport,
-                  "How ranks run and communicate: threads of this process, processes over Gloo, or "
-                  "processes over MPI. Started by torchrun or mpirun, this process is one rank.")
+      .add_option(
+          "--transport", launch.transport,
+          "How ranks run and communicate: threads of this process, processes over Gloo, or "
+          "processes over MPI. With gloo under torchrun, or mpi under mpirun, this process is "
+          "one rank of that launch.")
       ->type_name("NAME")
       ->transform(one_of({"threads", "gloo", "mpi"}))
       ->group(group);
   command
       .add_option_function<std::string>(
           "--link", [&](const std::string& text) { launch.link = Link::parse(text); },
-          "Limits each rank's link to BANDWIDTH[,LATENCY], for example 100mbit,5ms.")
+          "Emulated link per rank: BANDWIDTH[,LATENCY] in kbit, mbit, gbit and us, ms, s, for "
+          "example "
+          "100mbit,5ms.")
       ->type_name("LINK")
       ->default_str("unlimited")
       ->group(group);
@@ -186,7 +193,7 @@ void add_launch_options(CLI::App& command, LaunchOptions& launch) {
   command
       .add_option_function<double>(
           "--timeout", [&](double seconds) { launch.timeout = Seconds(seconds); },
-          "Longest time to wait for a silent peer, in seconds.")
+          "Max time to wait for a peer that sends nothing, in seconds.")
       ->type_name("SECONDS")
       ->transform(number(0.01, 1e6))
       ->default_str(fmt::format("{}", launch.timeout.count()))

@@ -53,9 +53,9 @@ std::string formerly(const OptionInfo& option) {
   std::vector<std::string> old;
   if (!option.old_name.empty()) old.push_back(option.old_name);
   for (const auto& [old_word, word] : option.old_values) {
-    old.push_back(fmt::format("{} for {}", old_word, word));
+    old.push_back(fmt::format("{} = {}", old_word, word));
   }
-  return old.empty() ? "" : fmt::format(" (formerly {})", fmt::join(old, ", "));
+  return old.empty() ? "" : fmt::format(" (old spelling: {})", fmt::join(old, ", "));
 }
 
 void print(const OptionInfo& option) {
@@ -95,6 +95,11 @@ int list_methods(bool json) {
   }
   for (const MethodInfo& info : methods()) print(info);
   fmt::print(
+      "The word in brackets after a method's name says how payloads are combined. sum: added in a "
+      "ring.\n"
+      "integer sum: integer codes added in a ring. gather: every rank receives all payloads. "
+      "staged: some\n"
+      "ranks send first, and the others' payloads are decoded with their mean.\n"
       "Each option is listed as name=default  [allowed values].\n"
       "A spec is a method's name with options, for example topk:density=0.01,feedback=on\n"
       "In a spec of two methods the second quantizes what the first sends, for example "

@@ -235,7 +235,7 @@ TEST(WrongUsage, ExitsWithTwoAndSaysWhatToDo) {
       {{"--bogus"}, "`thinreduce` has no option '--bogus'", {}},
       {{"bench"}, "`thinreduce bench` needs a command: codec, reduce", {}},
       {{"bench", "bogus"}, "`thinreduce bench` has no command 'bogus'", {}},
-      {{"methods", "extra"}, "`thinreduce methods` takes no argument 'extra'", {}},
+      {{"methods", "extra"}, "`thinreduce methods` takes no arguments (got 'extra')", {}},
       {{"bench", "reduce", "--ranks"}, "--ranks needs a value", {}},
       {{"bench", "codec", "--floats", "1.5"}, "must be a whole number, 1 to 4294967296", {}},
       {{"bench", "codec", "--warmup", "-2"}, "must be auto or a whole number", {}},
@@ -301,7 +301,7 @@ TEST(Methods, AreListedForPeopleAndScripts) {
     EXPECT_FALSE(method["paper"].get<std::string>().empty());
     for (const auto& option : method["options"]) EXPECT_TRUE(option.contains("paper_only"));
   }
-  EXPECT_NE(people.out.find("(formerly bucket)"), std::string::npos) << people.out;
+  EXPECT_NE(people.out.find("(old spelling: bucket)"), std::string::npos) << people.out;
 }
 
 TEST(BenchCodec, HasTheKeysOfItsContract) {

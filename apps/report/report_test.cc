@@ -140,7 +140,7 @@ TEST(ReadRun, NamesTheFileAndTheLineOfDamage) {
 TEST(ReadRun, RefusesWhatIsNoRun) {
   const Folder folder;
   const auto reading = [&] { return complaint([&] { return read_run(folder / "a"); }); };
-  EXPECT_THAT(reading(), HasSubstr("there is no folder"));
+  EXPECT_THAT(reading(), HasSubstr("is not a folder"));
   fs::create_directories(folder / "a");
   EXPECT_THAT(reading(), HasSubstr("is not a run folder: it has no config.json"));
   write_file(folder / "a" / "config.json", "{");

@@ -94,7 +94,7 @@ void take_number(const JsonObject& json, const char* key, double& value) {
 RunRecord read_run(const std::filesystem::path& folder) {
   if (!std::filesystem::is_directory(folder)) {
     throw Error(ErrorCode::unavailable,
-                fmt::format("there is no folder {}; give folders that `thinreduce train` wrote",
+                fmt::format("'{}' is not a folder; give folders that `thinreduce train` wrote",
                             folder.string()));
   }
   if (!std::filesystem::exists(folder / "config.json")) {

@@ -48,7 +48,7 @@ void add_training_options(CLI::App& app, TrainOptions& options) {
   app.add_option("--model", options.model, "Network to train.")
       ->type_name("NAME")
       ->transform(one_of(names));
-  app.add_option("--data", options.data, "Images to train on; each model has one data set.")
+  app.add_option("--data", options.data, "Data set; must be the one of the model.")
       ->type_name("NAME")
       ->transform(one_of({"mnist", "cifar10"}))
       ->default_str("the model's");
@@ -73,14 +73,14 @@ void add_training_options(CLI::App& app, TrainOptions& options) {
       ->type_name("NAME")
       ->transform(one_of({"sgd", "adam"}));
   app.add_option("--learning-rate,--lr", options.learning_rate,
-                 "Peak learning rate; 0 takes the value that suits the model and the optimizer.")
+                 "Peak learning rate; 0: the default of the model and optimizer.")
       ->type_name("X")
       ->transform(number(0, 1e6));
-  app.add_option("--momentum", options.momentum, "Momentum of sgd.")
+  app.add_option("--momentum", options.momentum, "Momentum of sgd; ignored by adam.")
       ->type_name("X")
       ->transform(number(0, 0.9999));
   app.add_option("--weight-decay", options.weight_decay,
-                 "Weight decay; below 0 takes the value that suits the model.")
+                 "Weight decay; -1: the default of the model.")
       ->type_name("X")
       ->transform(number(-1, 10));
   app.add_option("--schedule", options.schedule, "Schedule of the learning rate.")
@@ -94,11 +94,11 @@ void add_training_options(CLI::App& app, TrainOptions& options) {
 
 void add_exchange_options(CLI::App& app, TrainOptions& options) {
   app.add_option("--bucket-floats", options.bucket_floats,
-                 "Largest bucket, in floats; a larger tensor has a bucket of its own.")
+                 "Max bucket size in floats; a larger tensor gets its own bucket.")
       ->type_name("N")
       ->transform(whole_number(1, 4294967296.0));
   app.add_option("--min-elements", options.min_elements,
-                 "Tensors with fewer elements are sent uncompressed, as 1-D tensors always are.")
+                 "Tensors with fewer elements, and all 1-D tensors, are sent uncompressed.")
       ->type_name("N")
       ->transform(whole_number(0, kNoLimit));
   app.add_option("--warmup-steps", options.warmup_steps,
@@ -149,7 +149,8 @@ void add_run_options(CLI::App& app, TrainOptions& options) {
                  "--gradients`.")
       ->type_name("DIR")
       ->group(group);
-  app.add_option("--save-every", options.save_every, "Steps between recorded gradients.")
+  app.add_option("--save-every", options.save_every,
+                 "Steps between recorded gradients; used with --save-gradients.")
       ->type_name("N")
       ->transform(whole_number(1, 1000000))
       ->group(group);

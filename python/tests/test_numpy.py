@@ -92,7 +92,7 @@ def test_errors_have_the_text_of_the_engine():
     assert caught.value.code == "bad_spec" and isinstance(caught.value, ValueError)
     with pytest.raises(thinreduce.BadInput, match="host:port"):
         thinreduce.connect(0, 1, "nowhere")
-    with pytest.raises(thinreduce.BadInput, match="rank 5 is not in a world of 2"):
+    with pytest.raises(thinreduce.BadInput, match="rank 5 must be 0 to 1: the world has 2 ranks"):
         thinreduce.connect(5, 2, "127.0.0.1:29999")
     with pytest.raises(thinreduce.BadInput, match="link"):
         thinreduce.connect(0, 2, "127.0.0.1:29999", link="fast")

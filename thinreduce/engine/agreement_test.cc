@@ -51,7 +51,7 @@ TEST(Agreement, NamesWhatDiffersTheRankAndBothValues) {
     const char* said;
   };
   const Difference differences[] = {
-      {[](Statement& s) { s.id.bucket = 9; }, "the bucket's number is 1 on rank 0 and 9 on rank 2"},
+      {[](Statement& s) { s.id.bucket = 9; }, "the bucket's id is 1 on rank 0 and 9 on rank 2"},
       {[](Statement& s) { s.id.elements = 99; }, "elements is 100 on rank 0 and 99 on rank 2"},
       {[](Statement& s) { s.id.step = 6; }, "the step is 5 on rank 0 and 6 on rank 2"},
       {[](Statement& s) { s.id.layout_hash = 78; }, "77 on rank 0 and 78 on rank 2"},

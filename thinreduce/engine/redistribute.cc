@@ -21,7 +21,7 @@ namespace {
 using Fields = std::vector<std::vector<StateField>>;
 
 void check_world(const std::vector<SessionState>& states) {
-  if (states.empty()) refuse("none were given");
+  if (states.empty()) refuse("no states were given; give the state of every rank");
   for (std::size_t rank = 0; rank < states.size(); ++rank) {
     const SessionState& state = states[rank];
     if (state.world != static_cast<int>(states.size())) {
@@ -31,16 +31,16 @@ void check_world(const std::vector<SessionState>& states) {
                       states.size(), state.world));
     }
     if (state.rank != static_cast<int>(rank)) {
-      refuse(fmt::format("that of rank {} is missing; rank {} was found in its place", rank,
+      refuse(fmt::format("the state of rank {} is missing; rank {} was found in its place", rank,
                          state.rank));
     }
     if (state.settings != states[0].settings) {
-      refuse(fmt::format("rank 0 ran '{}', rank {} ran '{}'", states[0].settings, rank,
-                         state.settings));
+      refuse(fmt::format("rank 0 ran '{}', rank {} ran '{}'; give the states of one run",
+                         states[0].settings, rank, state.settings));
     }
     if (state.buckets.size() != states[0].buckets.size()) {
-      refuse(fmt::format("rank 0 has {} buckets, rank {} has {}", states[0].buckets.size(), rank,
-                         state.buckets.size()));
+      refuse(fmt::format("rank 0 has {} buckets, rank {} has {}; give the states of one run",
+                         states[0].buckets.size(), rank, state.buckets.size()));
     }
     for (const auto& [id, bucket] : states[0].buckets) {
       const auto found = state.buckets.find(id);

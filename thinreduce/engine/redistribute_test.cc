@@ -193,7 +193,8 @@ TEST(Redistribute, DebtsThatAreAlikeAreAdded) {
 
 TEST(Redistribute, RefusesWhatIsNotAWholeWorld) {
   const auto states = run(2, "topk");
-  EXPECT_NE(thrown_text(ErrorCode::bad_state, [] { (void)redistributed({}, 2); }).find("none"),
+  EXPECT_NE(thrown_text(ErrorCode::bad_state, [] { (void)redistributed({}, 2); })
+                .find("no states were given"),
             std::string::npos);
   EXPECT_NE(thrown_text(ErrorCode::bad_state, [&] { (void)redistributed({states[0]}, 2); })
                 .find("world of 2"),

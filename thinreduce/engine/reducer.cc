@@ -51,9 +51,12 @@ void compare_findings(Exchange& exchange, const Nonfinite& found) {
          [&](int rank, std::span<const std::byte> finding) {
            if (finding.empty()) return;
            if (finding.size() != sizeof(seen)) {
-             throw Error(ErrorCode::bad_frame,
-                         fmt::format("rank {} sent a report on NaN of {} bytes; it must have {}",
-                                     rank, finding.size(), sizeof(seen)));
+             throw Error(
+                 ErrorCode::bad_frame,
+                 fmt::format(
+                     "rank {}'s NaN report has {} bytes and must have {}; run the same build on "
+                     "all ranks",
+                     rank, finding.size(), sizeof(seen)));
            }
            const auto own = static_cast<std::size_t>(rank);
            const std::size_t left = (own + world - 1) % world;
@@ -217,7 +220,8 @@ void Reducer::show_state(Slot& slot, Archive& archive) {
     archive.number("spec", saved);
     if (saved != own) {
       throw Error(ErrorCode::bad_state,
-                  fmt::format("it was saved with another spec than '{}'", spec.full_text()));
+                  fmt::format("its spec differs from '{}'; use the spec with which it was saved",
+                              spec.full_text()));
     }
   }
   if (slot.method) slot.method->state(archive);

@@ -150,11 +150,14 @@ class Session::Worker {
                       state.world, transport_->size()));
     }
     if (state.rank != transport_->rank()) {
-      refuse(fmt::format("it belongs to rank {}, this is rank {}", state.rank, transport_->rank()));
+      refuse(fmt::format("it belongs to rank {}, this is rank {}; load the state of rank {}",
+                         state.rank, transport_->rank(), transport_->rank()));
     }
     if (state.settings != settings_) {
       refuse(
-          fmt::format("it was saved with '{}', this session has '{}'", state.settings, settings_));
+          fmt::format("it was saved with '{}', this session has '{}'; create the session with the "
+                      "saved settings",
+                      state.settings, settings_));
     }
     reducer_.load(state);
   }

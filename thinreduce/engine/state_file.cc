@@ -186,10 +186,13 @@ SessionState decode_state(std::span<const std::byte> bytes, std::string_view wha
     throw Error(ErrorCode::bad_state, fmt::format("{}: {}", what, why));
   };
   if (bytes.size() < 16 || load_value<std::uint32_t>(bytes, 0) != kMagic) {
-    refuse("it is truncated, or no state of thinreduce");
+    refuse("it is truncated or not a thinreduce state file; give a file that thinreduce saved");
   }
   if (const auto version = load_value<std::uint32_t>(bytes, 4); version != kVersion) {
-    refuse(fmt::format("it has format version {}, this build reads version {}", version, kVersion));
+    refuse(
+        fmt::format("it has format version {}, this build reads version {}; load it with the "
+                    "thinreduce version that saved it",
+                    version, kVersion));
   }
   const auto body = bytes.first(bytes.size() - sizeof(std::uint64_t));
   if (checksum(body) != load_value<std::uint64_t>(bytes, body.size())) {

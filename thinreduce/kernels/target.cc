@@ -41,10 +41,11 @@ const Target& find(std::string_view name, std::string_view who_asks) {
     if (target.name == name) return target;
   }
   std::string available;
-  for (const auto& target : targets()) available += " " + target.name;
-  throw Error(ErrorCode::unavailable,
-              fmt::format("{} asks for the instruction set \"{}\"; this CPU and build have:{}",
-                          who_asks, name, available));
+  for (const auto& target : targets()) {
+    available += (available.empty() ? "" : ", ") + target.name;
+  }
+  throw Error(ErrorCode::unavailable, fmt::format("{} is \"{}\"; on this CPU it must be one of: {}",
+                                                  who_asks, name, available));
 }
 
 // Null until the first kernel or query.

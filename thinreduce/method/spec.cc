@@ -23,7 +23,12 @@ const MethodInfo& find_method(std::string_view name) {
     if (info.name == name) return info;
     names.push_back(info.name);
   }
-  refuse(fmt::format("there is no method '{}'; the methods are: {}", name, fmt::join(names, ", ")));
+  if (name.empty()) {
+    refuse(fmt::format("a spec must begin with the name of a method: {}", fmt::join(names, ", ")));
+  }
+  const bool comma = name.find(',') != std::string_view::npos;
+  refuse(fmt::format("there is no method '{}'; the methods are: {}{}", name, fmt::join(names, ", "),
+                     comma ? "; write options after a colon: topk:density=0.01" : ""));
 }
 
 const OptionInfo& find_option(const MethodInfo& info, std::string_view name) {
@@ -139,13 +144,13 @@ Spec Spec::parse(std::string_view text) {
     for (const MethodInfo& info : methods()) {
       if (!info.composes_with.empty()) names.push_back(info.name);
     }
-    refuse(fmt::format("spec '{}': {} composes with no other method; those that do: {}", text,
+    refuse(fmt::format("spec '{}': {} composes with no other method; only these do: {}", text,
                        spec.info->name, fmt::join(names, ", ")));
   }
   if (std::find(possible.begin(), possible.end(), inner.name) == possible.end() ||
       find_plus(rest) != std::string_view::npos) {
-    refuse(fmt::format("spec '{}': {} composes with one of: {}", text, spec.info->name,
-                       fmt::join(possible, ", ")));
+    refuse(fmt::format("spec '{}': {}+ must be followed by exactly one of: {}", text,
+                       spec.info->name, fmt::join(possible, ", ")));
   }
   spec.inner = InnerMethod{inner.name, parse_options(inner, rest)};
   inner.check(spec.inner->options);

@@ -114,9 +114,10 @@ MethodInfo dqsg_info() {
       "after decoding; the codes of all ranks add up as integers in a ring.";
   info.paper = "Abdi and Fekri 2019, Nested Dithered Quantization for Communication Reduction";
   info.options = {
-      OptionInfo::integer("levels", 7, 3, 255,
-                          "Number of quantization levels; must be odd: zero, and as many above as "
-                          "below it."),
+      OptionInfo::integer(
+          "levels", 7, 3, 255,
+          "Total number of quantization levels; must be odd: zero, and as many above "
+          "as below it. (ndqsg counts the levels on one side.)"),
       block_option(512),
       OptionInfo::choice(
           "collective", "ring", {"ring", "gather", "root"},
@@ -128,7 +129,8 @@ MethodInfo dqsg_info() {
           .formerly_value("server", "root"),
       entropy_option("With collective=gather or root: "),
       feedback_option(),
-      clip_option(0, "the part beyond is added to the next step's gradient"),
+      clip_option(0,
+                  "the clipped part is added to the next step's gradient, even with feedback=off"),
   };
   info.check = [](const Options& options) {
     const long long levels = options.integer("levels");

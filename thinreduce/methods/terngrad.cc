@@ -14,7 +14,9 @@ MethodInfo terngrad_info() {
   info.paper = "Wen et al. 2017, TernGrad: Ternary Gradients to Reduce Communication";
   info.options = {
       block_option(1 << 24),
-      clip_option(2.5, "the part beyond is discarded unless feedback=on, as published"),
+      clip_option(2.5,
+                  "the clipped part is discarded, as in the paper; with feedback=on it is added to "
+                  "the next step's gradient"),
       entropy_option(),
       feedback_option(),
   };

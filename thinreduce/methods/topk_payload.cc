@@ -72,7 +72,7 @@ void add_topk_payload(std::span<const std::byte> payload, int rank, std::span<fl
   for (std::size_t block = 0; block < blocks; ++block) {
     const std::size_t count = value_at<Count>(counts, block);
     if (count > block_length(block)) {
-      refuse(block, fmt::format("{} values for {} elements", count, block_length(block)));
+      refuse(block, fmt::format("has {} values, but only {} elements", count, block_length(block)));
     }
     total += count;
   }
@@ -88,9 +88,11 @@ void add_topk_payload(std::span<const std::byte> payload, int rank, std::span<fl
     for (; i < end; ++i) {
       const std::size_t offset = value_at<Offset>(offsets, i);
       const auto value = value_at<float>(values, i);
-      if (offset < next) refuse(block, fmt::format("offset {} after {}", offset, next - 1));
+      if (offset < next)
+        refuse(block, fmt::format("offset {} must be larger than the one before it, {}", offset,
+                                  next - 1));
       if (offset >= elements.size()) {
-        refuse(block, fmt::format("offset {} of {} elements", offset, elements.size()));
+        refuse(block, fmt::format("offset {} must be below {}", offset, elements.size()));
       }
       if (!std::isfinite(value))
         refuse(block, fmt::format("value {} at offset {} is not finite", value, offset));

@@ -92,12 +92,15 @@ TEST(TopKPayload, RefusesWhatIsWrong) {
     store_value(std::span(payload), at, value);
     return refusal(payload, kElements);
   };
-  EXPECT_THAT(changed(std::uint32_t{11}, 4), testing::HasSubstr("11 values for 10 elements"));
+  EXPECT_THAT(changed(std::uint32_t{11}, 4),
+              testing::HasSubstr("has 11 values, but only 10 elements"));
   EXPECT_THAT(changed(std::uint32_t{3}, 0), testing::HasSubstr("is cut"));
   EXPECT_THAT(changed(std::uint32_t{1}, 0), testing::HasSubstr("bytes too many"));
-  EXPECT_THAT(changed(std::uint16_t{6}, 8), testing::HasSubstr("offset 6 after 6"));
-  EXPECT_THAT(changed(std::uint16_t{4}, 10), testing::HasSubstr("offset 4 after 5"));
-  EXPECT_THAT(changed(std::uint16_t{10}, 12), testing::HasSubstr("offset 10 of 10"));
+  EXPECT_THAT(changed(std::uint16_t{6}, 8),
+              testing::HasSubstr("offset 6 must be larger than the one before it, 6"));
+  EXPECT_THAT(changed(std::uint16_t{4}, 10),
+              testing::HasSubstr("offset 4 must be larger than the one before it, 5"));
+  EXPECT_THAT(changed(std::uint16_t{10}, 12), testing::HasSubstr("offset 10 must be below 10"));
   EXPECT_THAT(changed(std::numeric_limits<float>::infinity(), 14), testing::HasSubstr("inf"));
   EXPECT_THAT(changed(std::numeric_limits<float>::quiet_NaN(), 22), testing::HasSubstr("nan"));
   Bytes longer = good;

@@ -15,10 +15,13 @@ std::vector<OptionInfo> fft_option_infos() {
                          "gradient than energy asks for.")
           .or_word("auto"),
       OptionInfo::choice("schedule", "constant", {"constant", "linear", "cosine", "step"},
-                         "How theta moves to theta_end within the first steps of a bucket; step: "
-                         "on four plateaus. theta=auto needs constant."),
-      OptionInfo::number("theta_end", 0, 0, 0.9999,
-                         "theta at the end of the schedule; ignored with schedule=constant."),
+                         "How theta changes to theta_end over the first training steps, as many as "
+                         "the option steps says; step: in four plateaus. theta=auto needs "
+                         "schedule=constant."),
+      OptionInfo::number(
+          "theta_end", 0, 0, 0.9999,
+          "theta at the end of the schedule, 0: nothing is dropped then; ignored with "
+          "schedule=constant."),
       OptionInfo::integer(
           "steps", 10000, 1, 1'000'000'000,
           "Length of the schedule in training steps; ignored with schedule=constant."),

@@ -251,11 +251,12 @@ TEST(GradiveqComposed, SpecsSayWhatComposes) {
       (void)Spec::parse(text).make({.layout = shapeless(100), .rank = 0, .world = 1, .seed = 0});
     });
   };
-  EXPECT_NE(refused("gradiveq+topk").find("gradiveq composes with one of: qsgd, dqsg"),
-            std::string::npos);
-  EXPECT_NE(refused("gradiveq+qsgd+dqsg").find("composes with one of"), std::string::npos);
   EXPECT_NE(
-      refused("topk+qsgd").find("topk composes with no other method; those that do: gradiveq"),
+      refused("gradiveq+topk").find("gradiveq+ must be followed by exactly one of: qsgd, dqsg"),
+      std::string::npos);
+  EXPECT_NE(refused("gradiveq+qsgd+dqsg").find("exactly one of"), std::string::npos);
+  EXPECT_NE(
+      refused("topk+qsgd").find("topk composes with no other method; only these do: gradiveq"),
       std::string::npos);
   EXPECT_NE(refused("gradiveq+nothing").find("no method 'nothing'"), std::string::npos);
   EXPECT_NE(refused("gradiveq+").find("no method 'gradiveq+'"), std::string::npos);

@@ -95,17 +95,17 @@ void GradiveqLayer::state(Archive& archive, std::size_t number) {
   require(chosen < candidates.size(),
           fmt::format("order must be below {} and is {}", candidates.size(), chosen));
   const std::size_t slice = slicing().slice();
-  require(size <= slice && columns.size() == slice * size &&
-              kernels::first_nonfinite(columns) == columns.size(),
-          fmt::format("a basis of {} columns for slices of {} floats must have as many finite "
-                      "floats, and has {}",
-                      size, slice, columns.size()));
+  require(
+      size <= slice && columns.size() == slice * size &&
+          kernels::first_nonfinite(columns) == columns.size(),
+      fmt::format("a basis of {} columns of {} floats must have {} finite floats; the state has {}",
+                  size, slice, size * slice, columns.size()));
   require(mean_weight >= 0 && mean_weight <= 1,
           fmt::format("mean weight must be between 0 and 1 and is {}", mean_weight));
   set_basis(columns, size);
   require(errors.size() == owed.size() && kernels::first_nonfinite(errors) == errors.size(),
-          fmt::format("{} projections must have as many finite errors, and have {}", owed.size(),
-                      errors.size()));
+          fmt::format("the state must have {} finite errors, one per projection; it has {}",
+                      owed.size(), errors.size()));
   owed = std::move(errors);
   archive.owned(number, [&] {
     show_number(archive, "agreement", agreement);

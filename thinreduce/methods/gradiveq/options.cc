@@ -50,8 +50,10 @@ GradiveqSettings gradiveq_settings(const Options& options) {
                        settings.basis_size, settings.energy));
   }
   if (settings.slice > 0 && settings.basis_size > settings.slice) {
-    refuse(fmt::format(": basis must be at most slice (got basis={}, slice={})",
-                       settings.basis_size, settings.slice));
+    refuse(
+        fmt::format(": basis must be at most slice (got basis={}, slice={}); lower basis or "
+                    "raise slice",
+                    settings.basis_size, settings.slice));
   }
   settings.phases = options.text("sampling") == "phases";
   settings.warmup = whole_number(options, "warmup");
@@ -104,8 +106,8 @@ MethodInfo gradiveq_info() {
   info.wire_id = 4;
   info.algebra = Algebra::sum;
   info.summary =
-      "projects slices of each tensor onto the directions in which they vary most (PCA); the "
-      "projections are summed in a ring";
+      "Projects slices of each tensor onto the directions in which they vary most (PCA); the "
+      "projections are summed in a ring.";
   info.paper =
       "Yu et al. 2018, GradiVeQ: Vector Quantization for Bandwidth-Efficient Gradient "
       "Aggregation in Distributed CNN Training";
@@ -116,7 +118,8 @@ MethodInfo gradiveq_info() {
           .or_else("auto"),
       OptionInfo::number(
           "ratio", 8, 1, 4096,
-          "Compression ratio: input floats per float sent, including slices sent uncompressed."),
+          "Compression ratio: input floats per float sent, including slices sent uncompressed; "
+          "ignored when basis or energy is given."),
       OptionInfo::integer("basis", 32, 1, 4096,
                           "Floats sent per slice; auto: as many as ratio allows.")
           .or_else("auto")
@@ -134,22 +137,25 @@ MethodInfo gradiveq_info() {
                          "every step. phases: whole steps are uncompressed, as in the paper.")
           .for_paper(),
       OptionInfo::integer("warmup", 4, 0, kManySteps, "Uncompressed steps at the start."),
-      OptionInfo::integer("collect", 100, 1, kManySteps,
-                          "sampling=phases: uncompressed steps before each new basis.")
+      OptionInfo::integer(
+          "collect", 100, 1, kManySteps,
+          "With sampling=phases: uncompressed steps before each new basis; otherwise ignored.")
           .for_paper(),
       OptionInfo::integer(
           "interval", 100, 1, kManySteps,
           "Compressed steps until a tensor gets a new basis; auto: 100, or 400 with "
           "sampling=phases.")
           .or_else("auto"),
-      OptionInfo::number("sample", 0.004, 0, 0.5,
-                         "sampling=running: fraction of the slices that is sent uncompressed per "
-                         "step to learn the next basis."),
       OptionInfo::number(
-          "flush", 0.02, 0, 0.5,
-          "sampling=running: fraction of the slices that is sent uncompressed, with "
-          "the residual, per step and in turn; auto: 0.16/ratio, at most 0.02 (0.004 "
-          "with basis or energy; a fifth when a quantizer follows).")
+          "sample", 0.004, 0, 0.5,
+          "With sampling=running: fraction of the slices that is sent uncompressed per "
+          "step to learn the next basis; otherwise ignored."),
+      OptionInfo::number("flush", 0.02, 0, 0.5,
+                         "With sampling=running: fraction of the slices that is sent uncompressed "
+                         "per step, including "
+                         "the residual; the slices take turns. auto: min(0.02, 0.16/ratio), or "
+                         "0.004 when basis or "
+                         "energy is given; one fifth of that in a spec with a quantizer.")
           .or_else("auto"),
       OptionInfo::number("trigger", 0.5, 0.001, 1,
                          "A rank that loses more than this fraction of its gradient's energy votes "

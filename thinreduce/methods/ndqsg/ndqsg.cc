@@ -269,13 +269,16 @@ MethodInfo ndqsg_info() {
   info.wire_id = 6;
   info.algebra = Algebra::staged;
   info.summary =
-      "dqsg in which only some ranks send full codes; the others send theirs modulo levels/nested, "
-      "and the mean of the first group resolves the ambiguity.";
+      "dqsg in which only the plain ranks send full codes; the nested ranks send their codes "
+      "modulo "
+      "levels/nested, which are decoded with the mean of the plain ranks.";
   info.paper = "Abdi and Fekri 2019, Nested Dithered Quantization for Communication Reduction";
   info.options = {
-      OptionInfo::integer("levels", 3, 2, 127,
-                          "Number of fine quantization levels on each side of zero (the paper's "
-                          "M1); must be a multiple of nested and at least twice as large."),
+      OptionInfo::integer(
+          "levels", 3, 2, 127,
+          "Number of fine quantization levels on one side of zero, so 2*levels + 1 in "
+          "total (the paper's M1); must be a multiple of nested and at least "
+          "2*nested."),
       OptionInfo::integer("nested", 1, 1, 63,
                           "Number of coarse levels on each side of zero (the paper's M2); nested "
                           "codes take levels/nested values."),
@@ -298,10 +301,11 @@ MethodInfo ndqsg_info() {
     const long long levels = options.integer("levels");
     const long long nested = options.integer("nested");
     if (levels % nested != 0 || levels == nested) {
-      throw Error(ErrorCode::bad_spec,
-                  fmt::format("ndqsg: levels must be a multiple of nested and at least twice as "
-                              "large (got levels={}, nested={})",
-                              levels, nested));
+      throw Error(
+          ErrorCode::bad_spec,
+          fmt::format("ndqsg: levels must be a multiple of nested and at least 2*nested "
+                      "(got levels={}, nested={}); use levels={}",
+                      levels, nested, nested * std::max(2LL, (levels + nested - 1) / nested)));
     }
   };
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {

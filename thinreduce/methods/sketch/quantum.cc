@@ -80,9 +80,10 @@ SharedQuantum SharedQuantum::agree(Exchange& exchange, std::span<const float> va
   if (!std::isfinite(restored)) {
     throw Error(
         ErrorCode::bad_frame,
-        fmt::format("bucket {}, step {}: the ranks' largest magnitude, {}, is no float "
-                    "when rounded to {} multiples of {}",
-                    exchange.id().bucket, exchange.id().step, largest, multiple, agreed.quantum()));
+        fmt::format(
+            "bucket {}, step {}: the largest magnitude over all ranks, {}, overflows float32 when "
+            "rounded to {} multiples of {}; check the gradients for huge values",
+            exchange.id().bucket, exchange.id().step, largest, multiple, agreed.quantum()));
   }
   return agreed;
 }

@@ -69,17 +69,18 @@ std::vector<std::uint32_t> read_ascending(std::span<const std::byte> bytes, std:
                                           std::size_t limit) {
   if (bytes.size() % sizeof(std::uint32_t) != 0 || bytes.size() / sizeof(std::uint32_t) > max) {
     throw Error(ErrorCode::bad_frame,
-                fmt::format("rank {} selected elements in {} bytes; the maximum is {} elements",
-                            kRoot, bytes.size(), max));
+                fmt::format("rank {}'s list of selected elements has {} bytes; the max is {} bytes",
+                            kRoot, bytes.size(), max * sizeof(std::uint32_t)));
   }
   std::vector<std::uint32_t> numbers(bytes.size() / sizeof(std::uint32_t));
   if (!numbers.empty()) std::memcpy(numbers.data(), bytes.data(), bytes.size());
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] >= limit || (i > 0 && numbers[i] <= numbers[i - 1])) {
-      throw Error(ErrorCode::bad_frame,
-                  fmt::format("rank {} selected {} as element {} of {}, which "
-                              "is out of order or not below {}",
-                              kRoot, numbers[i], i, numbers.size(), limit));
+      throw Error(
+          ErrorCode::bad_frame,
+          fmt::format("rank {}: selected index {} (entry {} of {}) must be larger than the one "
+                      "before it and below {}",
+                      kRoot, numbers[i], i, numbers.size(), limit));
     }
   }
   return numbers;

@@ -222,15 +222,16 @@ MethodInfo sketch_info() {
   info.options = {
       OptionInfo::integer("k", 0, 1, 4294967295,
                           "Maximum number of elements per step and bucket whose mean is sent; the "
-                          "others wait in the residual. auto: as density and min_values say.")
+                          "others wait in the residual. auto: the larger of density * elements "
+                          "and min_values.")
           .or_else("auto"),
-      OptionInfo::number("density", 0.06, 1e-6, 1,
-                         "Maximum fraction of the bucket's elements whose mean is sent per step; "
-                         "ignored when k is given."),
+      OptionInfo::number(
+          "density", 0.06, 1e-6, 1,
+          "Fraction of the bucket's elements whose mean is sent per step, but at least "
+          "min_values elements; ignored when k is given."),
       OptionInfo::integer(
           "min_values", 4096, 1, 4294967295,
-          "Number of elements per step and bucket whose mean is sent even if density "
-          "gives fewer; ignored when k is given.")
+          "Min number of elements whose mean is sent per step and bucket when k=auto.")
           .formerly("least"),
       OptionInfo::choice("rows", "5", {"1", "3", "5"},
                          "Rows of the sketch: independent hash tables, whose median estimates an "
@@ -243,8 +244,8 @@ MethodInfo sketch_info() {
                          "Number of elements that the summed sketch proposes for the second "
                          "round, as a multiple of k."),
       OptionInfo::number("nominees", 0.9, 0, 1000,
-                         "Number of elements that one rank, another in each step, proposes for the "
-                         "second round, as a multiple of k. 0: the paper's algorithm."),
+                         "Number of elements, as a multiple of k, that one rank proposes for the "
+                         "second round; the ranks take turns per step. 0: none, as in the paper."),
       OptionInfo::number("momentum", 0, 0, 0.9999,
                          "Momentum applied inside the method, as in the paper; the optimizer's "
                          "momentum must then be 0. 0: momentum is left to the optimizer.")

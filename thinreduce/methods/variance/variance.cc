@@ -300,10 +300,14 @@ MethodInfo variance_info() {
       OptionInfo::integer(
           "full", 32768, 0, 1'000'000'000'000,
           "Tensors with fewer than this many (output, input) channel pairs use a proportionally "
-          "smaller alpha; 0 disables this. Needs second moments."),
-      OptionInfo::number("zeta", 0.999, 0, 1,
-                         "Factor by which v shrinks after each step in which the element is not "
-                         "sent; 1 disables this."),
+          "smaller alpha; 0 disables this. Needs second moments (per element, the sum of the "
+          "squared "
+          "per-sample gradients), which the caller passes with the gradient; ignored without "
+          "them."),
+      OptionInfo::number(
+          "zeta", 0.999, 0, 1,
+          "v is multiplied by zeta after each step in which the element is not sent; "
+          "1: no decay."),
       OptionInfo::choice("values", "4bit", {"4bit", "f32"},
                          "Encoding of a sent sum. 4bit: a sign and a power of two. f32: the "
                          "unrounded sum. Ignored with tau above 0."),

@@ -45,8 +45,10 @@ void check(const GlooOptions& options) {
                 fmt::format("a world must have at least 1 rank, not {}", options.world));
   }
   if (options.rank < 0 || options.rank >= options.world) {
-    throw Error(ErrorCode::bad_input, fmt::format("rank {} is not in a world of {} (0 to {})",
-                                                  options.rank, options.world, options.world - 1));
+    throw Error(
+        ErrorCode::bad_input,
+        fmt::format("rank {} must be 0 to {}: the world has {} ranks; check RANK and WORLD_SIZE",
+                    options.rank, options.world - 1, options.world));
   }
 }
 
@@ -74,8 +76,9 @@ std::string address_of_interface(const GlooOptions& options) {
   if (!best.empty()) return best;
   throw Error(
       ErrorCode::unavailable,
-      fmt::format("rank {}: no network interface \"{}\" has an address; those that have: {}",
-                  options.rank, options.interface, fmt::join(names, ", ")));
+      fmt::format(
+          "rank {}: network interface \"{}\" does not exist or has no address; use one of: {}",
+          options.rank, options.interface, fmt::join(names, ", ")));
 }
 
 // Returns the address that this machine uses to reach the master. Connecting a UDP socket sends
@@ -201,7 +204,8 @@ std::string from_environment(const char* name, std::string_view expected) {
   const char* const value = std::getenv(name);
   if (value != nullptr && *value != '\0') return value;
   throw Error(ErrorCode::bad_input,
-              fmt::format("environment variable {} is not set; expected {}", name, expected));
+              fmt::format("environment variable {} is not set; expected {}, as torchrun sets it",
+                          name, expected));
 }
 
 int number_from_environment(const char* name, int least, int most, std::string_view expected) {
