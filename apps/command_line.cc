@@ -115,7 +115,7 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error) {
   const std::string text = error.what();  // "--name: what is wrong"
   const std::string name = text.substr(0, text.find(':'));
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
-    const bool twice = text.find("At most") != std::string::npos;
+    const bool twice = text.find("At Most") != std::string::npos;
     return name + (twice ? " was given twice; give it once" : " needs a value");
   }
   if (dynamic_cast<const CLI::ValidationError*>(&error) != nullptr) {
