@@ -96,7 +96,7 @@ def test_pip_installs_the_package(tmp_path):
     python = str(tmp_path / "venv" / "bin" / "python")
     source = tmp_path / "source"  # setuptools leaves folders beside what it builds
     source.mkdir()
-    for name in ("pyproject.toml", "setup.py", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "CMakeLists.txt", "LICENSE"):
         shutil.copy(ranks.ROOT / name, source)
     shutil.copytree(ranks.ROOT / "python" / "thinreduce", source / "python" / "thinreduce")
     subprocess.run(
