@@ -1,5 +1,6 @@
 # Checks that a shared library exports nothing but the API, and runs a program with it.
 #   cmake -DNM=nm -DLIBRARY=libthinreduce.so -DPROGRAM=consumer -P shared_library_test.cmake
+cmake_minimum_required(VERSION 3.25)  # for IN_LIST
 set(api
   BrokenInvariant BucketHandle BucketLayout Channel Deadline Error ErrorCode GlooOptions Link
   MethodDescription Operation OptionDescription Report Session SessionOptions SpecDescription
