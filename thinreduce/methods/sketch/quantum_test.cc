@@ -91,7 +91,7 @@ TEST(SharedQuantum, RefusesImpossibleMaxima) {
   }
   EXPECT_THAT(error_text(answer(kInfinity), ErrorCode::bad_frame), testing::HasSubstr("inf"));
   EXPECT_THAT(error_text(answer(std::numeric_limits<float>::max()), ErrorCode::bad_frame),
-              testing::HasSubstr("is no float when rounded"));
+              testing::HasSubstr("overflows float32 when rounded"));
   if (const auto thrown = answer(kNan)) (void)error_text(thrown, ErrorCode::bad_frame);
 }
 
