@@ -34,7 +34,9 @@ class Rules:
         if any(inside.values()) and not self.momentum_inside:
             raise BadSpec(
                 "the rules mix methods that apply momentum themselves with others: "
-                + ", ".join(f"'{one}' {'does' if own else 'does not'}" for one, own in inside.items())
+                + ", ".join(
+                    f"'{one}' {'does' if own else 'does not'}" for one, own in inside.items()
+                )
                 + "; one optimizer can match only one kind"
             )
 
