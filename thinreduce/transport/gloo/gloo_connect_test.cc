@@ -73,7 +73,7 @@ TEST(GlooConnect, UnknownInterfaceListsThoseThereAre) {
 TEST(GlooConnect, RankMustBeInTheWorld) {
   const Error error = error_of([] { (void)connect_gloo(options_for(2, 2, 1)); });
   EXPECT_EQ(error.code(), ErrorCode::bad_input);
-  EXPECT_THAT(error.what(), HasSubstr("rank 2 is not in a world of 2"));
+  EXPECT_THAT(error.what(), HasSubstr("rank 2 must be 0 to 1: the world has 2 ranks"));
 }
 
 class GlooEnvironment : public testing::Test {
