@@ -304,7 +304,8 @@ TEST(Report, RefusesWhatItCannotRead) {
   };
   fs::remove(page);
   expect_refused(make_report({}, {"-o", page}), 2, "needs RUN: One or more folders");
-  expect_refused(make_report({good, folder / "none"}, {"-o", page}), 1, "none' is not a folder; give folders");
+  expect_refused(make_report({good, folder / "none"}, {"-o", page}), 1,
+                 "none' is not a folder; give folders");
   expect_refused(make_report({folder / "other"}, {"-o", page}), 1, "is not a run folder");
   expect_refused(make_report({good}, {"-o", page, "--codec", folder / "none.json"}), 1,
                  "none.json");
