@@ -30,10 +30,19 @@ enum class ErrorCode {
 class THINREDUCE_EXPORT Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  // Returns the Error{bad_input} for a gradient or second moment with NaN or Inf.
+  [[nodiscard]] static Error nonfinite(const std::string& message) {
+    Error error(ErrorCode::bad_input, message);
+    error.is_nonfinite_ = true;
+    return error;
+  }
   [[nodiscard]] ErrorCode code() const { return code_; }
+  // Returns whether nonfinite() made it: all ranks can skip the step and go on.
+  [[nodiscard]] bool is_nonfinite() const { return is_nonfinite_; }
 
  private:
   ErrorCode code_;
+  bool is_nonfinite_ = false;
 };
 
 class THINREDUCE_EXPORT BrokenInvariant : public std::logic_error {

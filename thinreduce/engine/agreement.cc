@@ -65,7 +65,7 @@ Statement decode_statement(const StatementBytes& bytes, int rank) {
   return statement;
 }
 
-void check_agreement(const std::vector<Statement>& statements) {
+void check_agreement(const std::vector<Statement>& statements, const BucketLayout& layout) {
   const char* order = "submit the same buckets in the same order on all ranks";
   same_on_all(statements, "the bucket's id", order, [](auto& s) { return s.id.bucket; });
   same_on_all(statements, "the number of elements", order, [](auto& s) { return s.id.elements; });
@@ -85,23 +85,22 @@ void check_agreement(const std::vector<Statement>& statements) {
   for (std::size_t rank = 0; rank < statements.size(); ++rank) {
     const Statement& statement = statements[rank];
     if (statement.numbers == Numbers::good) continue;
+    const std::string place = layout.describe_element(statement.first_bad);
     if (statement.numbers == Numbers::gradient_not_finite) {
-      throw nonfinite_gradient(statement.id, static_cast<int>(rank), statement.first_bad,
-                               "nothing was reduced");
+      throw nonfinite_gradient(statement.id, static_cast<int>(rank), place, "nothing was reduced");
     }
-    throw Error(ErrorCode::bad_input,
-                fmt::format("bucket {}, step {}: the second moment of rank {} is negative, NaN or "
-                            "Inf at index {}; nothing was reduced",
-                            statement.id.bucket, statement.id.step, rank, statement.first_bad));
+    throw Error::nonfinite(
+        fmt::format("bucket {}, step {}: the second moment of rank {} is negative, NaN or Inf at "
+                    "{}; nothing was reduced",
+                    statement.id.bucket, statement.id.step, rank, place));
   }
 }
 
-Error nonfinite_gradient(const FrameId& id, int rank, std::uint64_t index,
+Error nonfinite_gradient(const FrameId& id, int rank, std::string_view place,
                          std::string_view consequence) {
-  return Error(
-      ErrorCode::bad_input,
-      fmt::format("bucket {}, step {}: the gradient of rank {} is NaN or Inf at index {}; {}",
-                  id.bucket, id.step, rank, index, consequence));
+  return Error::nonfinite(
+      fmt::format("bucket {}, step {}: the gradient of rank {} is NaN or Inf at {}; {}", id.bucket,
+                  id.step, rank, place, consequence));
 }
 
 Agreement::Agreement(Transport& transport, const Statement& own)
@@ -117,14 +116,14 @@ Agreement::Agreement(Transport& transport, const Statement& own)
   }
 }
 
-void Agreement::conclude(Seconds timeout) {
+void Agreement::conclude(Seconds timeout, const BucketLayout& layout) {
   for (auto& operation : pending_) operation->wait(Deadline::after(timeout));
   std::vector<Statement> statements;
   for (std::size_t rank = 0; rank < in_.size(); ++rank) {
     const bool own = static_cast<int>(rank) == rank_;
     statements.push_back(own ? own_ : decode_statement(in_[rank], static_cast<int>(rank)));
   }
-  check_agreement(statements);
+  check_agreement(statements, layout);
 }
 
 }  // namespace thinreduce

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "thinreduce/error.h"
+#include "thinreduce/method/layout.h"
 #include "thinreduce/transport/transport.h"
 #include "thinreduce/wire/frame.h"
 
@@ -40,11 +41,12 @@ using StatementBytes = std::array<std::byte, kStatementBytes>;
 [[nodiscard]] Statement decode_statement(const StatementBytes& bytes, int rank);
 
 // Throws Error{mismatch} when the statements, in rank order, differ, or Error{bad_input} when
-// values are bad. The message is the same on all ranks.
-void check_agreement(const std::vector<Statement>& statements);
+// values are bad; `layout` names their tensor. The message is the same on all ranks.
+void check_agreement(const std::vector<Statement>& statements, const BucketLayout& layout = {});
 
-// Returns the error for a NaN or Inf at `index` of a rank's bucket; `consequence` ends its message.
-[[nodiscard]] Error nonfinite_gradient(const FrameId& id, int rank, std::uint64_t index,
+// Returns the error for a NaN or Inf at a place of a rank's bucket, as describe_element() names it;
+// `consequence` ends its message.
+[[nodiscard]] Error nonfinite_gradient(const FrameId& id, int rank, std::string_view place,
                                        std::string_view consequence);
 
 // The statements of one bucket in flight.
@@ -53,7 +55,7 @@ class Agreement {
   // Starts to exchange statements.
   Agreement(Transport& transport, const Statement& own);
   // Waits for all statements and calls check_agreement().
-  void conclude(Seconds timeout);
+  void conclude(Seconds timeout, const BucketLayout& layout);
 
  private:
   int rank_;

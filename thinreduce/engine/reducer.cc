@@ -41,7 +41,7 @@ void for_raw_elements(const BucketLayout& compressed, std::span<float> values, s
 // Follows a sum that looked for NaN and Inf: every rank tells all others where it found one in its
 // own values and in those of the rank before it, so that all ranks come to the same verdict. If it
 // found none, its frame is empty.
-void compare_findings(Exchange& exchange, const Nonfinite& found) {
+void compare_findings(Exchange& exchange, const BucketLayout& layout, const Nonfinite& found) {
   const std::uint64_t none = exchange.id().elements;
   const std::array<std::uint64_t, 2> seen{found.own, found.left};
   const bool clean = found.own >= none && found.left >= none;
@@ -65,7 +65,8 @@ void compare_findings(Exchange& exchange, const Nonfinite& found) {
          });
   for (std::size_t rank = 0; rank < world; ++rank) {
     if (first[rank] >= none) continue;
-    throw Disagreement{nonfinite_gradient(exchange.id(), static_cast<int>(rank), first[rank],
+    throw Disagreement{nonfinite_gradient(exchange.id(), static_cast<int>(rank),
+                                          layout.describe_element(first[rank]),
                                           "the bucket's values are now undefined")};
   }
 }
@@ -143,7 +144,7 @@ Report Reducer::reduce(Job& job) {
                      .elements = bucket.elements(),
                      .layout_hash = bucket.hash});
   try {
-    job.agreement->conclude(options_.timeout);
+    job.agreement->conclude(options_.timeout, bucket.layout);
     // The ranks agree with each other; the bucket must also be the same as in the last step.
     if (bucket.hash != slot.bucket->hash) {
       throw Error(ErrorCode::bad_input,
@@ -163,6 +164,7 @@ Report Reducer::reduce(Job& job) {
   loaded_.erase(bucket.id());
   exchange.stages.wait = Seconds(Clock::now() - started).count();
 
+  copy_for_undo(slot);
   reduce_slot(slot, job, exchange);
 
   ++slot.step;
@@ -204,7 +206,7 @@ void Reducer::reduce_slot(Slot& slot, const Job& job, Exchange& exchange) {
 void Reducer::reduce_uncompressed(Slot& slot, const Job& job, Exchange& exchange) {
   const float share = 1.0F / static_cast<float>(exchange.size());
   if (checks_late(slot, job)) {
-    compare_findings(exchange, ring_sum_checked(exchange, job.values, share));
+    compare_findings(exchange, job.bucket->layout, ring_sum_checked(exchange, job.values, share));
   } else {
     ring_sum(exchange, job.values, share);
   }
@@ -225,6 +227,35 @@ void Reducer::show_state(Slot& slot, Archive& archive) {
     }
   }
   if (slot.method) slot.method->state(archive);
+}
+
+void Reducer::begin_step() {
+  ++begun_;
+}
+
+void Reducer::copy_for_undo(Slot& slot) {
+  if (slot.copied_in == begun_) return;
+  slot.before.step = slot.step;
+  slot.before.elements = slot.bucket->elements();
+  slot.before.fields = save_fields([&](Archive& archive) { show_state(slot, archive); }, place(),
+                                   std::move(slot.before.fields));
+  slot.copied_in = begun_;
+}
+
+void Reducer::undo_step() {
+  if (begun_ == 0) return;
+  for (auto& [id, slot] : slots_) {
+    if (slot.copied_in != begun_) continue;
+    loaded_[id] = std::move(slot.before);
+    slot = make_slot(slot.bucket);
+    slot.confirmed = true;
+    loaded_.erase(id);
+  }
+}
+
+void Reducer::forget(std::uint32_t id) {
+  slots_.erase(id);
+  loaded_.erase(id);
 }
 
 SessionState Reducer::save() {

@@ -43,6 +43,14 @@ class Reducer {
   // Throws Disagreement, or Error when the exchange failed.
   Report reduce(Job& job);
 
+  // Starts a step that undo_step() can take back: copies each bucket's state before its next
+  // reduce.
+  void begin_step();
+  // Restores the state of every bucket that was reduced since begin_step().
+  void undo_step();
+  // Drops a bucket with all its state.
+  void forget(std::uint32_t id);
+
   [[nodiscard]] SessionState save();
   // Throws Error{bad_state}; nothing is changed then.
   void load(const SessionState& state);
@@ -56,6 +64,8 @@ class Reducer {
     std::uint64_t last_result = 0;   // hash of the last mean, 0 unless the ranks compare it
     std::unique_ptr<Method> method;  // null when the bucket needs none
     std::vector<float> raw_values;   // values of the raw tensors, side by side
+    BucketState before;              // the state before the step that began last
+    std::uint64_t copied_in = 0;     // that step's number; `before` of earlier ones is out of date
   };
 
   [[nodiscard]] Slot make_slot(std::shared_ptr<const RegisteredBucket> bucket) const;
@@ -68,6 +78,7 @@ class Reducer {
   void reduce_slot(Slot& slot, const Job& job, Exchange& exchange);
   void reduce_uncompressed(Slot& slot, const Job& job, Exchange& exchange);
   [[nodiscard]] RankInWorld place() const { return {transport_.rank(), transport_.size()}; }
+  void copy_for_undo(Slot& slot);
   // Shows the whole state of a bucket to the archive.
   static void show_state(Slot& slot, Archive& archive);
 
@@ -76,6 +87,7 @@ class Reducer {
   std::map<std::uint32_t, Slot> slots_;  // by bucket id
   // State of buckets that were loaded and not submitted yet, by bucket id.
   std::map<std::uint32_t, BucketState> loaded_;
+  std::uint64_t begun_ = 0;  // number of steps that began; 0: nothing is copied
 };
 
 }  // namespace thinreduce

@@ -46,10 +46,11 @@ void check_layout(const BucketLayout& layout) {
 }
 
 // Hashes everything about a bucket that must be the same on all ranks and is not in the session's
-// settings: size, own spec, and names, offsets and shapes of the tensors. docs/wire-format.md has
-// the text.
+// settings: size, own spec, own name, and names, offsets and shapes of the tensors.
+// docs/wire-format.md has the text.
 std::uint64_t hash_layout(const BucketLayout& layout) {
   std::string text = fmt::format("{}{}", layout.elements, layout.spec);
+  if (!layout.name.empty()) text += fmt::format("#{}", layout.name);
   for (const Tensor& tensor : layout.tensors) {
     text += fmt::format("|{}@{}:{}", tensor.name, tensor.offset, fmt::join(tensor.shape, "x"));
   }

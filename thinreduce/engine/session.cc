@@ -39,6 +39,22 @@ Spec checked_spec(const std::string& text, const SessionOptions& options) {
   return spec;
 }
 
+// Returns the first words in which the settings of rank 0 and of another rank differ.
+std::string first_difference(std::string_view own, std::string_view other, std::size_t rank) {
+  const auto next_word = [](std::string_view& text) {
+    const auto word = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(text.size(), word.size() + 1));
+    return word;
+  };
+  for (;;) {
+    const auto first = next_word(own);
+    const auto second = next_word(other);
+    if (first != second || (own.empty() && other.empty())) {
+      return fmt::format("{} on rank 0, {} on rank {}", first, second, rank);
+    }
+  }
+}
+
 // Throws the same Error{mismatch} on all ranks when their settings differ.
 void compare_settings(Transport& transport, Seconds timeout, const std::string& settings) {
   constexpr std::uint32_t kNoBucket = 0xFFFFFFFF;
@@ -51,10 +67,11 @@ void compare_settings(Transport& transport, Seconds timeout, const std::string& 
          });
   for (std::size_t rank = 1; rank < texts.size(); ++rank) {
     if (texts[rank] == texts[0]) continue;
-    throw Error(ErrorCode::mismatch,
-                fmt::format("rank 0 runs '{}', rank {} runs '{}'; start all ranks with the same "
-                            "spec and options",
-                            texts[0], rank, texts[rank]));
+    throw Error(
+        ErrorCode::mismatch,
+        fmt::format("rank 0 runs '{}', rank {} runs '{}': {}; start all ranks with the "
+                    "same spec and options",
+                    texts[0], rank, texts[rank], first_difference(texts[0], texts[rank], rank)));
   }
 }
 
@@ -84,7 +101,9 @@ class Session::Worker {
         spec_(checked_spec(options.spec, options)),
         settings_(settings_text(spec_, options)),
         reducer_(*transport_, options_) {
-    compare_settings(*transport_, options_.timeout, settings_);
+    compare_settings(
+        *transport_, options_.timeout,
+        options.caller_settings.empty() ? settings_ : settings_ + " " + options.caller_settings);
     reported_ = transport_->total_traffic();
     thread_ = std::thread([this] { run(); });
   }
@@ -126,6 +145,12 @@ class Session::Worker {
     const std::lock_guard lock(mutex_);
     if (failure_) throw Error(*failure_);
     return std::exchange(since_, Report{});
+  }
+
+  // Waits until the worker is idle and returns its reducer.
+  Reducer& idle_reducer() {
+    drain();
+    return reducer_;
   }
 
   SessionState save() {
@@ -327,6 +352,16 @@ Report Session::reduce(std::uint32_t id, std::span<float> values,
 
 Report Session::finish_step() {
   return worker_->finish_step();
+}
+void Session::begin_step() {
+  worker_->idle_reducer().begin_step();
+}
+void Session::undo_step() {
+  worker_->idle_reducer().undo_step();
+}
+void Session::forget(std::uint32_t id) {
+  worker_->idle_reducer().forget(id);
+  shapeless_.erase(id);
 }
 void Session::save(const std::filesystem::path& file) {
   write_state(file, worker_->save());

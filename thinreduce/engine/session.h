@@ -53,6 +53,8 @@ struct SessionOptions {
   // back an update with momentum inside; an optimizer would apply momentum to it again, and nobody
   // would notice. So a session refuses such a spec unless this is true. Other specs ignore it.
   bool momentum_inside_ok = false;
+  // Settings of the caller, as words "name=value"; they are only compared with the other ranks'.
+  std::string caller_settings{};
 };
 
 struct RegisteredBucket;
@@ -111,6 +113,19 @@ class THINREDUCE_EXPORT Session {
 
   // Waits for the submitted buckets; returns the sum of all reports since the last call.
   Report finish_step();
+
+  // Starts a step that undo_step() can take back. From the first call on, the state of each bucket
+  // is copied before its first reduce of a step, which doubles the memory of residuals. Waits for
+  // the submitted buckets.
+  void begin_step();
+  // Restores residuals, step numbers and learned state as they were at begin_step(). For a step
+  // that is skipped because one of its buckets was refused: others may have delivered already. Must
+  // be called on all ranks. Waits for the submitted buckets.
+  void undo_step();
+
+  // Drops a bucket and its residual, on all ranks at the same point of the run. Waits for the
+  // submitted buckets. The id may then have another layout.
+  void forget(std::uint32_t id);
 
   // Saves this rank's residuals, step numbers and everything else that a resumed run needs. Waits
   // for the submitted buckets. A crash leaves either the whole file or none. Throws

@@ -52,7 +52,11 @@ std::size_t width_of(FieldKind kind) {
 
 class FieldWriter final : public Archive {
  public:
-  explicit FieldWriter(const RankInWorld& place) : Archive(place.rank, place.world) {}
+  FieldWriter(const RankInWorld& place, std::vector<std::byte> reused)
+      : Archive(place.rank, place.world) {
+    writer_.out = std::move(reused);
+    writer_.out.clear();
+  }
 
   void summed(std::string_view name, std::vector<float>& values, Length /*length*/) override {
     field(name, FieldKind::summed, std::span<const float>(values));
@@ -273,8 +277,9 @@ std::vector<std::byte> join_fields(const std::vector<StateField>& fields) {
   return std::move(writer.out);
 }
 
-std::vector<std::byte> save_fields(const ShowState& show, const RankInWorld& place) {
-  FieldWriter fields(place);
+std::vector<std::byte> save_fields(const ShowState& show, const RankInWorld& place,
+                                   std::vector<std::byte> reused) {
+  FieldWriter fields(place, std::move(reused));
   show(fields);
   return fields.take();
 }

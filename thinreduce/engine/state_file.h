@@ -78,8 +78,9 @@ struct RankInWorld {
   int world = 1;
 };
 
-// Returns the state that `show` shows, as bytes.
-[[nodiscard]] std::vector<std::byte> save_fields(const ShowState& show, const RankInWorld& place);
+// Returns the state that `show` shows, as bytes, in the memory of `reused`.
+[[nodiscard]] std::vector<std::byte> save_fields(const ShowState& show, const RankInWorld& place,
+                                                 std::vector<std::byte> reused = {});
 // Replaces the state that `show` shows. Throws Error{bad_state} naming `bucket` when `state` was
 // saved for another method, another number of elements or another rank.
 void load_fields(const ShowState& show, const BucketState& state, std::uint32_t bucket,

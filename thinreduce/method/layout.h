@@ -26,9 +26,12 @@ struct THINREDUCE_EXPORT BucketLayout {
   std::size_t elements = 0;
   std::vector<Tensor> tensors;  // in order, without gaps; empty: one run of unknown shape
   std::string spec{};           // the bucket's own spec; empty: the session's
+  std::string name{};           // what the caller calls the bucket; the ranks compare it
 
   // Appends a tensor at the end of the bucket.
   void add(std::string name, std::vector<std::int64_t> shape);
+  // Returns "index 12", followed by the name of the tensor or bucket that it is in, if any.
+  [[nodiscard]] std::string describe_element(std::uint64_t index) const;
 };
 
 }  // namespace thinreduce
