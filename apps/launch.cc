@@ -41,9 +41,7 @@ int run_rank(const LaunchOptions& options, std::unique_ptr<Transport> connected,
   const int rank = connected->rank();
   std::shared_ptr<Transport> transport;
   try {
-    transport = options.link.limits()
-                    ? throttle(std::move(connected), options.link, options.timeout)
-                    : std::move(connected);
+    transport = throttle(std::move(connected), options.link, options.timeout);
     rank_main(transport);
     return 0;
   } catch (const std::exception& error) {

@@ -24,6 +24,12 @@ struct Unit {
   double factor;
 };
 
+bool same_but_for_case(std::string_view text, std::string_view lower) {
+  return std::equal(text.begin(), text.end(), lower.begin(), lower.end(), [](char c, char low) {
+    return c == low || (c >= 'A' && c <= 'Z' && c - 'A' + 'a' == low);
+  });
+}
+
 template <std::size_t N>
 double parse_quantity(std::string_view text, const std::array<Unit, N>& units,
                       std::string_view whole) {
@@ -31,7 +37,8 @@ double parse_quantity(std::string_view text, const std::array<Unit, N>& units,
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
   for (const Unit& candidate : units) {
-    if (error == std::errc{} && unit == candidate.name && number >= 0 && number < 1e15) {
+    if (error == std::errc{} && same_but_for_case(unit, candidate.name) && number >= 0 &&
+        number < 1e15) {
       return number * candidate.factor;
     }
   }
@@ -140,27 +147,49 @@ class Throttled final : public Transport {
   Lane in_;
 };
 
-void check_clocks(Transport& transport, Seconds timeout) {
-  const std::uint64_t own = clock_identity();
-  const auto world = static_cast<std::size_t>(transport.size());
-  std::vector<std::uint64_t> theirs(world, own);
+// What a rank tells the others about its link.
+struct LinkStatement {
+  std::uint64_t clock = 0;
+  double bytes_per_second = 0;
+  double latency = 0;
+
+  [[nodiscard]] Link link() const { return {bytes_per_second, Seconds(latency)}; }
+};
+
+std::vector<LinkStatement> exchange_statements(Transport& transport, const LinkStatement& own,
+                                               Seconds timeout) {
+  std::vector<LinkStatement> all(static_cast<std::size_t>(transport.size()), own);
   std::vector<Pending> pending;
   for (int peer = 0; peer < transport.size(); ++peer) {
     if (peer == transport.rank()) continue;
-    pending.push_back(transport.receive(
-        peer, Channel::agreement,
-        std::as_writable_bytes(std::span(theirs).subspan(static_cast<std::size_t>(peer), 1))));
+    const auto place = std::span(all).subspan(static_cast<std::size_t>(peer), 1);
+    pending.push_back(transport.receive(peer, Channel::agreement, std::as_writable_bytes(place)));
     pending.push_back(transport.send(peer, Channel::agreement,
-                                     std::as_bytes(std::span<const std::uint64_t>(&own, 1))));
+                                     std::as_bytes(std::span<const LinkStatement>(&own, 1))));
   }
   for (auto& operation : pending) operation->wait(Deadline::after(timeout));
-  for (std::size_t peer = 0; peer < world; ++peer) {
-    if (theirs[peer] != own) {
-      throw Error(ErrorCode::unavailable,
-                  fmt::format("rank {} runs on another machine than rank {}, and a throttled link "
-                              "needs one clock; omit --link to use the real network",
-                              peer, transport.rank()));
-    }
+  return all;
+}
+
+// Throws the same Error{mismatch} on all ranks if only some of them have a link.
+void compare_links(const std::vector<LinkStatement>& ranks) {
+  const auto limits = [](const LinkStatement& rank) { return rank.link().limits(); };
+  const auto with = std::find_if(ranks.begin(), ranks.end(), limits);
+  const auto without = std::find_if_not(ranks.begin(), ranks.end(), limits);
+  if (with == ranks.end() || without == ranks.end()) return;
+  throw Error(ErrorCode::mismatch,
+              fmt::format("rank {} simulates a link of {}, rank {} none; give all ranks a link, or "
+                          "none of them",
+                          with - ranks.begin(), with->link().to_string(), without - ranks.begin()));
+}
+
+void compare_clocks(const std::vector<LinkStatement>& ranks) {
+  for (std::size_t rank = 1; rank < ranks.size(); ++rank) {
+    if (ranks[rank].clock == ranks[0].clock) continue;
+    throw Error(ErrorCode::unavailable,
+                fmt::format("rank {} runs on another machine than rank 0, and a throttled link "
+                            "needs one clock; omit --link to use the real network",
+                            rank));
   }
 }
 
@@ -184,7 +213,7 @@ Link Link::parse(std::string_view text) {
   const auto comma = text.find(',');
   const auto rate = text.substr(0, comma);
   Link link;
-  if (rate != "unlimited") {
+  if (!same_but_for_case(rate, "unlimited")) {
     link.bytes_per_second = parse_quantity(rate, kRates, text);
     if (link.bytes_per_second <= 0) {
       throw Error(ErrorCode::bad_input, fmt::format("link '{}': the bandwidth must be above 0; for "
@@ -217,7 +246,11 @@ std::string Link::to_string() const {
 }
 
 std::unique_ptr<Transport> throttle(std::unique_ptr<Transport> inner, Link link, Seconds timeout) {
-  check_clocks(*inner, timeout);
+  const auto ranks = exchange_statements(
+      *inner, {clock_identity(), link.bytes_per_second, link.latency.count()}, timeout);
+  compare_links(ranks);
+  if (!link.limits()) return inner;
+  compare_clocks(ranks);
   return std::make_unique<Throttled>(std::move(inner), link);
 }
 

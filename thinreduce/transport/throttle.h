@@ -25,15 +25,17 @@ struct THINREDUCE_EXPORT Link {
   double bytes_per_second = 0;  // 0: unlimited
   Seconds latency{0};
 
-  // Parses "100mbit,5ms", "1gbit", "2.5gbit,200us" or "unlimited". Throws Error{bad_input} for any
-  // other text.
+  // Parses "100mbit,5ms", "1gbit", "2.5gbit,200us" or "unlimited", in capitals or not. Throws
+  // Error{bad_input} for any other text.
   static Link parse(std::string_view text);
   [[nodiscard]] std::string to_string() const;
   // Returns whether it limits bandwidth or latency at all.
   [[nodiscard]] bool limits() const;
 };
 
-// Wraps `inner`. All ranks must call it: a short exchange checks that they share a clock.
+// Wraps `inner`, or returns it as it is if the link limits nothing. All ranks must call it: a short
+// exchange checks that they share a clock. Throws Error{mismatch} if only some ranks have a link
+// that limits, Error{unavailable} if ranks with a link are on several machines.
 [[nodiscard]] THINREDUCE_EXPORT std::unique_ptr<Transport> throttle(
     std::unique_ptr<Transport> inner, Link link, Seconds timeout = Seconds{30});
 

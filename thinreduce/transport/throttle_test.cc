@@ -21,11 +21,14 @@ TEST(Link, ParsesWhatPeopleWrite) {
   EXPECT_FALSE(Link::parse("unlimited").limits());
   EXPECT_TRUE(Link::parse("unlimited,1ms").limits());
   EXPECT_EQ(Link::parse("100mbit,5ms").to_string(), "100mbit,5ms");
+  EXPECT_EQ(Link::parse("100Mbit,5MS").to_string(), "100mbit,5ms");
+  EXPECT_FALSE(Link::parse("Unlimited").limits());
 }
 
 TEST(Link, RefusesTheRest) {
-  for (const char* text : {"", "fast", "1", "1gb", "-1gbit", "0mbit", "1gbit,", "1gbit,5",
-                           "1gbit,5 ms", "1gbit,5ms,", "nangbit", "infgbit", "1e30gbit"}) {
+  for (const char* text :
+       {"", "fast", "1", "1gb", "-1gbit", "0mbit", "1gbit,", "1gbit,5", "1gbit,5 ms", "1gbit,5ms,",
+        "100Mb", "100MB", "nangbit", "infgbit", "1e30gbit"}) {
     const auto said = thrown_text(ErrorCode::bad_input, [&] { (void)Link::parse(text); });
     EXPECT_NE(said.find("link '"), std::string::npos) << said;
   }
@@ -91,6 +94,28 @@ TEST(Lane, MessagesQueueBehindOneAnotherAndAnIdleLaneIsFree) {
   EXPECT_EQ(lane.pass(start + 2s, 0), start + 2s);
   Lane unlimited(0);
   EXPECT_EQ(unlimited.pass(start, 1'000'000'000), start);
+}
+
+TEST(Throttle, ALinkOnSomeRanksOnlyIsNamedOnAll) {
+  const auto thrown = try_ranks(3, [](std::unique_ptr<Transport> inner) {
+    const Link link = inner->rank() == 2 ? Link::parse("5mbit,1ms") : Link{};
+    (void)throttle(std::move(inner), link);
+  });
+  for (const auto& one : thrown) {
+    const auto text = error_text(one, ErrorCode::mismatch);
+    EXPECT_NE(text.find("rank 2 simulates a link of 5mbit,1ms, rank 0 none"), std::string::npos)
+        << text;
+  }
+}
+
+TEST(Throttle, LinksMayDifferAndNoLinkChangesNothing) {
+  run_ranks(2, [](std::unique_ptr<Transport> inner) {
+    const Transport* own = inner.get();
+    auto same = throttle(std::move(inner), Link{});
+    EXPECT_EQ(same.get(), own);
+    const auto link = Link::parse(same->rank() == 0 ? "1gbit" : "2gbit");
+    EXPECT_NE(throttle(std::move(same), link).get(), own);
+  });
 }
 
 TEST(Throttle, AMessageThatCantArriveInTimeIsAnError) {
