@@ -9,9 +9,9 @@ namespace py = pybind11;
 
 namespace {
 
-void raise(ErrorCode code, const char* text) {
+void raise(ErrorCode code, const char* text, bool nonfinite = false) {
   const auto from_code = py::module_::import("thinreduce.errors").attr("from_code");
-  const py::object exception = from_code(std::string(to_string(code)), text);
+  const py::object exception = from_code(std::string(to_string(code)), text, nonfinite);
   PyErr_SetObject(py::type::handle_of(exception).ptr(), exception.ptr());
 }
 
@@ -24,7 +24,7 @@ void bind_errors(py::module_& /*module*/) {
     try {
       std::rethrow_exception(thrown);
     } catch (const Error& error) {
-      raise(error.code(), error.what());
+      raise(error.code(), error.what(), error.is_nonfinite());
     } catch (const BrokenInvariant& error) {
       raise(ErrorCode::internal, error.what());
     }

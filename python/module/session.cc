@@ -66,9 +66,10 @@ class Pending {
 using NamedShape = std::tuple<std::string, std::vector<std::int64_t>>;
 
 BucketLayout make_layout(std::uint32_t id, std::size_t elements,
-                         const std::vector<NamedShape>& tensors, const std::string& spec) {
-  BucketLayout layout{.id = id, .elements = 0, .tensors = {}, .spec = spec};
-  for (const auto& [name, shape] : tensors) layout.add(name, shape);
+                         const std::vector<NamedShape>& tensors, const std::string& spec,
+                         const std::string& name) {
+  BucketLayout layout{.id = id, .elements = 0, .tensors = {}, .spec = spec, .name = name};
+  for (const auto& [tensor, shape] : tensors) layout.add(tensor, shape);
   layout.elements = elements;
   return layout;
 }
@@ -128,11 +129,18 @@ void bind_session(py::module_& module) {
 
   py::class_<Pending>(module, "Pending")
       .def("wait", &Pending::wait, py::arg("seconds"), release())
-      .def("get", [](Pending& pending) { return to_dict(pending.get()); });
+      .def("get", [](Pending& pending) {
+        Report report;
+        {
+          const py::gil_scoped_release free;
+          report = pending.get();
+        }
+        return to_dict(report);
+      });
 
   py::class_<BucketLayout>(module, "Layout")
       .def(py::init(&make_layout), py::arg("id"), py::arg("elements"), py::arg("tensors"),
-           py::arg("spec") = "")
+           py::arg("spec") = "", py::arg("name") = "")
       .def_readonly("id", &BucketLayout::id)
       .def_readonly("elements", &BucketLayout::elements)
       .def_readonly("spec", &BucketLayout::spec);
@@ -143,19 +151,20 @@ void bind_session(py::module_& module) {
   py::class_<SessionOptions>(module, "SessionOptions")
       .def(py::init([](std::string spec, double timeout, std::size_t min_elements,
                        std::uint64_t warmup_steps, std::uint64_t check_replicas_every,
-                       std::uint64_t seed, bool momentum_inside_ok) {
+                       std::uint64_t seed, bool momentum_inside_ok, std::string caller_settings) {
              return SessionOptions{.spec = std::move(spec),
                                    .timeout = Seconds(timeout),
                                    .min_elements = min_elements,
                                    .warmup_steps = warmup_steps,
                                    .check_replicas_every = check_replicas_every,
                                    .seed = seed,
-                                   .momentum_inside_ok = momentum_inside_ok};
+                                   .momentum_inside_ok = momentum_inside_ok,
+                                   .caller_settings = std::move(caller_settings)};
            }),
            py::kw_only(), py::arg("spec") = "fp32", py::arg("timeout") = 60.0,
            py::arg("min_elements") = 1024, py::arg("warmup_steps") = 0,
            py::arg("check_replicas_every") = 100, py::arg("seed") = 0,
-           py::arg("momentum_inside_ok") = false);
+           py::arg("momentum_inside_ok") = false, py::arg("caller_settings") = "");
 
   py::class_<PythonSession>(module, "Session")
       .def(py::init(
@@ -172,6 +181,23 @@ void bind_session(py::module_& module) {
           },
           py::arg("layout"))
       .def("submit", &submit, py::arg("bucket"), py::arg("address"), py::arg("second_moment") = 0)
+      .def("begin_step",
+           [](PythonSession& self) {
+             const py::gil_scoped_release free;
+             self.open().begin_step();
+           })
+      .def("undo_step",
+           [](PythonSession& self) {
+             const py::gil_scoped_release free;
+             self.open().undo_step();
+           })
+      .def(
+          "forget",
+          [](PythonSession& self, std::uint32_t id) {
+            const py::gil_scoped_release free;
+            self.open().forget(id);
+          },
+          py::arg("id"))
       .def("save",
            [](PythonSession& self) {
              std::vector<std::byte> bytes;

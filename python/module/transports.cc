@@ -77,13 +77,13 @@ class PythonStore : public gloo::rendezvous::Store {
   std::unique_ptr<py::error_already_set> failure;  // access needs the GIL
 };
 
+Link parse_link(const std::string& text) {
+  return text.empty() ? Link{} : Link::parse(text);
+}
+
 Connection with_link(std::unique_ptr<Transport> transport, const std::string& link,
                      Seconds timeout) {
-  if (!link.empty()) {
-    const Link limits = Link::parse(link);
-    if (limits.limits()) transport = throttle(std::move(transport), limits, timeout);
-  }
-  return Connection(std::move(transport));
+  return Connection(throttle(std::move(transport), parse_link(link), timeout));
 }
 
 struct Where {
@@ -106,12 +106,12 @@ GlooOptions gloo_options(const Where& where) {
 }
 
 Connection connect_at(const Where& where) {
-  if (!where.link.empty()) (void)Link::parse(where.link);  // fails before any rank waits
+  (void)parse_link(where.link);  // fails before any rank waits
   return with_link(connect_gloo(gloo_options(where)), where.link, Seconds(where.timeout));
 }
 
 Connection connect_through(const Where& where, py::object python_store) {
-  if (!where.link.empty()) (void)Link::parse(where.link);
+  (void)parse_link(where.link);
   PythonStore store(std::move(python_store), Seconds(where.timeout));
   try {
     const py::gil_scoped_release free;

@@ -32,6 +32,7 @@ from .errors import (
     Internal,
     LostPeer,
     Mismatch,
+    NonFinite,
     Timeout,
     Unavailable,
 )
@@ -54,10 +55,14 @@ _LAZY = {
 
 __all__ = [
     "BadFrame", "BadInput", "BadSpec", "BadState", "Comm", "CountSketch", "Encoded",
-    "Error", "Internal", "LostPeer", "Method", "Mismatch", "Option", "SecondMoment", "State",
-    "Timeout", "Unavailable", "connect", "decode", "encode", "hook", "local", "methods",
+    "Error", "Internal", "LostPeer", "Method", "Mismatch", "NonFinite", "Option", "SecondMoment",
+    "State", "Timeout", "Unavailable", "connect", "decode", "encode", "hook", "local", "methods",
     "momentum_inside", "redistribute", "simd_target", "spec_text",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
 
 
 def __getattr__(name: str) -> Any:

@@ -56,6 +56,13 @@ def interface_from_environment() -> str:
     return chosen.split(",")[0]
 
 
+def members_of(group: dist.ProcessGroup | None) -> tuple[int, ...]:
+    """Returns the global ranks of a process group; None is the default group."""
+    if group is None or group is distributed_c10d._get_default_group():
+        return tuple(range(dist.get_world_size()))
+    return tuple(distributed_c10d.get_process_group_ranks(group))
+
+
 def connect_group(
     group: dist.ProcessGroup | None, *, interface: str, timeout: float, link: str
 ) -> _core.Connection:
@@ -72,10 +79,7 @@ def connect_group(
             f"rank {dist.get_rank()} is not a member of the State's process_group; use this State "
             "only on the group's ranks"
         )
-    if group is None or group is distributed_c10d._get_default_group():
-        members = tuple(range(world))
-    else:
-        members = tuple(distributed_c10d.get_process_group_ranks(group))
+    members = members_of(group)
     number = _connections[members] = _connections.get(members, 0) + 1
     name = "-".join(map(str, members)) if len(members) < 32 else f"{hash(members):x}"
     store = StoreView(distributed_c10d._get_default_store(), f"thinreduce/{name}/{number}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import traceback
 from typing import Any, Callable, Optional
 
 from . import _core
@@ -33,7 +34,10 @@ class Worker:
         self._thread.start()
 
     def add(self, pending: _core.Pending, done: Done) -> None:
-        """Calls ``done`` with a report or an exception, on this thread, after the exchange."""
+        """Calls ``done`` with a report or an exception, on this thread, after the exchange.
+
+        ``done`` must not raise: nobody would see the exception, and the thread must go on.
+        """
         with self._idle:
             self._in_flight += 1
         self._queue.put((pending, done))
@@ -60,7 +64,10 @@ class Worker:
                 report, error = self._wait(pending), None
             except BaseException as caught:  # handed to the waiting thread
                 report, error = None, caught
-            done(report, error)
+            try:
+                done(report, error)
+            except BaseException:
+                traceback.print_exc()
             # This frame must not keep the bucket's tensors alive while it waits for the next one.
             del item, pending, done, report, error
             with self._idle:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
+from ._arguments import whole_number
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ def encode(array: Any, spec: str, *, seed: int = 0) -> Encoded:
     the seed of the random numbers of methods that round at random.
     """
     values = np.ascontiguousarray(array, dtype=np.float32)
+    seed = whole_number("seed", seed)
     full = _core.spec_text(spec)
     messages, payload = _core.encode(_layout(values.shape, full), values.ctypes.data, seed)
     return Encoded(full, values.shape, seed, messages, payload)

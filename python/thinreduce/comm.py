@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,21 +11,48 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
-from .errors import BadInput
+from ._arguments import seconds, whole_number
+from .errors import BadInput, Mismatch
 from .stats import Stats
+
+_Key = tuple[str, str, tuple[int, ...]]  # name, spec, shape
+
+
+def _check_out(out: Any, shape: tuple[int, ...]) -> None:
+    """Raises BadInput unless the engine can write a result of this shape to the array."""
+    if not isinstance(out, np.ndarray):
+        raise BadInput(f"out must be a numpy array; it is {type(out).__name__}")
+    flags = out.flags
+    if out.dtype == np.float32 and flags.carray and out.shape == shape:
+        return
+    wrong = [
+        word
+        for word, found in (
+            ("read-only", not flags.writeable),
+            ("non-contiguous", not flags.c_contiguous),
+            ("unaligned", not flags.aligned),
+        )
+        if found
+    ]
+    raise BadInput(
+        f"out must be writeable, contiguous float32 of shape {shape}; it is "
+        f"{' '.join([*wrong, str(out.dtype)])} of shape {out.shape}"
+    )
 
 
 class Comm:
     """One rank's connection to all other ranks. :func:`connect` and :func:`local` make it.
 
     All ranks must make the same calls in the same order. Methods with error feedback keep a
-    residual (the part of the gradient that was not sent yet) per array name, spec and shape.
+    residual (the part of the gradient that was not sent yet) per array name, spec and shape, until
+    :meth:`forget`.
     ``rank`` is the number of this rank, ``world`` the number of ranks.
     """
 
     def __init__(self, connection: _core.Connection, options: _core.SessionOptions) -> None:
         self._session = _core.Session(connection, options)
-        self._buckets: dict[tuple[str, str, tuple[int, ...]], _core.Bucket] = {}
+        self._buckets: dict[_Key, tuple[int, _core.Bucket]] = {}
+        self._ids: set[int] = set()
         self._stats = Stats()
         self._calls = 0
         self.rank: int = self._session.rank
@@ -42,8 +70,9 @@ class Comm:
         """Returns the mean of all ranks' arrays as float32, with the same bits on every rank.
 
         ``spec``: a method with options, such as "dqsg:levels=7".
-        ``name``: tells arrays of the same shape apart, so that each has its own residual.
-        ``out``: an array for the result; it may be ``array`` itself if that is contiguous float32.
+        ``name``: tells arrays of the same shape apart, so that each has its own residual; the ranks
+        compare it.
+        ``out``: an array for the result, writeable, contiguous and float32; it may be ``array``.
         ``second_moment``: one value per element, the sum over the local batch of the squared
         gradients of single samples; only the variance method uses it.
 
@@ -54,15 +83,11 @@ class Comm:
         if out is None:
             out = np.array(values, dtype=np.float32, order="C")
         else:
-            if out.dtype != np.float32 or not out.flags.c_contiguous or out.shape != values.shape:
-                raise BadInput(
-                    f"out must be contiguous float32 of shape {values.shape}; it is "
-                    f"{'' if out.flags.c_contiguous else 'non-contiguous '}{out.dtype} of shape "
-                    f"{out.shape}"
-                )
+            _check_out(out, values.shape)
             if out is not array:
                 out[...] = values
-        bucket = self._bucket(name, _core.spec_text(spec), out)
+        key = (name, _core.spec_text(spec), out.shape)
+        bucket = self._bucket(key)
         moment = None
         if second_moment is not None:
             moment = np.ascontiguousarray(second_moment, dtype=np.float32)
@@ -83,22 +108,47 @@ class Comm:
             self._session.abandon("interrupted")
             pending.wait(3600.0)
             raise
-        report = pending.get()
+        try:
+            report = pending.get()
+        except Mismatch as error:
+            raise Mismatch(
+                f"{error} (rank {self.rank} called all_reduce_mean for array '{name}' of shape "
+                f"{out.shape} with '{key[1]}')"
+            ) from None
         self._calls += 1
         self._stats.add(self._calls, report)
         return out
 
-    def _bucket(self, name: str, spec: str, array: NDArray[np.float32]) -> _core.Bucket:
-        key = (name, spec, array.shape)
-        bucket = self._buckets.get(key)
-        if bucket is None:
-            # The engine sends 1-D tensors uncompressed, but compresses a bucket without tensors.
-            tensors = [(name, list(array.shape))] if array.ndim > 1 else []
-            layout = _core.Layout(
-                id=len(self._buckets), elements=array.size, tensors=tensors, spec=spec
-            )
-            bucket = self._buckets[key] = self._session.add_bucket(layout)
+    def _bucket(self, key: _Key) -> _core.Bucket:
+        if key in self._buckets:
+            return self._buckets[key][1]
+        name, spec, shape = key
+        # From the key and not from a counter: after a call that failed on some ranks, counters
+        # would differ. Ids up to 2**31 - 1 are free for callers.
+        number = int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "big")
+        while (id := number % 2**31) in self._ids:
+            number += 1
+        # The engine sends 1-D tensors uncompressed, but compresses a bucket without tensors.
+        tensors = [(name, list(shape))] if len(shape) > 1 else []
+        elements = int(np.prod(shape, dtype=np.int64))
+        layout = _core.Layout(id=id, elements=elements, tensors=tensors, spec=spec, name=name)
+        bucket = self._session.add_bucket(layout)
+        self._ids.add(id)
+        self._buckets[key] = (id, bucket)
         return bucket
+
+    def forget(self, name: str = "") -> int:
+        """Frees what is kept for the arrays of this name, with any spec and shape: about 1 kB per
+        array, and the method's state. Their residuals are dropped. Returns the number of arrays.
+
+        All ranks must call it at the same point.
+        """
+        keys = [key for key in self._buckets if key[0] == name]
+        for key in keys:
+            id, _ = self._buckets.pop(key)
+            self._ids.discard(id)
+            self._session.forget(id)
+        return len(keys)
 
     def stats(self) -> dict[str, Any]:
         """Returns times in seconds, bytes, the compression ratio and the method's statistics: those
@@ -112,7 +162,7 @@ class Comm:
     def load(self, state: bytes) -> None:
         """Restores the state that :meth:`save` of the same rank returned.
 
-        The arrays must then be reduced in the same order as in the saved run.
+        It belongs to the arrays with the same names, specs and shapes as in the saved run.
         """
         self._session.load(state)
 
@@ -136,10 +186,10 @@ def _options(
     momentum_inside_ok: bool,
 ) -> _core.SessionOptions:
     return _core.SessionOptions(
-        timeout=timeout,
-        min_elements=min_size,
-        seed=seed,
-        check_replicas_every=check_replicas_every,
+        timeout=seconds("timeout", timeout),
+        min_elements=whole_number("min_size", min_size),
+        seed=whole_number("seed", seed),
+        check_replicas_every=whole_number("check_replicas_every", check_replicas_every),
         momentum_inside_ok=momentum_inside_ok,
     )
 
@@ -152,6 +202,13 @@ def _from_environment(name: str) -> str:
             "world and master"
         )
     return value
+
+
+def _number_from_environment(name: str) -> int:
+    text = _from_environment(name)
+    if not text.isdigit():
+        raise BadInput(f"the environment variable {name} must be a whole number; it is '{text}'")
+    return int(text)
 
 
 def connect(
@@ -188,21 +245,21 @@ def connect(
     host, _, port = master.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise BadInput(f"master must be host:port, such as 10.0.0.1:29400; it is '{master}'")
-    where = _core.Where(
-        rank=int(_from_environment("RANK")) if rank is None else rank,
-        world=int(_from_environment("WORLD_SIZE")) if world is None else world,
-        master_addr=host.strip("[]"),
-        master_port=int(port),
-        interface=interface or os.environ.get("THINREDUCE_INTERFACE", ""),
-        timeout=connect_timeout,
-        link=link,
-    )
     options = _options(
         timeout=timeout,
         min_size=min_size,
         seed=seed,
         check_replicas_every=check_replicas_every,
         momentum_inside_ok=momentum_inside_ok,
+    )
+    where = _core.Where(
+        rank=_number_from_environment("RANK") if rank is None else rank,
+        world=_number_from_environment("WORLD_SIZE") if world is None else world,
+        master_addr=host.strip("[]"),
+        master_port=int(port),
+        interface=interface or os.environ.get("THINREDUCE_INTERFACE", ""),
+        timeout=seconds("connect_timeout", connect_timeout),
+        link=link,
     )
     return Comm(_core.connect_at(where), options)
 
@@ -227,6 +284,6 @@ def local(
         check_replicas_every=check_replicas_every,
         momentum_inside_ok=momentum_inside_ok,
     )
-    connections = _core.connect_inside(world)
+    connections = _core.connect_inside(whole_number("world", world, min=1, max=2**31 - 1))
     with ThreadPoolExecutor(world) as threads:  # each Comm waits for the others
         return list(threads.map(lambda connection: Comm(connection, options), connections))

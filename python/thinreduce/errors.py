@@ -25,6 +25,14 @@ class BadInput(Error, ValueError):
     code = "bad_input"
 
 
+class NonFinite(BadInput):
+    """A gradient is NaN or Inf, or a second moment is not a square, on some rank.
+
+    All ranks get this error for the same bucket. Nothing was changed, and the connection stays
+    usable.
+    """
+
+
 class Mismatch(Error):
     """The ranks disagree: about spec, options, order of buckets, shapes, step or bits of a mean."""
 
@@ -83,6 +91,6 @@ _BY_CODE: dict[str, type[Error]] = {
 }
 
 
-def from_code(code: str, message: str) -> Error:
+def from_code(code: str, message: str, nonfinite: bool = False) -> Error:
     """Returns the exception for an error of the engine."""
-    return _BY_CODE.get(code, Error)(message)
+    return NonFinite(message) if nonfinite else _BY_CODE.get(code, Error)(message)

@@ -134,7 +134,7 @@ class Groups:
 
     def __init__(self, rules: Rules, min_size: int) -> None:
         self._rules = rules
-        self._min_size = min_size
+        self.min_size = min_size
         self.all: list[Group] = []
         self._of: dict[str, tuple[Group, int]] = {}
 
@@ -183,7 +183,7 @@ class Groups:
                 continue
             # A raw tensor has no state and joins any neighbour, which makes fewer, larger groups.
             own = self._rules.spec_for(name)
-            if not is_sent_raw(shape, self._min_size):
+            if not is_sent_raw(shape, self.min_size):
                 if spec is not None and own != spec:
                     finish()
                 spec = own

@@ -22,14 +22,12 @@ class Names:
         self.bound = False
 
     def bind(self, model: torch.nn.Module) -> None:
-        """Takes the names of a model's parameters; must be called before the first step."""
+        """Takes the names of a bare model's parameters; must be called before the first step."""
         if self._names and not self.bound:
             raise BadInput(
                 f"the State has already numbered {len(self._names)} parameters in a step without a "
                 "model; give it model=, or call bind(), before the first step"
             )
-        if isinstance(model, torch.nn.parallel.DistributedDataParallel):
-            model = model.module
         for name, parameter in model.named_parameters():
             self._put(parameter, name)
         self.bound = True

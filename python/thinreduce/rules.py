@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from typing import Union
 
@@ -45,11 +45,28 @@ class Rules:
         """Whether the choice depends on the names of the parameters."""
         return any(pattern != "*" for pattern in self.patterns)
 
+    def check_names(self, names: Collection[str]) -> None:
+        """Raises BadSpec if no pattern matches one of the names, or if a pattern other than "*"
+        decides for none of them."""
+        for name in names:
+            self.spec_for(name)
+        deciding = {self._pattern_for(name) for name in names}
+        for pattern in self.patterns:
+            if pattern not in deciding and pattern != "*":
+                raise BadSpec(
+                    f"the rule '{pattern}' applies to no parameter: none has such a name, or rules "
+                    "before it match all that have; the model's parameters are "
+                    + ", ".join(f"'{name}'" for name in names)
+                )
+
+    def _pattern_for(self, name: str) -> str | None:
+        return next((one for one in self.patterns if fnmatchcase(name, one)), None)
+
     def spec_for(self, name: str) -> str:
         """Returns the spec of the first pattern that matches; raises BadSpec if none does."""
-        for pattern, spec in self.patterns.items():
-            if fnmatchcase(name, pattern):
-                return spec
+        pattern = self._pattern_for(name)
+        if pattern is not None:
+            return self.patterns[pattern]
         raise BadSpec(
             f"no rule matches parameter '{name}'; the patterns are "
             + ", ".join(f"'{pattern}'" for pattern in self.patterns)

@@ -1,93 +1,21 @@
 """Computes second moments of per-sample gradients, for the variance method.
 
 The second moment of an element is the sum over the local batch B of its squared gradients of single
-samples: sum_z (grad f_z / |B|)^2, for a loss that is the mean of f_z over the batch. It is computed
-from tensors that backward has anyway: the input of a layer and the gradient of its output.
-
-In this file ``a`` is the input of a layer and ``d`` the gradient of its output.
+samples: sum_z (grad f_z / |B|)^2, for a loss that is the mean of f_z over the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch.utils.hooks import RemovableHandle
 
-from .errors import BadInput
+from ._moment_rules import rule_for
 from .groups import Member
 from .names import Names
-
-
-def _sum_of_squares(samples: torch.Tensor) -> torch.Tensor:
-    """Returns the sum over the samples, which are the first axis."""
-    return torch.sum(samples.square(), 0)
-
-
-def _linear(module: torch.nn.Linear, a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
-    if a.dim() == 2:
-        return torch.mm(d.square().t(), a.square())
-    # A sample uses the weight at several positions; its gradient is the sum over them.
-    a = a.reshape(a.shape[0], -1, a.shape[-1])
-    d = d.reshape(d.shape[0], -1, d.shape[-1])
-    return _sum_of_squares(torch.bmm(d.transpose(1, 2), a))
-
-
-def _conv2d_samples(
-    module: Any,
-    a: torch.Tensor,
-    d: torch.Tensor,
-    *,
-    kernel: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-) -> torch.Tensor:
-    batch, groups = a.shape[0], module.groups
-    columns = F.unfold(a, kernel, dilation=dilation, padding=padding, stride=stride)
-    columns = columns.reshape(batch, groups, -1, columns.shape[-1])
-    d = d.reshape(batch, groups, d.shape[1] // groups, -1)
-    # Border elements that the stride skips are in neither factor.
-    return _sum_of_squares(torch.matmul(d, columns.transpose(2, 3)))
-
-
-def _padded(module: Any, a: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
-    """Applies the padding that unfold does not support; returns the input and the other padding."""
-    if module.padding_mode != "zeros":
-        return F.pad(a, module._reversed_padding_repeated_twice, mode=module.padding_mode), (
-            0,
-        ) * len(module.kernel_size)
-    if isinstance(module.padding, str):
-        return F.pad(a, module._reversed_padding_repeated_twice), (0,) * len(module.kernel_size)
-    return a, tuple(module.padding)
-
-
-def _conv(module: Any, a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
-    a, padding = _padded(module, a)
-    kernel, stride, dilation = module.kernel_size, module.stride, module.dilation
-    if len(kernel) == 1:  # treated as an image of height 1
-        a, d = a.unsqueeze(2), d.unsqueeze(2)
-        kernel, stride = (1, *kernel), (1, *stride)
-        padding, dilation = (0, *padding), (1, *dilation)
-    moment = _conv2d_samples(
-        module, a, d, kernel=kernel, stride=stride, padding=padding, dilation=dilation
-    )
-    return torch.reshape(moment, module.weight.shape)
-
-
-_WEIGHTS: dict[type, Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    torch.nn.Linear: _linear,
-    torch.nn.Conv1d: _conv,
-    torch.nn.Conv2d: _conv,
-}
-
-
-def _bias(module: Any, d: torch.Tensor) -> torch.Tensor:
-    if isinstance(module, torch.nn.Linear):
-        return _sum_of_squares(d.reshape(d.shape[0], -1, d.shape[-1]).sum(1))
-    return _sum_of_squares(d.reshape(d.shape[0], d.shape[1], -1).sum(2))
 
 
 class SecondMoment:
@@ -95,30 +23,42 @@ class SecondMoment:
 
     The second moment of an element is the sum over the local batch of its squared gradients of
     single samples, for a loss that is a mean over the batch. It is computed during backward for
-    Linear, Conv1d and Conv2d layers. 1-D parameters of other layers need none, because they are
-    sent uncompressed; a model with any other parameter raises BadInput.
+    Linear, Conv1d, Conv2d, Embedding and LayerNorm layers and their subclasses without a forward()
+    of their own. The first axis of a layer's input is the sample; an input without it is one
+    sample.
+
+    Other parameters of the model (of MultiheadAttention or LSTM, for example) have none, and
+    neither has one of a layer that was called with its input as a keyword, before torch 2.0. The
+    gradient of a whole step then counts as one sample, as in the variance method without second
+    moments. A warning names such parameters, and :attr:`missing` holds their names.
 
     Second moments add up over the backward passes of a step, as gradients do under ``no_sync``. If
     a layer is used several times in one forward pass, each use counts as a separate sample.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
+        #: Names of the parameters whose second moment was not known in some step.
+        self.missing: set[str] = set()
         self._moments: dict[int, torch.Tensor] = {}
         self._used: set[int] = set()
+        self._unseen: set[int] = set()  # parameters that had a use in this step without a moment
         self._handles: list[RemovableHandle] = []
         if isinstance(model, torch.nn.parallel.DistributedDataParallel):
             model = model.module
-        for name, module in model.named_modules():
-            if type(module) in _WEIGHTS:
-                self._handles.append(module.register_forward_hook(self._after_forward))
-                continue
-            for own, parameter in module.named_parameters(recurse=False):
-                if parameter.dim() > 1:
-                    raise BadInput(
-                        f"SecondMoment can't compute the second moment of '{name}.{own}' of "
-                        f"{type(module).__name__}; it supports "
-                        + ", ".join(kind.__name__ for kind in _WEIGHTS)
-                    )
+        for module in model.modules():
+            if rule_for(module) is not None:
+                self._handles.append(self._watch(module))
+
+    def _watch(self, module: Any) -> RemovableHandle:
+        if "with_kwargs" in inspect.signature(module.register_forward_hook).parameters:
+
+            def hook(module: Any, inputs: Any, keywords: dict[str, Any], output: Any) -> None:
+                self._after_forward(module, (*inputs, *keywords.values()), output)
+
+            handle: RemovableHandle = module.register_forward_hook(hook, with_kwargs=True)
+        else:
+            handle = module.register_forward_hook(self._after_forward)
+        return handle
 
     def close(self) -> None:
         """Removes its hooks from the model."""
@@ -127,39 +67,64 @@ class SecondMoment:
 
     def of(self, parameter: torch.Tensor) -> torch.Tensor | None:
         """Returns the second moment of a parameter in this step, or None if it has none."""
-        return None if id(parameter) in self._used else self._moments.get(id(parameter))
+        key = id(parameter)
+        return None if key in self._used or key in self._unseen else self._moments.get(key)
 
     def forget(self) -> None:
         """Drops the second moments of this step. Called after a step that does not use them."""
         self._used.update(self._moments)
+        self._unseen.clear()
 
-    def gather(self, members: Sequence[Member], buffer: torch.Tensor, names: Names) -> torch.Tensor:
-        """Copies the second moments of a group's parameters to ``buffer``, each in memory order."""
+    def gather(
+        self, members: Sequence[Member], buffer: torch.Tensor, names: Names, values: torch.Tensor
+    ) -> torch.Tensor:
+        """Copies the second moments of a group's parameters to ``buffer``, each in memory order.
+
+        ``values`` is the group's gradient. Its squares stand in for second moments that are not
+        known.
+        """
         for member in members:
             parameter = names.by_name[member.name]
-            place = buffer[member.offset : member.offset + member.elements]
+            place = slice(member.offset, member.offset + member.elements)
             moment = self.of(parameter)
             if moment is None:
-                place.zero_()
-                continue
-            order = sorted(range(parameter.dim()), key=lambda axis: -parameter.stride(axis))
-            place.view(member.shape).copy_(moment.permute(order))
+                torch.square(values[place], out=buffer[place])
+                if buffer[place].any():
+                    self.missing.add(member.name)
+            else:
+                order = sorted(range(parameter.dim()), key=lambda axis: -parameter.stride(axis))
+                buffer[place].view(member.shape).copy_(moment.permute(order))
             self._used.add(id(parameter))
+            self._unseen.discard(id(parameter))
+        # A square may overflow where the gradient does not.
+        buffer.clamp_(max=torch.finfo(torch.float32).max)
         return buffer
 
     def _after_forward(self, module: Any, inputs: Any, output: torch.Tensor) -> None:
         if not output.requires_grad:
             return
+        own = {
+            name: parameter
+            for name, parameter in module.named_parameters(recurse=False)
+            if parameter.requires_grad
+        }
+        if not own:
+            return
+        if not inputs:  # it was given as a keyword
+            self._unseen.update(map(id, own.values()))
+            return
         a = inputs[0].detach()
+        rule = rule_for(module)
+        assert rule is not None
 
         # A hook on the output's gradient runs before DDP gets the gradients of the weights.
         def on_gradient(d: torch.Tensor) -> None:
             with torch.no_grad():
-                d = d.detach()
-                if module.weight.requires_grad:
-                    self._add(module.weight, _WEIGHTS[type(module)](module, a, d))
-                if module.bias is not None and module.bias.requires_grad:
-                    self._add(module.bias, _bias(module, d))
+                # Half precision can't hold the squares of scaled gradients.
+                x = a.float() if a.is_floating_point() else a
+                for name, moment in rule(module, x, d.detach().float()).items():
+                    if name in own:
+                        self._add(own[name], moment)
 
         output.register_hook(on_gradient)
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
+from ._arguments import whole_number
 
 
 def _floats(values: Any) -> NDArray[np.float32]:
@@ -23,7 +24,11 @@ class CountSketch:
     """
 
     def __init__(self, columns: int, *, rows: int = 5, seed: int = 0) -> None:
-        self._core = _core.CountSketch(rows=rows, columns=columns, seed=seed)
+        self._core = _core.CountSketch(
+            rows=whole_number("rows", rows, min=1),
+            columns=whole_number("columns", columns, min=1),
+            seed=whole_number("seed", seed),
+        )
 
     @property
     def rows(self) -> int:

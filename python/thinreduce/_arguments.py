@@ -1,0 +1,32 @@
+"""Checks arguments, so that a wrong one is refused at once and by name."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from .errors import BadInput
+
+_MAX = 2**64 - 1  # of the engine's numbers
+
+
+def whole_number(name: str, value: Any, *, min: int = 0, max: int = _MAX) -> int:
+    """Returns ``value`` as int; raises BadInput unless it is a whole number in the range."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = min - 1
+    if not min <= number <= max:
+        raise BadInput(f"{name} must be a whole number from {min} to {max}; it is {value!r}")
+    return number
+
+
+def seconds(name: str, value: Any) -> float:
+    """Returns ``value`` as float; raises BadInput unless it is a number above 0."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = 0.0
+    if not number > 0:  # refuses NaN, too
+        raise BadInput(f"{name} must be a number of seconds above 0; it is {value!r}")
+    return number

@@ -1,0 +1,128 @@
+"""The arguments of a State that are numbers and words: checked, compared between ranks, saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import _core
+from ._arguments import seconds, whole_number
+from .errors import BadInput, BadSpec, BadState
+from .groups import Groups
+from .rules import Rules, Spec
+
+FORMAT = 1  # of State.state_dict()
+
+_NUMBERS = ("warmup_steps", "min_size", "seed", "check_replicas_every")
+
+
+def _refuse_momentum(spec: str, optimizer: torch.optim.Optimizer) -> None:
+    for number, options in enumerate(optimizer.param_groups):
+        momentum = options.get("momentum", 0) or (options.get("betas") or (0,))[0]
+        if momentum:
+            raise BadSpec(
+                f"'{spec}' applies momentum itself, and {type(optimizer).__name__} would apply its "
+                f"own ({momentum:g} in parameter group {number}) again: set the optimizer's "
+                "momentum to 0, or use momentum=0 in the spec"
+            )
+
+
+class StateOptions:
+    """Checked arguments. ``given`` has all of them but the spec, as :class:`State` names them."""
+
+    def __init__(
+        self, spec: Spec, given: dict[str, Any], optimizer: torch.optim.Optimizer | None = None
+    ) -> None:
+        self.rules = Rules(spec)
+        # Those that a saved state must have been written with.
+        self.settings = {name: whole_number(name, given[name]) for name in _NUMBERS}
+        self.timeout = seconds("timeout", given["timeout"])
+        self.connect_timeout = seconds("connect_timeout", given["connect_timeout"])
+        self.link: str = given["link"]
+        if self.link:
+            _core.check_link(self.link)
+        self.interface: str = given["interface"]
+        self.nonfinite: str = given["nonfinite"]
+        if self.nonfinite not in ("skip", "raise"):
+            raise BadInput(f"nonfinite must be 'skip' or 'raise'; it is {self.nonfinite!r}")
+        if optimizer is not None and self.rules.momentum_inside:
+            _refuse_momentum(str(self.rules), optimizer)
+            given["momentum_inside_ok"] = True
+        self.momentum_inside_ok: bool = given["momentum_inside_ok"]
+        if self.rules.momentum_inside and not self.momentum_inside_ok:
+            raise BadSpec(
+                f"'{self.rules}' applies momentum itself, so the optimizer must apply none: give "
+                "the State optimizer= to check this, or momentum_inside_ok=True if you have "
+                "checked it, or use momentum=0 in the spec"
+            )
+        self._given = given
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what :meth:`from_dict` takes, to pickle it."""
+        return {"spec": dict(self.rules.patterns), "given": dict(self._given)}
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> StateOptions:
+        return cls(saved["spec"], saved["given"])
+
+    @property
+    def uncompressed_steps(self) -> int:
+        """Number of steps in which DDP's buckets are reduced as they are.
+
+        A method with momentum needs the gradients of warm-up steps, so the engine warms it up. Any
+        other has no state yet.
+        """
+        return 0 if self.rules.momentum_inside else self.settings["warmup_steps"]
+
+    def new_groups(self) -> Groups:
+        """Returns groups without any parameters yet."""
+        return Groups(self.rules, self.settings["min_size"])
+
+    def for_session(self) -> _core.SessionOptions:
+        """Returns the options of the engine's session."""
+        rules = ";".join(f"{pattern}={spec}" for pattern, spec in self.rules.patterns.items())
+        warmup_steps = self.settings["warmup_steps"]
+        return _core.SessionOptions(
+            spec=next(iter(self.rules.patterns.values())),
+            timeout=self.timeout,
+            min_elements=self.settings["min_size"],
+            warmup_steps=warmup_steps - self.uncompressed_steps,
+            check_replicas_every=self.settings["check_replicas_every"],
+            seed=self.settings["seed"],
+            momentum_inside_ok=self.momentum_inside_ok,
+            caller_settings=f"State.warmup_steps={warmup_steps} State.nonfinite={self.nonfinite} "
+            f"State.rules={rules}",
+        )
+
+    def check_saved(self, state: dict[str, Any]) -> None:
+        """Raises BadState unless a saved state was written with these options."""
+        if state.get("format") != FORMAT:
+            raise BadState(
+                f"the saved state has format {state.get('format')}, and this version of thinreduce "
+                f"reads format {FORMAT}; load it with the version that saved it"
+            )
+        if state["rules"] != self.rules.patterns:
+            raise BadState(
+                f"the saved state was written with the spec {state['rules']}, and this State has "
+                f"{self.rules.patterns}; use the same spec"
+            )
+        if state["settings"] != self.settings:
+            raise BadState(
+                f"the saved state was written with {state['settings']}, and this State has "
+                f"{self.settings}; use the same settings"
+            )
+
+
+def check_world(state: dict[str, Any], rank: int, world: int) -> None:
+    """Raises BadState unless a saved state belongs to this rank of a world of this size."""
+    if state["world"] != world:
+        raise BadState(
+            f"the saved state is of a world of {state['world']} ranks, this one has {world}; "
+            "convert the states of all old ranks with thinreduce.redistribute()"
+        )
+    if state["rank"] != rank:
+        raise BadState(
+            f"the saved state belongs to rank {state['rank']}, this is rank {rank}; load the "
+            "state that this rank saved"
+        )
