@@ -3,7 +3,7 @@
 
     torchrun --nproc_per_node=4 examples/ddp_mnist.py --method gradiveq
 
-Debian's torchrun 1.13 needs `--redirects 2 --tee 1` with Python 3.11. Without torchrun, start each
+Debian's torchrun 1.13 needs `--redirects 2 --tee 2` with Python 3.11. Without torchrun, start each
 rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. `--method default` trains with plain
 DDP. MNIST is read from the cache of `thinreduce train`; npm downloads it if it is not there.
 """

@@ -1,9 +1,10 @@
-"""Runs DDP with the hook in two processes, which run all scenarios one after another."""
+"""Runs DDP with the hook in processes, which run all scenarios of a script one after another."""
 
 from __future__ import annotations
 
 import ast
 import json
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -12,17 +13,25 @@ pytest.importorskip("torch")
 
 import ranks
 
-SCRIPT = Path(__file__).parent / "ddp_scenarios.py"
-NAMES = [
-    function.name
-    for function in ast.parse(SCRIPT.read_text()).body
-    if isinstance(function, ast.FunctionDef) and function.decorator_list
-]
+# The number of ranks of every script.
+SCRIPTS = {"ddp_scenarios.py": 2, "error_scenarios.py": 2, "group_scenarios.py": 4}
 
 
-@pytest.fixture(scope="module")
-def results():
-    finished = ranks.finish(ranks.start(SCRIPT, 2), 240)
+def path(script: str) -> Path:
+    return Path(__file__).parent / script
+
+
+def names(script: str) -> list[str]:
+    return [
+        function.name
+        for function in ast.parse(path(script).read_text()).body
+        if isinstance(function, ast.FunctionDef) and function.decorator_list
+    ]
+
+
+@lru_cache(None)
+def results(script: str) -> dict[str, list[str]]:
+    finished = ranks.finish(ranks.start(path(script), SCRIPTS[script]), 300)
     by_name: dict[str, list[str]] = {}
     for rank, (code, out, err) in enumerate(finished):
         for line in out.splitlines():
@@ -34,12 +43,18 @@ def results():
     return by_name
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_scenario(results, name):
-    errors = [error for error in results.get(name, []) if error]
+@pytest.mark.parametrize(
+    ("script", "name"), [(script, name) for script in SCRIPTS for name in names(script)]
+)
+def test_scenario(script, name):
+    found = results(script)
+    errors = [error for error in found.get(name, []) if error]
     assert not errors, "\n".join(errors)
-    assert len(results.get(name, [])) == 2, "did not run: " + "\n".join(results.get("", []))
+    assert len(found.get(name, [])) == SCRIPTS[script], "did not run: " + "\n".join(
+        found.get("", [])
+    )
 
 
-def test_all_ranks_end_well(results):
-    assert "" not in results, "\n".join(results[""])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_all_ranks_end_well(script):
+    assert "" not in results(script), "\n".join(results(script)[""])

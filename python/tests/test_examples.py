@@ -58,26 +58,42 @@ def test_numpy_needs_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_ddp_mnist_by_torchrun():
+def run_by_torchrun(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script on two ranks with the options of torchrun that the README recommends."""
     pytest.importorskip("torch")
     torchrun = shutil.which("torchrun")
     if torchrun is None:
         pytest.skip("no torchrun")
-    # fmt: off
-    command = [
-        sys.executable, torchrun, "--redirects", "2", "--tee", "1", "--nproc_per_node=2",
-        f"--master_port={ranks.free_port()}", str(EXAMPLES / "ddp_mnist.py"),
-        "--method", "dqsg:levels=7", "--samples", "6400", "--epochs", "1", "--batch", "32",
-    ]
-    # fmt: on
-    run = subprocess.run(
-        command,
+    readme = (ranks.ROOT / "README.md").read_text()
+    options = re.search(r"^torchrun (.*) script\.py", readme, re.MULTILINE).group(1).split()
+    port = f"--master_port={ranks.free_port()}"
+    return subprocess.run(
+        [sys.executable, torchrun, *options, port, str(script), *arguments],
         check=False,
         capture_output=True,
         text=True,
         timeout=150,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
+
+
+def test_a_wrong_spec_is_seen_under_torchrun(tmp_path):
+    readme = (ranks.ROOT / "README.md").read_text()
+    script = tmp_path / "script.py"
+    text = re.search(r"```python\n(.*?)```", readme, re.DOTALL).group(1)
+    script.write_text(text.replace('"dqsg"', '"dqgs"'))
+    run = run_by_torchrun(script)
+    assert run.returncode != 0
+    assert "BadSpec: " in run.stderr and "'dqgs'" in run.stderr, run.stdout + run.stderr
+
+
+def test_ddp_mnist_by_torchrun():
+    # fmt: off
+    run = run_by_torchrun(
+        EXAMPLES / "ddp_mnist.py",
+        "--method", "dqsg:levels=7", "--samples", "6400", "--epochs", "1", "--batch", "32",
+    )
+    # fmt: on
     assert run.returncode == 0, run.stdout + run.stderr
     line = next(line for line in run.stdout.splitlines() if '"accuracy"' in line)
     result = json.loads(line[line.index("{") :])

@@ -61,6 +61,141 @@ def test_out_may_be_the_array_itself():
         comms[0].all_reduce_mean(array(0), out=np.zeros((96, 64)))
 
 
+def test_out_must_be_writeable(tmp_path):
+    comms = thinreduce.local(1)
+    values = array(0)
+    frozen = values.copy()
+    frozen.flags.writeable = False
+    values.tofile(tmp_path / "values")
+    mapped = np.memmap(tmp_path / "values", dtype=np.float32, mode="r", shape=values.shape)
+    unaligned = np.frombuffer(bytearray(values.nbytes + 1), np.uint8)[1:].view(np.float32)
+    for out, text in (
+        (frozen, "read-only float32"),
+        (mapped, "read-only float32"),
+        (values.T, "non-contiguous float32 of shape"),
+        (values.tolist(), "numpy array; it is list"),
+        (unaligned.reshape(values.shape), "unaligned float32"),
+    ):
+        with pytest.raises(thinreduce.BadInput, match=text):
+            comms[0].all_reduce_mean(values, out=out)
+    for one in (frozen, mapped):
+        with pytest.raises(thinreduce.BadInput, match="read-only"):
+            comms[0].all_reduce_mean(one, out=one)
+    assert (frozen == values).all() and (mapped == values).all()
+    assert (comms[0].all_reduce_mean(frozen) == values).all()  # read-only input is fine
+
+
+@pytest.mark.parametrize("shape", [(4096,), (64, 64)])
+def test_arrays_in_another_order_are_an_error_and_the_next_ones_are_not(shape):
+    comms = thinreduce.local(2)
+
+    def work(comm):
+        names = ["a", "b"] if comm.rank == 0 else ["b", "a"]
+        for name in names:
+            with pytest.raises(thinreduce.Mismatch, match=f"for array '{name}' of shape"):
+                comm.all_reduce_mean(array(comm.rank, shape), "topk", name=name)
+        # Only one rank calls for c, the other for d.
+        with pytest.raises(thinreduce.Mismatch):
+            comm.all_reduce_mean(array(comm.rank, shape), "topk", name="cd"[comm.rank])
+        return [
+            comm.all_reduce_mean(array(comm.rank, shape), "topk", name=name).tobytes()
+            for name in "abcde"
+        ]
+
+    one, other = on_all(comms, work)
+    assert one == other
+
+
+def test_the_layout_holds_the_name():
+    # Ids may collide; the hash of the layout must still differ.
+    comms = thinreduce.local(2)
+
+    def work(comm):
+        layout = thinreduce._core.Layout(
+            id=1, elements=4096, tensors=[], spec="topk", name="ab"[comm.rank]
+        )
+        values = array(0, (4096,))
+        pending = comm._session.submit(comm._session.add_bucket(layout), values.ctypes.data)
+        with pytest.raises(thinreduce.Mismatch, match="the hash of the bucket's layout"):
+            pending.get()
+
+    on_all(comms, work)
+
+
+def test_forget_frees_the_state_of_arrays():
+    comms = thinreduce.local(2)
+
+    def work(comm):
+        sizes = []
+        for rows in range(64, 96):
+            comm.all_reduce_mean(array(comm.rank, (rows, 64)), "topk", name="changing")
+        comm.all_reduce_mean(array(comm.rank), "topk", name="other")
+        sizes.append(len(comm.save()))
+        assert comm.forget("changing") == 32
+        assert comm.forget("changing") == 0
+        sizes.append(len(comm.save()))
+        mean = comm.all_reduce_mean(array(comm.rank, (64, 64)), "topk", name="changing")
+        fresh = comm.all_reduce_mean(array(comm.rank, (64, 64)), "topk", name="fresh")
+        assert mean.tobytes() == fresh.tobytes(), "the residual is gone"
+        return sizes
+
+    before, after = on_all(comms, work)[0]
+    assert before > 32 * 64 * 64 * 4 and after < 4 * 2 * 96 * 64
+
+
+def test_forgetting_on_one_rank_only_is_an_error():
+    comms = thinreduce.local(2)
+
+    def work(comm):
+        comm.all_reduce_mean(array(comm.rank), "topk")
+        if comm.rank == 1:
+            comm.forget()
+        with pytest.raises(thinreduce.Mismatch, match="the step is 1 on rank 0 and 0 on rank 1"):
+            comm.all_reduce_mean(array(comm.rank), "topk")
+
+    on_all(comms, work)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seed", -1),
+        ("seed", 2**64),
+        ("seed", 1.5),
+        ("check_replicas_every", -1),
+        ("min_size", -1),
+        ("timeout", -1),
+        ("timeout", 0),
+        ("timeout", float("nan")),
+        ("timeout", "soon"),
+        ("connect_timeout", -1),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(name, value):
+    text = f"{name} must be a .*; it is {value!r}"
+    with pytest.raises(thinreduce.BadInput, match=text):
+        thinreduce.connect(0, 1, "127.0.0.1:1", **{name: value})
+    if name != "connect_timeout":
+        with pytest.raises(thinreduce.BadInput, match=text):
+            thinreduce.local(1, **{name: value})
+    if name == "seed":
+        with pytest.raises(thinreduce.BadInput, match=text):
+            thinreduce.encode(array(0), "dqsg", seed=value)
+        with pytest.raises(thinreduce.BadInput, match=text):
+            thinreduce.CountSketch(16, seed=value)
+    pytest.importorskip("torch")
+    with pytest.raises(thinreduce.BadInput, match=text):
+        thinreduce.State("dqsg", **{name: value})
+
+
+def test_everything_public_is_listed():
+    assert set(thinreduce.__all__) <= set(dir(thinreduce))
+    assert {"State", "hook", "SecondMoment", "redistribute"} <= set(dir(thinreduce))
+    for name in thinreduce.__all__:
+        if name not in ("State", "hook", "SecondMoment"):  # these import torch
+            assert getattr(thinreduce, name) is not None
+
+
 def test_residuals_are_kept_saved_and_loaded():
     def run(comms, first, steps):
         def work(comm):
@@ -104,8 +239,8 @@ def test_errors_have_the_text_of_the_engine():
         values = array(0)
         if comm.rank == 1:
             values[3, 4] = np.nan
-        with pytest.raises(thinreduce.BadInput, match="rank 1"):
-            comm.all_reduce_mean(values)
+        with pytest.raises(thinreduce.NonFinite, match=r"at index 196 \(.* 'w'\)"):
+            comm.all_reduce_mean(values, name="w")
         return comm.all_reduce_mean(array(0), name="other")  # the connection is still usable
 
     on_all(comms, work)
