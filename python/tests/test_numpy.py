@@ -143,6 +143,32 @@ def test_forget_frees_the_state_of_arrays():
     assert before > 32 * 64 * 64 * 4 and after < 4 * 2 * 96 * 64
 
 
+def test_a_step_that_is_taken_back_leaves_no_trace():
+    comms, straight = thinreduce.local(2), thinreduce.local(2)
+
+    def step(comm, number, bad=0.0):
+        mean = comm.all_reduce_mean(array(number + comm.rank), "topk", name="a")
+        second = array(number + 7 + comm.rank)
+        second[0, 0] += bad
+        return mean, comm.all_reduce_mean(second, "topk", name="b")
+
+    def work(comm):
+        for number in range(0, 40, 10):
+            comm.begin_step()
+            with pytest.raises(thinreduce.NonFinite, match="'b'"):
+                step(comm, number + 1000, bad=np.nan)
+            comm.undo_step()
+            step(comm, number)
+        return comm.save()
+
+    def expect(comm):
+        for number in range(0, 40, 10):
+            step(comm, number)
+        return comm.save()
+
+    assert on_all(comms, work) == on_all(straight, expect)
+
+
 def test_forgetting_on_one_rank_only_is_an_error():
     comms = thinreduce.local(2)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import numpy as np
+
 from .errors import BadInput
 
 _MAX = 2**64 - 1  # of the engine's numbers
@@ -30,3 +32,25 @@ def seconds(name: str, value: Any) -> float:
     if not number > 0:  # refuses NaN, too
         raise BadInput(f"{name} must be a number of seconds above 0; it is {value!r}")
     return number
+
+
+def check_out(out: Any, shape: tuple[int, ...]) -> None:
+    """Raises BadInput unless the engine can write a result of this shape to the array."""
+    if not isinstance(out, np.ndarray):
+        raise BadInput(f"out must be a numpy array; it is {type(out).__name__}")
+    flags = out.flags
+    if out.dtype == np.float32 and flags.carray and out.shape == shape:
+        return
+    wrong = [
+        word
+        for word, found in (
+            ("read-only", not flags.writeable),
+            ("non-contiguous", not flags.c_contiguous),
+            ("unaligned", not flags.aligned),
+        )
+        if found
+    ]
+    raise BadInput(
+        f"out must be writeable, contiguous float32 of shape {shape}; it is "
+        f"{' '.join([*wrong, str(out.dtype)])} of shape {out.shape}"
+    )

@@ -11,33 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
-from ._arguments import seconds, whole_number
+from ._arguments import check_out, seconds, whole_number
 from .errors import BadInput, Mismatch
 from .stats import Stats
 
 _Key = tuple[str, str, tuple[int, ...]]  # name, spec, shape
-
-
-def _check_out(out: Any, shape: tuple[int, ...]) -> None:
-    """Raises BadInput unless the engine can write a result of this shape to the array."""
-    if not isinstance(out, np.ndarray):
-        raise BadInput(f"out must be a numpy array; it is {type(out).__name__}")
-    flags = out.flags
-    if out.dtype == np.float32 and flags.carray and out.shape == shape:
-        return
-    wrong = [
-        word
-        for word, found in (
-            ("read-only", not flags.writeable),
-            ("non-contiguous", not flags.c_contiguous),
-            ("unaligned", not flags.aligned),
-        )
-        if found
-    ]
-    raise BadInput(
-        f"out must be writeable, contiguous float32 of shape {shape}; it is "
-        f"{' '.join([*wrong, str(out.dtype)])} of shape {out.shape}"
-    )
 
 
 class Comm:
@@ -83,7 +61,7 @@ class Comm:
         if out is None:
             out = np.array(values, dtype=np.float32, order="C")
         else:
-            _check_out(out, values.shape)
+            check_out(out, values.shape)
             if out is not array:
                 out[...] = values
         key = (name, _core.spec_text(spec), out.shape)
@@ -149,6 +127,19 @@ class Comm:
             self._ids.discard(id)
             self._session.forget(id)
         return len(keys)
+
+    def begin_step(self) -> None:
+        """Starts a step that :meth:`undo_step` can take back. From the first call on, states are
+        copied in every step, which doubles the memory of residuals."""
+        self._session.begin_step()
+
+    def undo_step(self) -> None:
+        """Restores residuals and learned state as they were at :meth:`begin_step`.
+
+        For a step that is skipped because one of its arrays was refused (:class:`NonFinite`): the
+        residuals of others may be in means that nobody applies. All ranks must call it.
+        """
+        self._session.undo_step()
 
     def stats(self) -> dict[str, Any]:
         """Returns times in seconds, bytes, the compression ratio and the method's statistics: those

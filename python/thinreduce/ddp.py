@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Literal
 
 import torch
 
@@ -61,7 +61,7 @@ class State:
         optimizer: torch.optim.Optimizer | None = None,
         second_moment: SecondMoment | None = None,
         process_group: torch.distributed.ProcessGroup | None = None,
-        nonfinite: str = "skip",
+        nonfinite: Literal["skip", "raise"] = "skip",
         warmup_steps: int = 1,
         min_size: int = 1024,
         seed: int = 0,
