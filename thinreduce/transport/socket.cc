@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -19,6 +20,61 @@ std::string SocketAddress::host() const {
   const int failed =
       ::getnameinfo(get(), length, name.data(), name.size(), nullptr, 0, NI_NUMERICHOST);
   return failed != 0 ? "unknown" : std::string(name.data());
+}
+
+std::uint16_t SocketAddress::port() const {
+  // sin_port and sin6_port are at the same place.
+  return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
+}
+
+void SocketAddress::set_port(std::uint16_t port) {
+  reinterpret_cast<sockaddr_in*>(&storage)->sin_port = htons(port);
+}
+
+std::string SocketAddress::to_string() const {
+  return host_and_port(host(), port());
+}
+
+bool SocketAddress::is_loopback() const {
+  if (family() == AF_INET) {
+    const auto* const v4 = reinterpret_cast<const sockaddr_in*>(&storage);
+    return ntohl(v4->sin_addr.s_addr) >> 24 == 127;
+  }
+  const auto* const v6 = reinterpret_cast<const sockaddr_in6*>(&storage);
+  return family() == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+}
+
+SocketAddress own_address(const Socket& socket) {
+  SocketAddress address;
+  address.length = sizeof(address.storage);
+  ::getsockname(socket.fd(), address.get(), &address.length);
+  return address;
+}
+
+Socket listen_at(const SocketAddress& address, int& error) {
+  Socket socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  const int off = 0;
+  if (socket) {
+    ::setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    // The address of all IPv6 interfaces stands for those of IPv4, too.
+    if (address.family() == AF_INET6) {
+      ::setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+    }
+    if (::bind(socket.fd(), address.get(), address.length) == 0 &&
+        ::listen(socket.fd(), SOMAXCONN) == 0) {
+      return socket;
+    }
+  }
+  error = errno;
+  return {};
+}
+
+SocketAddress any_address(int family) {
+  SocketAddress address;
+  address.storage.ss_family = static_cast<sa_family_t>(family);
+  address.length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  return address;
 }
 
 std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port, std::string& why) {
@@ -49,8 +105,17 @@ std::string host_and_port(const std::string& host, std::uint16_t port) {
                                              : fmt::format("[{}]:{}", host, port);
 }
 
+bool out_of_descriptors(int error) {
+  return error == EMFILE || error == ENFILE;
+}
+
 std::string describe_errno(int error) {
-  return std::generic_category().message(error);
+  const std::string text = std::generic_category().message(error);
+  rlimit limit{};
+  if (error != EMFILE || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return text;
+  return fmt::format("{}: this process has used up its {} file descriptors; raise the limit "
+                     "(ulimit -n)",
+                     text, limit.rlim_cur);
 }
 
 std::uint16_t free_port() {

@@ -26,6 +26,8 @@ class Socket {
     if (fd_ >= 0) ::close(fd_);
   }
   [[nodiscard]] int fd() const { return fd_; }
+  // Returns the descriptor, which the caller must close from now on.
+  [[nodiscard]] int release() { return std::exchange(fd_, -1); }
   explicit operator bool() const { return fd_ >= 0; }
 
  private:
@@ -41,7 +43,22 @@ struct SocketAddress {
   [[nodiscard]] int family() const { return storage.ss_family; }
   // Returns the address without the port, as in "10.1.2.3".
   [[nodiscard]] std::string host() const;
+  [[nodiscard]] std::uint16_t port() const;
+  void set_port(std::uint16_t port);
+  // Returns host and port, as in "10.1.2.3:29500".
+  [[nodiscard]] std::string to_string() const;
+  [[nodiscard]] bool is_loopback() const;
 };
+
+// Returns this socket's own address.
+[[nodiscard]] SocketAddress own_address(const Socket& socket);
+
+// Returns a TCP socket that listens at `address` and does not block; port 0 lets the system choose.
+// Returns an empty one, with errno in `error`, if that fails.
+[[nodiscard]] Socket listen_at(const SocketAddress& address, int& error);
+
+// Returns the address that stands for all interfaces in a family, AF_INET or AF_INET6.
+[[nodiscard]] SocketAddress any_address(int family);
 
 // Returns the addresses of a host, IPv4 first, so that ranks that resolve a name differently do not
 // end up in two address families. Returns none, with the reason in `why`, if the name cannot be
@@ -55,7 +72,11 @@ struct SocketAddress {
 // Returns a TCP port that is free at the moment. Throws Error{unavailable} if there is none.
 [[nodiscard]] std::uint16_t free_port();
 
-// Returns the text of an errno.
+// Returns whether an errno says that the process or the system has no file descriptor left.
+[[nodiscard]] bool out_of_descriptors(int error);
+
+// Returns the text of an errno. When file descriptors ran out, it names the limit and how to raise
+// it.
 [[nodiscard]] std::string describe_errno(int error);
 
 }  // namespace thinreduce

@@ -1,43 +1,32 @@
 #include "thinreduce/transport/gloo/gloo.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/prefix_store.h>
 #include <gloo/transport/tcp/device.h>
-#include <ifaddrs.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <sched.h>
 
-#include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
-#include <functional>
 #include <memory>
-#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
-#include <vector>
+#include <utility>
 
 #include "thinreduce/error.h"
+#include "thinreduce/transport/gloo/adopted_mesh.h"
+#include "thinreduce/transport/gloo/descriptors.h"
 #include "thinreduce/transport/gloo/gloo_transport.h"
+#include "thinreduce/transport/gloo/meeting.h"
 #include "thinreduce/transport/gloo/tcp_store.h"
-#include "thinreduce/transport/socket.h"
 
 namespace thinreduce {
 namespace {
 
-using std::chrono::milliseconds;
-
-milliseconds time_left(const Deadline& deadline) {
-  return std::max(std::chrono::ceil<milliseconds>(deadline.at - Clock::now()), milliseconds(1));
-}
+// How long a rank 0 that fails waits for the others to read the reason.
+constexpr Seconds kFarewell{2};
 
 void check(const GlooOptions& options) {
   if (options.world < 1) {
@@ -50,53 +39,15 @@ void check(const GlooOptions& options) {
         fmt::format("rank {} must be 0 to {}: the world has {} ranks; check RANK and WORLD_SIZE",
                     options.rank, options.world - 1, options.world));
   }
-}
-
-// Returns the address of an interface, IPv4 if it has one.
-std::string address_of_interface(const GlooOptions& options) {
-  ifaddrs* found = nullptr;
-  if (::getifaddrs(&found) != 0) {
-    throw Error(ErrorCode::unavailable, fmt::format("rank {}: can't list network interfaces: {}",
-                                                    options.rank, describe_errno(errno)));
+  // PyTorch and Gloo read this variable.
+  const char* const device = std::getenv("GLOO_DEVICE_TRANSPORT");
+  if (device != nullptr && std::string_view(device).find("TLS") != std::string_view::npos) {
+    throw Error(ErrorCode::unavailable,
+                fmt::format("GLOO_DEVICE_TRANSPORT={} asks for encryption, but thinreduce's own "
+                            "connections over gloo are not encrypted; connect the machines by an "
+                            "encrypted network (WireGuard, IPsec) and unset the variable",
+                            device));
   }
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(found, &::freeifaddrs);
-  std::set<std::string> names;
-  std::string best;
-  for (const ifaddrs* one = found; one != nullptr; one = one->ifa_next) {
-    if (one->ifa_addr == nullptr) continue;
-    const int family = one->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    names.insert(one->ifa_name);
-    if (options.interface != one->ifa_name || (family == AF_INET6 && !best.empty())) continue;
-    SocketAddress address;
-    address.length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    std::memcpy(&address.storage, one->ifa_addr, address.length);
-    if (best.empty() || family == AF_INET) best = address.host();
-  }
-  if (!best.empty()) return best;
-  throw Error(
-      ErrorCode::unavailable,
-      fmt::format(
-          "rank {}: network interface \"{}\" does not exist or has no address; use one of: {}",
-          options.rank, options.interface, fmt::join(names, ", ")));
-}
-
-// Returns the address that this machine uses to reach the master. Connecting a UDP socket sends
-// nothing.
-std::string address_towards_master(const GlooOptions& options) {
-  std::string why = "no route";
-  for (const SocketAddress& master : resolve(options.master_addr, options.master_port, why)) {
-    const Socket socket(::socket(master.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    SocketAddress local;
-    local.length = sizeof(local.storage);
-    if (socket && ::connect(socket.fd(), master.get(), master.length) == 0 &&
-        ::getsockname(socket.fd(), local.get(), &local.length) == 0) {
-      return local.host();
-    }
-    why = describe_errno(errno);
-  }
-  throw Error(ErrorCode::unavailable,
-              fmt::format("rank {}: can't reach {}: {}", options.rank, options.master_addr, why));
 }
 
 // Gloo writes to sockets that the peer may have closed, and a lost peer must not end this process.
@@ -108,53 +59,14 @@ void survive_broken_pipes() {
   }
 }
 
-struct Meeting {
-  const GlooOptions& options;
-  gloo::rendezvous::Store& store;
-  Deadline deadline;
-  // Returns a remark for the error when a rank is missing.
-  std::function<std::string()> remark;
-
-  // Waits until every rank has announced `what`; throws Error{timeout} naming those that have not.
-  void wait_for_all(std::string_view what, std::string_view failing) {
-    store.set(fmt::format("{}/{}", what, options.rank), {'1'});
-    std::vector<int> missing;
-    for (int rank = 0; rank < options.world; ++rank) {
-      try {
-        store.wait({fmt::format("{}/{}", what, rank)}, time_left(deadline));
-      } catch (const Error& e) {
-        if (e.code() != ErrorCode::timeout) throw;
-        missing.push_back(rank);
-      } catch (const std::exception&) {
-        missing.push_back(rank);
-      }
-    }
-    if (missing.empty()) return;
-    const std::string more = remark();
-    throw Error(ErrorCode::timeout,
-                fmt::format("rank {}: {} {} {} within {:g} s{}", options.rank,
-                            missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "),
-                            failing, deadline.allowed.count(),
-                            more.empty() ? "" : fmt::format(" (rejected: {})", more)));
-  }
-
-  std::shared_ptr<gloo::rendezvous::Context> mesh(
-      const std::string& name, std::shared_ptr<gloo::transport::Device>& device) {
-    auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.world);
-    // Gloo waits for a connection five times as long as this.
-    context->setTimeout(std::max(time_left(deadline) / 5, milliseconds(1)));
-    gloo::rendezvous::PrefixStore named(name, store);
-    context->connectFullMesh(named, device);
-    return context;
-  }
-};
-
 // Gloo's thread reads from the sockets. While another thread sends on a connection, it spins on
 // that connection's lock. Linux tends to run it at the moment when another process has written to
 // the socket, in place of the sender that holds the lock, and then it spins for a whole time slice.
 // A thread of the batch class does not preempt others, which makes small reduces with more ranks
 // than cores several times faster. A thread inherits the class from its creator.
-std::shared_ptr<gloo::transport::Device> make_device(const gloo::transport::tcp::attr& attributes) {
+std::shared_ptr<gloo::transport::Device> make_device(const SocketAddress& address) {
+  gloo::transport::tcp::attr attributes;
+  attributes.hostname = address.host();
   std::shared_ptr<gloo::transport::Device> device;
   std::exception_ptr failure;
   std::thread([&] {
@@ -171,28 +83,36 @@ std::shared_ptr<gloo::transport::Device> make_device(const gloo::transport::tcp:
   return device;
 }
 
-std::unique_ptr<Transport> meet(Meeting meeting) {
-  const GlooOptions& options = meeting.options;
+std::unique_ptr<Transport> meet(const GlooOptions& options, Board& board,
+                                const Deadline& deadline) {
   survive_broken_pipes();
+  Meeting meeting(options, board, deadline);
   try {
-    gloo::transport::tcp::attr attributes;
-    attributes.hostname =
-        options.interface.empty() ? address_towards_master(options) : address_of_interface(options);
-    auto device = make_device(attributes);
-    meeting.wait_for_all("joined", "never arrived");
-    GlooTransport::Meshes meshes;
-    meshes.data = meeting.mesh("data", device);
-    meshes.control = meeting.mesh("control", device);
-    auto transport = std::make_unique<GlooTransport>(std::move(meshes));
-    // The owner of the store may close it after this.
-    meeting.wait_for_all("connected", "did not connect to all others");
+    PeerLinks links = meeting.connect();
+    const int peer = options.rank == 0 ? 1 : 0;
+    const auto own = own_address(links[static_cast<std::size_t>(peer)][0].socket);
+    const auto meshes = adopt(options.rank, std::move(links), make_device(own));
+    auto transport = std::make_unique<GlooTransport>(GlooTransport::Meshes{meshes[0], meshes[1]});
+    meeting.confirm();
     return transport;
-  } catch (const Error&) {
+  } catch (const Error& e) {
+    meeting.give_up(e);
     throw;
   } catch (const std::exception& e) {
-    throw Error(ErrorCode::timeout, fmt::format("rank {}: could not connect to the other ranks: {}",
-                                                options.rank, e.what()));
+    const Error error(ErrorCode::unavailable,
+                      fmt::format("rank {}: could not connect to the other ranks: {}", options.rank,
+                                  e.what()));
+    meeting.give_up(error);
+    throw error;
   }
+}
+
+// Returns the number of file descriptors that this rank opens: one per connection, at rank 0 also
+// one per client of the store, and some for listeners, Gloo and strangers.
+unsigned long descriptors_for(const GlooOptions& options, bool serves) {
+  constexpr unsigned long kOthers = 16;
+  const auto peers = static_cast<unsigned long>(options.world - 1);
+  return (kMeshes + (serves ? 1 : 0)) * peers + kOthers;
 }
 
 std::unique_ptr<Transport> alone() {
@@ -224,28 +144,19 @@ int number_from_environment(const char* name, int least, int most, std::string_v
 std::unique_ptr<Transport> connect_gloo(const GlooOptions& options) {
   check(options);
   if (options.world == 1) return alone();
+  require_descriptors(options.rank, options.world, descriptors_for(options, options.rank == 0));
   const Deadline deadline = Deadline::after(options.connect_timeout);
-  TcpStore store({options.rank, options.world, options.master_addr, options.master_port,
-                  options.connect_timeout});
+  TcpStore store({options.rank, options.world, options.master_addr, options.master_port}, deadline);
   std::unique_ptr<Transport> transport;
   try {
-    transport = meet({options, store, deadline, [&] { return store.rejected(); }});
-  } catch (const Error& e) {
-    store.give_up(e.what());
+    transport = meet(options, store, deadline);
+  } catch (const Error&) {
+    // The others must have the time to read why.
+    store.finish(Deadline::after(kFarewell));
     throw;
   }
-  // The server must outlive the last request. All ranks are connected by now, so the loss of a rank
-  // is noticed through its connections.
-  try {
-    if (options.rank != 0) {
-      store.set(fmt::format("done/{}", options.rank), {});
-    } else {
-      for (int rank = 1; rank < options.world; ++rank) {
-        store.wait({fmt::format("done/{}", rank)}, time_left(deadline));
-      }
-    }
-  } catch (const Error&) {
-  }
+  // All ranks are connected by now, so the loss of a rank is noticed through its connections.
+  store.finish(deadline);
   return transport;
 }
 
@@ -253,7 +164,9 @@ std::unique_ptr<Transport> connect_gloo(const GlooOptions& options,
                                         gloo::rendezvous::Store& store) {
   check(options);
   if (options.world == 1) return alone();
-  return meet({options, store, Deadline::after(options.connect_timeout), [] { return ""; }});
+  require_descriptors(options.rank, options.world, descriptors_for(options, false));
+  StoreBoard board(options.rank, store);
+  return meet(options, board, Deadline::after(options.connect_timeout));
 }
 
 GlooOptions gloo_options_from_environment() {

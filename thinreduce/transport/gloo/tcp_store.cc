@@ -22,12 +22,9 @@ using namespace store_protocol;
 // The pause before an address that refused is tried again, and the wait for one that is silent.
 constexpr std::chrono::milliseconds kRetryPause{50};
 constexpr std::chrono::seconds kSilentPatience{3};
-// Pauses between requests for a value that does not exist yet.
-constexpr std::chrono::milliseconds kFirstPause{1};
-constexpr std::chrono::milliseconds kLongestPause{20};
-constexpr std::chrono::seconds kAnswerPatience{1};
-// Long enough for all clients to ask once more.
-constexpr auto kFarewell = 5 * kLongestPause;
+// The server answers a request at the request's own deadline at the latest; a network or a machine
+// that is busy may take this much longer.
+constexpr std::chrono::seconds kAnswerPatience{5};
 
 int milliseconds_until(Clock::time_point at) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(at - Clock::now()).count();
@@ -66,16 +63,19 @@ struct Disconnected {};
 class TcpStore::Client {
  public:
   Client(const TcpStoreOptions& options, const Deadline& deadline)
-      : me_(fmt::format("rank {}", options.rank)) {
-    // Rank 0 connects to itself, whatever interface master_addr names.
-    const std::string host = options.rank == 0 ? "localhost" : options.master_addr;
+      : me_(fmt::format("rank {}", options.rank)),
+        server_(host_and_port(options.master_addr, options.master_port)) {
     int error = 0;
     std::string why;
     bool disconnected = false;
     for (;;) {
-      for (const SocketAddress& address : resolve(host, options.master_port, why)) {
+      for (const SocketAddress& address : resolve(options.master_addr, options.master_port, why)) {
         socket_ =
             try_connect(address, std::min(deadline.at, Clock::now() + kSilentPatience), error);
+        if (!socket_ && out_of_descriptors(error)) {
+          throw Error(ErrorCode::unavailable,
+                      fmt::format("{}: can't connect to rank 0: {}", me_, describe_errno(error)));
+        }
         if (!socket_) continue;
         const int on = 1;
         ::setsockopt(socket_.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
@@ -99,40 +99,48 @@ class TcpStore::Client {
         ErrorCode::timeout,
         fmt::format("{}: no server answers at {} after {:g} s ({}); is rank 0 running there "
                     "and is the port open?",
-                    me_, host_and_port(options.master_addr, options.master_port),
-                    deadline.allowed.count(), why));
+                    me_, server_, deadline.allowed.count(), why));
   }
 
-  // Returns the reply to one request, or nothing if there is no such key.
-  std::optional<std::vector<char>> ask(std::uint8_t what, const std::string& key,
+  void post(const std::string& topic, const std::vector<char>& value, const Deadline& deadline) {
+    ask(kPost, topic, value, deadline);
+  }
+
+  std::optional<std::vector<char>> read(int rank, const std::string& topic,
+                                        const Deadline& deadline) {
+    std::vector<char> what;
+    append(what, static_cast<std::uint32_t>(rank));
+    append(what, static_cast<std::uint32_t>(milliseconds_until(deadline.at)));
+    return ask(kRead, topic, what, deadline);
+  }
+
+ private:
+  // Returns the reply to one request, or nothing if there is no such value.
+  std::optional<std::vector<char>> ask(std::uint8_t kind, const std::string& topic,
                                        const std::vector<char>& value, const Deadline& deadline) {
-    ensure(!key.empty() && key.size() <= kMaxKey && value.size() <= kMaxValue,
-           "the store must be able to take the key and the value", key.size(), value.size());
-    const auto key_length = static_cast<std::uint16_t>(key.size());
-    const auto value_length = static_cast<std::uint32_t>(value.size());
-    std::vector<char> request(kRequestBytes);
-    request[0] = static_cast<char>(what);
-    std::memcpy(request.data() + 1, &key_length, sizeof(key_length));
-    std::memcpy(request.data() + 3, &value_length, sizeof(value_length));
-    request.insert(request.end(), key.begin(), key.end());
+    ensure(!topic.empty() && topic.size() <= kMaxTopic && value.size() <= kMaxValue,
+           "the store must be able to take the topic and the value", topic.size(), value.size());
+    std::vector<char> request;
+    append(request, kind);
+    append(request, static_cast<std::uint16_t>(topic.size()));
+    append(request, static_cast<std::uint32_t>(value.size()));
+    request.insert(request.end(), topic.begin(), topic.end());
     request.insert(request.end(), value.begin(), value.end());
+    Deadline answer = deadline;
+    answer.at = std::max(deadline.at, Clock::now()) + kAnswerPatience;
     try {
-      send_all(request, deadline);
-      return receive_reply(deadline);
+      send_all(request, answer);
+      return receive_reply(answer);
     } catch (const Disconnected&) {
       throw Error(ErrorCode::lost_peer,
                   fmt::format("{}: rank 0 left while the ranks were still meeting", me_));
     }
   }
 
- private:
   void say_hello(const TcpStoreOptions& options, const Deadline& deadline) {
     std::vector<char> hello(kMagic, kMagic + kMagicBytes);
-    for (const int number : {options.rank, options.world}) {
-      const auto value = static_cast<std::uint32_t>(number);
-      const auto* const bytes = reinterpret_cast<const char*>(&value);
-      hello.insert(hello.end(), bytes, bytes + sizeof(value));
-    }
+    append(hello, static_cast<std::uint32_t>(options.rank));
+    append(hello, static_cast<std::uint32_t>(options.world));
     send_all(hello, deadline);
     receive_reply(deadline);
   }
@@ -174,84 +182,61 @@ class TcpStore::Client {
     const auto status = static_cast<std::uint8_t>(in_[0]);
     std::uint32_t length = 0;
     std::memcpy(&length, in_.data() + 1, sizeof(length));
-    if (status > kOver || length > kMaxValue) throw Disconnected();
+    if (status > kAbsent || length > kMaxValue) throw Disconnected();
     receive_at_least(kReplyBytes + length, deadline);
     std::vector<char> value(in_.begin() + kReplyBytes, in_.end());
     in_.clear();
     if (status == kDone) return value;
     if (status == kAbsent) return std::nullopt;
     const std::string reason(value.begin(), value.end());
-    if (status == kOver) throw Error(ErrorCode::timeout, fmt::format("{}: {}", me_, reason));
     throw Error(ErrorCode::mismatch, fmt::format("{}: rejected by rank 0: {}", me_, reason));
   }
 
   void await(short events, const Deadline& deadline) {
     if (ready(socket_, events, deadline.at)) return;
-    throw Error(ErrorCode::timeout, fmt::format("{}: no answer from rank 0 within {:g} s", me_,
-                                                deadline.allowed.count()));
+    throw Error(ErrorCode::timeout,
+                fmt::format("{}: no answer from rank 0 at {} within {:g} s; its process is stopped "
+                            "or its machine is unreachable",
+                            me_, server_, deadline.allowed.count()));
   }
 
   std::string me_;
+  std::string server_;
   Socket socket_;
   std::vector<char> in_;
 };
 
-TcpStore::TcpStore(const TcpStoreOptions& options)
-    : options_(options), deadline_(Deadline::after(options.timeout)) {
+TcpStore::TcpStore(const TcpStoreOptions& options, const Deadline& deadline)
+    : options_(options), deadline_(deadline) {
   if (options.rank == 0) {
-    server_ = std::make_unique<TcpStoreServer>(options.world, options.master_port);
+    server_ = std::make_unique<TcpStoreServer>(options.world, options.master_addr,
+                                               options.master_port);
+  } else {
+    client_ = std::make_unique<Client>(options_, deadline_);
   }
-  client_ = std::make_unique<Client>(options_, deadline_);
 }
 
 TcpStore::~TcpStore() = default;
 
-void TcpStore::set(const std::string& key, const std::vector<char>& value) {
-  client_->ask(store_protocol::kSet, key, value, deadline_);
-}
-
-std::optional<std::vector<char>> TcpStore::find(const std::string& key, const Deadline& deadline) {
-  auto pause = kFirstPause;
-  for (;;) {
-    // `deadline` is for the value to appear; an answer always takes only a moment.
-    Deadline answer = deadline_;
-    answer.at = std::max(answer.at, Clock::now() + kAnswerPatience);
-    if (auto value = client_->ask(store_protocol::kGet, key, {}, answer)) return value;
-    if (Clock::now() >= deadline.at) return std::nullopt;
-    std::this_thread::sleep_for(pause);
-    pause = std::min(2 * pause, kLongestPause);
+void TcpStore::post(const std::string& topic, const std::vector<char>& value) {
+  if (server_) {
+    server_->post(topic, value);
+  } else {
+    client_->post(topic, value, deadline_);
   }
 }
 
-std::vector<char> TcpStore::get_by(const std::string& key, const Deadline& deadline) {
-  if (auto value = find(key, deadline)) return *std::move(value);
-  throw Error(ErrorCode::timeout, fmt::format("rank {}: no rank stored \"{}\" within {:g} s",
-                                              options_.rank, key, deadline.allowed.count()));
+std::optional<std::vector<char>> TcpStore::read(int rank, const std::string& topic,
+                                                const Deadline& deadline) {
+  return server_ ? server_->read(rank, topic, deadline) : client_->read(rank, topic, deadline);
 }
 
-std::vector<char> TcpStore::get(const std::string& key) {
-  return get_by(key, deadline_);
+std::string TcpStore::remark() const {
+  return server_ ? server_->remark() : "";
 }
 
-void TcpStore::wait(const std::vector<std::string>& keys) {
-  for (const std::string& key : keys) get(key);
-}
-
-void TcpStore::wait(const std::vector<std::string>& keys,
-                    const std::chrono::milliseconds& timeout) {
-  Deadline deadline = Deadline::after(timeout);
-  deadline.at = std::min(deadline.at, deadline_.at);
-  for (const std::string& key : keys) get_by(key, deadline);
-}
-
-void TcpStore::give_up(const std::string& reason) {
-  if (!server_) return;
-  server_->give_up(reason);
-  std::this_thread::sleep_for(kFarewell);
-}
-
-std::string TcpStore::rejected() const {
-  return server_ ? server_->rejected() : "";
+void TcpStore::finish(const Deadline& deadline) {
+  if (server_) server_->finish(deadline);
 }
 
 }  // namespace thinreduce

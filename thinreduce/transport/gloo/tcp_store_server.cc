@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 
@@ -12,6 +11,7 @@
 #include <cstring>
 
 #include "thinreduce/error.h"
+#include "thinreduce/transport/gloo/addresses.h"
 
 namespace thinreduce {
 namespace {
@@ -22,10 +22,13 @@ using namespace store_protocol;
 constexpr std::chrono::seconds kHelloPatience{10};
 // Clients in addition to the ranks: strangers, and ranks that retry.
 constexpr std::size_t kSpareClients = 64;
-// Joining, leaving and Gloo's two meshes need about six values per rank.
-constexpr std::size_t kMaxValuesPerRank = 16;
+constexpr int kAcceptsAtOnce = 64;
+// A meeting needs three.
+constexpr std::size_t kMaxTopicsPerRank = 16;
 // Keeps the error readable if there were many strangers.
-constexpr std::size_t kMaxRejected = 4;
+constexpr std::size_t kMaxRemarks = 4;
+// The pause before connections are accepted again after file descriptors ran out.
+constexpr std::chrono::milliseconds kStarvedPause{100};
 
 template <typename T>
 T load(const char* from) {
@@ -34,45 +37,18 @@ T load(const char* from) {
   return value;
 }
 
-void reply(std::vector<char>& out, std::uint8_t status, const char* data, std::size_t length) {
-  const auto size = static_cast<std::uint32_t>(length);
-  out.push_back(static_cast<char>(status));
-  out.insert(out.end(), reinterpret_cast<const char*>(&size),
-             reinterpret_cast<const char*>(&size) + sizeof(size));
-  out.insert(out.end(), data, data + length);
+template <typename Bytes>
+void reply(std::vector<char>& out, std::uint8_t status, const Bytes& bytes) {
+  append(out, status);
+  append(out, static_cast<std::uint32_t>(bytes.size()));
+  out.insert(out.end(), bytes.begin(), bytes.end());
 }
 
-// Listens on all interfaces with IPv6 and IPv4; only with IPv4 if the kernel has no IPv6.
-Socket listen_on(std::uint16_t port) {
+Socket listen_for_ranks(const std::string& host, std::uint16_t port) {
   int error = 0;
-  for (const int family : {AF_INET6, AF_INET}) {
-    Socket socket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (!socket) {
-      error = errno;
-      continue;
-    }
-    const int on = 1;
-    const int off = 0;
-    ::setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    SocketAddress any;
-    if (family == AF_INET6) {
-      ::setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-      sockaddr_in6 address{};
-      address.sin6_family = AF_INET6;
-      address.sin6_port = htons(port);
-      std::memcpy(&any.storage, &address, sizeof(address));
-      any.length = sizeof(address);
-    } else {
-      sockaddr_in address{};
-      address.sin_family = AF_INET;
-      address.sin_port = htons(port);
-      std::memcpy(&any.storage, &address, sizeof(address));
-      any.length = sizeof(address);
-    }
-    if (::bind(socket.fd(), any.get(), any.length) == 0 && ::listen(socket.fd(), SOMAXCONN) == 0) {
-      return socket;
-    }
-    error = errno;
+  for (SocketAddress address : listening_addresses(host)) {
+    address.set_port(port);
+    if (Socket socket = listen_at(address, error)) return socket;
     if (error == EADDRINUSE || error == EACCES) break;
   }
   throw Error(ErrorCode::unavailable,
@@ -82,77 +58,141 @@ Socket listen_on(std::uint16_t port) {
 
 }  // namespace
 
-TcpStoreServer::TcpStoreServer(int world, std::uint16_t port)
+TcpStoreServer::TcpStoreServer(int world, const std::string& host, std::uint16_t port)
     : world_(world),
-      listener_(listen_on(port)),
+      listener_(listen_for_ranks(host, port)),
       wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      taken_(static_cast<std::size_t>(world)),
       thread_([this] { serve(); }) {}
 
 TcpStoreServer::~TcpStoreServer() {
-  stop_ = true;
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(wake_.fd(), &one, sizeof(one));
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake();
   thread_.join();
 }
 
-std::string TcpStoreServer::rejected() const {
-  const std::lock_guard lock(mutex_);
-  return fmt::format("{}", fmt::join(rejected_, "; "));
+void TcpStoreServer::wake() const {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(wake_.fd(), &one, sizeof(one));
 }
 
-void TcpStoreServer::give_up(const std::string& reason) {
+void TcpStoreServer::post(const std::string& topic, const std::vector<char>& value) {
+  {
+    const std::lock_guard lock(mutex_);
+    values_.emplace(Key(0, topic), value);
+  }
+  wake();
+}
+
+std::optional<std::vector<char>> TcpStoreServer::read(int rank, const std::string& topic,
+                                                      const Deadline& deadline) {
+  const Key key(rank, topic);
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, deadline.at, [&] { return values_.contains(key); });
+  const auto found = values_.find(key);
+  if (found == values_.end()) return std::nullopt;
+  return found->second;
+}
+
+std::string TcpStoreServer::remark() const {
   const std::lock_guard lock(mutex_);
-  given_up_ = reason;
+  std::vector<std::string> all;
+  if (starved_) {
+    all.push_back("rank 0 could not accept connections: " + describe_errno(EMFILE));
+  }
+  if (!remarks_.empty()) all.push_back(fmt::format("rejected: {}", fmt::join(remarks_, "; ")));
+  return fmt::format("{}", fmt::join(all, "; "));
+}
+
+void TcpStoreServer::finish(const Deadline& deadline) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, deadline.at, [&] {
+    return std::ranges::none_of(
+        clients_, [](const Client& one) { return one.rank >= 0 || one.leaving; });
+  });
 }
 
 void TcpStoreServer::serve() {
   std::vector<pollfd> polled;
+  std::unique_lock lock(mutex_);
   while (!stop_) {
+    for (Client& client : clients_) answer(client);
     polled.clear();
     polled.push_back({wake_.fd(), POLLIN, 0});
-    polled.push_back({listener_.fd(), POLLIN, 0});
+    const bool accepts = Clock::now() >= accept_at_;
+    polled.push_back({accepts ? listener_.fd() : -1, POLLIN, 0});
     for (const Client& client : clients_) {
-      // No request is read from a client that does not read its reply: this bounds the memory
-      // per client.
-      const short events = client.out.empty() ? POLLIN : POLLOUT;
+      // No request is read from a client that does not read its reply, or still waits for it: this
+      // bounds the memory per client.
+      const short events = !client.out.empty() ? POLLOUT : client.waiting ? POLLRDHUP : POLLIN;
       polled.push_back({client.socket.fd(), events, 0});
     }
-    // At least once per second, to disconnect silent clients.
-    if (::poll(polled.data(), polled.size(), 1000) < 0 && errno != EINTR) return;
-
-    const auto now = Clock::now();
+    const int wait = milliseconds_to_wait();
+    lock.unlock();
+    const int count = ::poll(polled.data(), polled.size(), wait);
+    lock.lock();
+    if (count < 0 && errno != EINTR) return;
+    std::uint64_t woken = 0;
+    if (::read(wake_.fd(), &woken, sizeof(woken)) < 0 && errno != EAGAIN) return;
     for (std::size_t i = 0; i < clients_.size(); ++i) {
-      Client& client = clients_[i];
-      const short events = polled[i + 2].revents;
-      bool stays = true;
-      if (events & POLLOUT) stays = write_to(client);
-      if (stays && (events & POLLIN)) stays = read_from(client);
-      if (events & (POLLERR | POLLHUP | POLLNVAL) && !(events & POLLIN)) stays = false;
-      if (client.rank < 0 && now - client.since > kHelloPatience) stays = false;
-      if (!stays || (client.leaving && client.out.empty())) client.socket = Socket();
+      serve_client(clients_[i], polled[i + 2].revents);
     }
     std::erase_if(clients_, [](const Client& client) { return !client.socket; });
-    if (polled[1].revents & POLLIN) accept_one();
+    if (polled[1].revents & POLLIN) {
+      for (int i = 0; i < kAcceptsAtOnce && accept_one(); ++i) continue;
+    }
+    changed_.notify_all();
   }
 }
 
-void TcpStoreServer::accept_one() {
+int TcpStoreServer::milliseconds_to_wait() const {
+  const auto now = Clock::now();
+  // At least once per second, to disconnect silent clients.
+  auto until = now + std::chrono::seconds(1);
+  if (accept_at_ > now) until = std::min(until, accept_at_);
+  for (const Client& client : clients_) {
+    if (client.waiting) until = std::min(until, client.waiting->until);
+  }
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
+  return static_cast<int>(std::max<std::int64_t>(left, 0));
+}
+
+void TcpStoreServer::serve_client(Client& client, short events) {
+  bool stays = true;
+  if (events & POLLOUT) stays = write_to(client);
+  if (stays && (events & POLLIN)) stays = read_from(client);
+  if (events & (POLLERR | POLLHUP | POLLNVAL | POLLRDHUP) && !(events & POLLIN)) stays = false;
+  if (client.rank < 0 && Clock::now() - client.since > kHelloPatience) stays = false;
+  if (!stays || (client.leaving && client.out.empty())) client.socket = Socket();
+}
+
+bool TcpStoreServer::accept_one() {
   SocketAddress from;
   from.length = sizeof(from.storage);
   Socket socket(::accept4(listener_.fd(), from.get(), &from.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!socket) return;
+  if (!socket) {
+    // The connection stays in the listener's queue. Without a pause, this thread would spin.
+    if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return false;
+    if (out_of_descriptors(errno)) starved_ = true;
+    accept_at_ = Clock::now() + kStarvedPause;
+    return false;
+  }
   if (clients_.size() >= static_cast<std::size_t>(world_) + kSpareClients) {
     // Ranks send their hello at once, so the oldest silent client is the least likely rank.
     const auto oldest = std::find_if(clients_.begin(), clients_.end(),
                                      [](const Client& client) { return client.rank < 0; });
-    if (oldest == clients_.end()) return;
+    if (oldest == clients_.end()) return true;
     clients_.erase(oldest);
   }
   Client client;
   client.socket = std::move(socket);
-  client.name = from.host();
+  client.name = from.to_string();
   client.since = Clock::now();
   clients_.push_back(std::move(client));
+  return true;
 }
 
 bool TcpStoreServer::read_from(Client& client) {
@@ -173,77 +213,103 @@ bool TcpStoreServer::write_to(Client& client) {
 }
 
 bool TcpStoreServer::take_requests(Client& client) {
-  while (client.out.empty() && !client.leaving) {
+  while (client.out.empty() && !client.waiting && !client.leaving) {
     std::vector<char>& in = client.in;
     if (client.rank < 0) {
-      const std::size_t known = std::min(in.size(), kMagicBytes);
-      if (std::memcmp(in.data(), kMagic, known) != 0) return false;
-      if (in.size() < kHelloBytes) return true;
-      greet(client, load<std::uint32_t>(in.data() + kMagicBytes),
-            load<std::uint32_t>(in.data() + kMagicBytes + 4));
-      in.erase(in.begin(), in.begin() + kHelloBytes);
+      if (!take_hello(client)) return false;
+      if (client.out.empty()) return true;
       continue;
     }
     if (in.size() < kRequestBytes) return true;
-    const auto what = static_cast<std::uint8_t>(in[0]);
-    const std::size_t key_length = load<std::uint16_t>(in.data() + 1);
+    const auto kind = load<std::uint8_t>(in.data());
+    const std::size_t topic_length = load<std::uint16_t>(in.data() + 1);
     const std::size_t value_length = load<std::uint32_t>(in.data() + 3);
-    if (what != kSet && what != kGet) return false;
-    if (key_length == 0 || key_length > kMaxKey || value_length > kMaxValue) return false;
-    if (what == kGet && value_length != 0) return false;
-    const std::size_t length = kRequestBytes + key_length + value_length;
+    if (kind != kPost && kind != kRead) return false;
+    if (topic_length == 0 || topic_length > kMaxTopic || value_length > kMaxValue) return false;
+    if (kind == kRead && value_length != kReadBytes) return false;
+    const std::size_t length = kRequestBytes + topic_length + value_length;
     if (in.size() < length) return true;
-    const char* const key_at = in.data() + kRequestBytes;
-    const std::string key(key_at, key_length);
-    std::vector<char> value(key_at + key_length, key_at + key_length + value_length);
+    const char* const topic_at = in.data() + kRequestBytes;
+    std::string topic(topic_at, topic_length);
+    std::vector<char> value(topic_at + topic_length, topic_at + topic_length + value_length);
     in.erase(in.begin(), in.begin() + static_cast<std::ptrdiff_t>(length));
-    if (what == kSet) {
-      if (!store(client, key, std::move(value))) return false;
-    } else if (const auto found = values_.find(key); found != values_.end()) {
-      reply(client.out, kDone, found->second.data(), found->second.size());
-    } else {
-      const std::lock_guard lock(mutex_);
-      reply(client.out, given_up_.empty() ? kAbsent : kOver, given_up_.data(), given_up_.size());
-    }
+    if (!take_request(client, kind, std::move(topic), std::move(value))) return false;
   }
+  return true;
+}
+
+bool TcpStoreServer::take_hello(Client& client) {
+  std::vector<char>& in = client.in;
+  if (std::memcmp(in.data(), kMagic, std::min(in.size(), kMagicBytes)) != 0) return false;
+  if (in.size() < kHelloBytes) return true;
+  const auto rank = load<std::uint32_t>(in.data() + kMagicBytes);
+  const auto world = load<std::uint32_t>(in.data() + kMagicBytes + 4);
+  in.erase(in.begin(), in.begin() + kHelloBytes);
+  greet(client, rank, world);
   return true;
 }
 
 void TcpStoreServer::greet(Client& client, std::uint32_t rank, std::uint32_t world) {
   const auto size = static_cast<std::uint32_t>(world_);
-  std::string reason;
   if (world != size) {
-    reason = fmt::format("rank {} at {} has world size {}, rank 0 has {}", rank, client.name, world,
-                         size);
+    reject(client, fmt::format("rank {} at {} has world size {}, rank 0 has {}", rank, client.name,
+                               world, size));
   } else if (rank >= size) {
-    reason = fmt::format("rank {} at {} is not in a world of {}", rank, client.name, size);
+    reject(client, fmt::format("rank {} at {} is not in a world of {}", rank, client.name, size));
+  } else if (rank == 0) {
+    reject(client, fmt::format("rank 0 at {} is not needed: the server of this world is rank 0; is "
+                               "RANK 0 on two machines?",
+                               client.name));
+  } else if (!taken_[rank].empty()) {
+    reject(client, fmt::format("rank {} at {} has already joined from {}", rank, client.name,
+                               taken_[rank]));
   } else {
-    for (const Client& other : clients_) {
-      if (other.rank == static_cast<int>(rank) && other.socket) {
-        reason =
-            fmt::format("rank {} at {} has already joined from {}", rank, client.name, other.name);
-      }
-    }
-  }
-  if (reason.empty()) {
+    taken_[rank] = client.name;
     client.rank = static_cast<int>(rank);
-    reply(client.out, kDone, nullptr, 0);
-    return;
+    reply(client.out, kDone, std::string());
   }
-  reply(client.out, store_protocol::kRejected, reason.data(), reason.size());
-  client.leaving = true;
-  const std::lock_guard lock(mutex_);
-  if (rejected_.size() < kMaxRejected) rejected_.push_back(std::move(reason));
 }
 
-bool TcpStoreServer::store(Client& client, const std::string& key, std::vector<char> value) {
-  if (values_.size() >= static_cast<std::size_t>(world_) * kMaxValuesPerRank &&
-      !values_.contains(key)) {
-    return false;
+void TcpStoreServer::reject(Client& client, std::string reason) {
+  reply(client.out, store_protocol::kRejected, reason);
+  client.leaving = true;
+  if (remarks_.size() < kMaxRemarks) remarks_.push_back(std::move(reason));
+}
+
+bool TcpStoreServer::take_request(Client& client, std::uint8_t kind, std::string topic,
+                                  std::vector<char> value) {
+  if (kind == kRead) {
+    const auto rank = load<std::uint32_t>(value.data());
+    const std::chrono::milliseconds patience(load<std::uint32_t>(value.data() + 4));
+    if (rank >= static_cast<std::uint32_t>(world_)) return false;
+    client.waiting = {{static_cast<int>(rank), std::move(topic)}, Clock::now() + patience};
+    answer(client);
+    return true;
   }
-  values_[key] = std::move(value);
-  reply(client.out, kDone, nullptr, 0);
+  Key key(client.rank, std::move(topic));
+  const auto posted = std::distance(values_.lower_bound({client.rank, ""}),
+                                    values_.lower_bound({client.rank + 1, ""}));
+  if (static_cast<std::size_t>(posted) >= kMaxTopicsPerRank) return false;
+  if (values_.contains(key)) {
+    reject(client, fmt::format("rank {} at {} has already posted \"{}\"", client.rank, client.name,
+                               key.second));
+    return true;
+  }
+  values_.emplace(std::move(key), std::move(value));
+  reply(client.out, kDone, std::string());
   return true;
+}
+
+void TcpStoreServer::answer(Client& client) {
+  if (!client.waiting) return;
+  if (const auto found = values_.find(client.waiting->key); found != values_.end()) {
+    reply(client.out, kDone, found->second);
+  } else if (Clock::now() >= client.waiting->until) {
+    reply(client.out, kAbsent, std::string());
+  } else {
+    return;
+  }
+  client.waiting.reset();
 }
 
 }  // namespace thinreduce

@@ -1,21 +1,25 @@
 // The server of TcpStore: one thread, any number of untrusted clients.
 //
 // A client sends one hello, then one request at a time; integers are little-endian:
-//   hello    magic "thinred1", u32 rank, u32 world
-//   request  u8 kind (1 set, 2 get), u16 key length, u32 value length, key, value
-//   reply    u8 status, u32 length, value or reason
-//            (0 done, 1 rejected, 2 no such key, 3 no such key and rank 0 gave up)
-// A client that sends anything else is disconnected. Every request is answered at once: a client
-// that waits for a value asks again, so the server needs no deadlines.
+//   hello    magic "thinred2", u32 rank, u32 world
+//   request  u8 kind, u16 topic length, u32 value length, topic, value
+//            1 post: stores the value under the client's rank and the topic, once
+//            2 read: the value is u32 rank and u32 milliseconds to wait for it
+//   reply    u8 status, u32 length, value or reason (0 done, 1 rejected, 2 no such value)
+// A client that sends anything else is disconnected. A rank number can be taken once, by the first
+// client that claims it. Rank 0 is the server's own process and is not a client.
 #pragma once
 
-#include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "thinreduce/transport/socket.h"
@@ -24,36 +28,54 @@
 namespace thinreduce {
 
 namespace store_protocol {
-inline constexpr char kMagic[] = "thinred1";
+inline constexpr char kMagic[] = "thinred2";
 inline constexpr std::size_t kMagicBytes = sizeof(kMagic) - 1;
 inline constexpr std::size_t kHelloBytes = kMagicBytes + 8;
 inline constexpr std::size_t kRequestBytes = 7;
+inline constexpr std::size_t kReadBytes = 8;
 inline constexpr std::size_t kReplyBytes = 5;
-inline constexpr std::uint8_t kSet = 1;
-inline constexpr std::uint8_t kGet = 2;
+inline constexpr std::uint8_t kPost = 1;
+inline constexpr std::uint8_t kRead = 2;
 inline constexpr std::uint8_t kDone = 0;
 inline constexpr std::uint8_t kRejected = 1;
 inline constexpr std::uint8_t kAbsent = 2;
-inline constexpr std::uint8_t kOver = 3;
-inline constexpr std::size_t kMaxKey = 256;
-// Gloo stores one socket address of about 140 bytes per peer: enough for thousands of ranks.
-inline constexpr std::size_t kMaxValue = 1 << 20;
+inline constexpr std::size_t kMaxTopic = 64;
+// The list of all addresses has 35 bytes per rank: enough for 100,000 ranks.
+inline constexpr std::size_t kMaxValue = 4 << 20;
+
+template <typename Number>
+void append(std::vector<char>& bytes, Number value) {
+  const std::size_t size = bytes.size();
+  bytes.resize(size + sizeof(value));
+  std::memcpy(bytes.data() + size, &value, sizeof(value));
+}
 }  // namespace store_protocol
 
 class TcpStoreServer {
  public:
-  // Listens on all interfaces. Throws Error{unavailable} if the port is taken.
-  TcpStoreServer(int world, std::uint16_t port);
+  // Listens at `host` if that is one address of this machine, otherwise on all interfaces. Throws
+  // Error{unavailable} if the port is taken.
+  TcpStoreServer(int world, const std::string& host, std::uint16_t port);
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;
   TcpStoreServer& operator=(const TcpStoreServer&) = delete;
 
-  // Returns the rejected clients with the reasons, "" if there are none.
-  [[nodiscard]] std::string rejected() const;
-  // Answers requests for missing values with `reason` from now on.
-  void give_up(const std::string& reason);
+  // For rank 0, as in Board.
+  void post(const std::string& topic, const std::vector<char>& value);
+  [[nodiscard]] std::optional<std::vector<char>> read(int rank, const std::string& topic,
+                                                      const Deadline& deadline);
+
+  // Returns what kept ranks from joining, "" if there was nothing.
+  [[nodiscard]] std::string remark() const;
+  // Waits until all clients have left; returns at the deadline at the latest.
+  void finish(const Deadline& deadline);
 
  private:
+  using Key = std::pair<int, std::string>;  // rank, topic
+  struct Waiting {
+    Key key;
+    Clock::time_point until;
+  };
   struct Client {
     Socket socket;
     std::string name;  // address and port
@@ -61,27 +83,39 @@ class TcpStoreServer {
     Clock::time_point since;
     std::vector<char> in;
     std::vector<char> out;
-    bool leaving = false;  // to be disconnected once `out` is sent
+    std::optional<Waiting> waiting;  // the read that is not answered yet
+    bool leaving = false;            // to be disconnected once `out` is sent
   };
 
   void serve();
-  void accept_one();
+  [[nodiscard]] int milliseconds_to_wait() const;
+  void serve_client(Client& client, short events);
+  // Returns false if no connection is waiting.
+  [[nodiscard]] bool accept_one();
   // These return false if the client is gone or violated the protocol.
   [[nodiscard]] bool read_from(Client& client);
   [[nodiscard]] bool write_to(Client& client);
   [[nodiscard]] bool take_requests(Client& client);
+  [[nodiscard]] bool take_hello(Client& client);
+  [[nodiscard]] bool take_request(Client& client, std::uint8_t kind, std::string topic,
+                                  std::vector<char> value);
   void greet(Client& client, std::uint32_t rank, std::uint32_t world);
-  [[nodiscard]] bool store(Client& client, const std::string& key, std::vector<char> value);
+  void reject(Client& client, std::string reason);
+  void answer(Client& client);
+  void wake() const;
 
   const int world_;
   Socket listener_;
   Socket wake_;
-  std::atomic<bool> stop_{false};
+  mutable std::mutex mutex_;  // guards all that follows; the thread holds it except in poll()
+  std::condition_variable changed_;
+  bool stop_ = false;
   std::vector<Client> clients_;
-  std::map<std::string, std::vector<char>> values_;
-  mutable std::mutex mutex_;  // guards the next two
-  std::string given_up_;
-  std::vector<std::string> rejected_;
+  std::vector<std::string> taken_;  // by rank, the name of its client; "" if it has not joined
+  std::map<Key, std::vector<char>> values_;
+  std::vector<std::string> remarks_;
+  Clock::time_point accept_at_{};  // not before this time, after file descriptors ran out
+  bool starved_ = false;           // they did
   std::thread thread_;
 };
 

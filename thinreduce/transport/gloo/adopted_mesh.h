@@ -1,0 +1,24 @@
+// Makes Gloo use TCP connections that thinreduce has made and checked.
+//
+// By itself, every pair of Gloo listens at a port of its own and takes the first connection for its
+// peer; from a stranger's connection, 48 bytes end the process. A pair can't be made without such a
+// listener, but here it is closed before Gloo could accept anything from it.
+#pragma once
+
+#include <gloo/rendezvous/context.h>
+#include <gloo/transport/device.h>
+
+#include <array>
+#include <memory>
+
+#include "thinreduce/transport/gloo/peer_links.h"
+
+namespace thinreduce {
+
+using Mesh = std::shared_ptr<gloo::rendezvous::Context>;
+
+// Returns the meshes of a rank over its links. `device` must be a TCP device of Gloo.
+[[nodiscard]] std::array<Mesh, kMeshes> adopt(
+    int rank, PeerLinks links, const std::shared_ptr<gloo::transport::Device>& device);
+
+}  // namespace thinreduce

@@ -1,0 +1,65 @@
+// TCP connections between all ranks, made and checked before Gloo gets them.
+//
+// While the ranks meet, every rank listens at one port. Of two ranks the higher one connects, once
+// per mesh, and each side proves that it knows the meeting: it sends the token that the other side
+// has posted with its address. Integers are little-endian:
+//   hello    magic "thinlnk1", token of the listening rank, u32 rank, u32 mesh
+//   welcome  magic "thinlnk1", token of the connecting rank
+// A connection that sends anything else is closed, and the ranks go on.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "thinreduce/transport/socket.h"
+#include "thinreduce/transport/transport.h"
+
+namespace thinreduce {
+
+inline constexpr std::size_t kMeshes = 2;
+
+using Token = std::array<char, 16>;
+
+// Where a rank listens, and the token that a peer must send there.
+struct PeerAddress {
+  SocketAddress address;
+  Token token{};
+
+  static constexpr std::size_t kBytes = 1 + 16 + 2 + sizeof(Token);
+  // Family (4 or 6), IP address, port in network order, token.
+  [[nodiscard]] std::array<char, kBytes> to_bytes() const;
+  // Throws Error{bad_frame} unless `bytes` are of to_bytes(). An IPv6 address that is valid only on
+  // one network is taken for one on the network of `own`.
+  static PeerAddress parse(std::span<const char> bytes, const SocketAddress& own);
+};
+
+struct PeerLink {
+  Socket socket;
+  SocketAddress address;  // of the peer
+};
+
+// By peer, then by mesh; empty at the rank's own place.
+using PeerLinks = std::vector<std::array<PeerLink, kMeshes>>;
+
+class PeerListener {
+ public:
+  // Listens at an address of this machine, whatever its port. Throws Error{unavailable}.
+  PeerListener(int rank, SocketAddress address);
+
+  [[nodiscard]] const PeerAddress& address() const { return own_; }
+
+  // Connects to all other ranks and stops listening. `ranks` has the address of every rank. Throws
+  // Error{timeout} that names the ranks without a connection at the deadline, Error{unavailable} if
+  // this process runs out of file descriptors.
+  [[nodiscard]] PeerLinks connect(const std::vector<PeerAddress>& ranks, const Deadline& deadline);
+
+ private:
+  int rank_;
+  PeerAddress own_;
+  Socket listener_;
+};
+
+}  // namespace thinreduce
