@@ -24,7 +24,7 @@ constexpr std::chrono::milliseconds kRetryPause{50};
 constexpr std::chrono::seconds kSilentPatience{3};
 // The server answers a request at the request's own deadline at the latest; a network or a machine
 // that is busy may take this much longer.
-constexpr std::chrono::seconds kAnswerPatience{5};
+constexpr std::chrono::seconds kAnswerPatience{2};
 
 int milliseconds_until(Clock::time_point at) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(at - Clock::now()).count();

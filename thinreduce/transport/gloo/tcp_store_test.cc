@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <cstring>
@@ -24,13 +26,21 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
 
-TcpStoreOptions options_for(int rank, int world, std::uint16_t port, double timeout = 20) {
-  TcpStoreOptions options;
-  options.rank = rank;
-  options.world = world;
-  options.master_port = port;
-  options.timeout = Seconds(timeout);
-  return options;
+TcpStoreOptions options_for(int rank, int world, std::uint16_t port) {
+  return {.rank = rank, .world = world, .master_addr = "127.0.0.1", .master_port = port};
+}
+
+Deadline in_seconds(double seconds) {
+  return Deadline::after(Seconds(seconds));
+}
+
+// Long enough for a busy machine.
+Deadline soon() {
+  return in_seconds(60);
+}
+
+std::vector<char> bytes(const std::string& text) {
+  return {text.begin(), text.end()};
 }
 
 Error error_of(const std::function<void()>& action) {
@@ -52,7 +62,7 @@ Socket stranger(std::uint16_t port) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   EXPECT_EQ(::connect(socket.fd(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
   // Ends a test of a server that does not answer.
-  const timeval patience{5, 0};
+  const timeval patience{60, 0};
   ::setsockopt(socket.fd(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   return socket;
 }
@@ -80,62 +90,60 @@ std::string hello(std::uint32_t rank, std::uint32_t world) {
   return store_protocol::kMagic + raw(rank) + raw(world);
 }
 
-std::string request(std::uint8_t what, std::uint16_t key_length, std::uint32_t value_length,
+std::string request(std::uint8_t kind, std::uint16_t topic_length, std::uint32_t value_length,
                     const std::string& rest) {
-  return raw(what) + raw(key_length) + raw(value_length) + rest;
+  return raw(kind) + raw(topic_length) + raw(value_length) + rest;
 }
 
 TEST(TcpStore, ValuesReachOtherRanks) {
   const std::uint16_t port = free_port();
-  TcpStore zero(options_for(0, 2, port));
-  TcpStore one(options_for(1, 2, port));
+  TcpStore zero(options_for(0, 2, port), soon());
+  TcpStore one(options_for(1, 2, port), soon());
   const std::vector<char> large(300'000, 'x');
-  one.set("large", large);
-  one.set("empty", {});
-  EXPECT_EQ(zero.get("large"), large);
-  EXPECT_TRUE(zero.get("empty").empty());
+  one.post("large", large);
+  one.post("empty", {});
+  zero.post("large", bytes("another"));
+  EXPECT_EQ(zero.read(1, "large", soon()), large);
+  EXPECT_EQ(one.read(0, "large", soon()), bytes("another"));
+  EXPECT_EQ(zero.read(1, "empty", soon()), bytes(""));
   std::thread later([&] {
     std::this_thread::sleep_for(milliseconds(100));
-    zero.set("late", {'l'});
+    zero.post("late", bytes("l"));
   });
-  EXPECT_EQ(one.get("late"), std::vector<char>{'l'});
+  EXPECT_EQ(one.read(0, "late", soon()), bytes("l"));
   later.join();
-  one.wait({"large", "late"}, milliseconds(1));
 }
 
-TEST(TcpStore, WaitsEndAtTheirDeadline) {
-  TcpStore zero(options_for(0, 2, free_port(), 1));
-  const auto began = Clock::now();
-  EXPECT_EQ(error_of([&] { zero.wait({"nothing"}, milliseconds(100)); }).code(),
-            ErrorCode::timeout);
-  EXPECT_LT(Clock::now() - began, milliseconds(800));
-  const Error error = error_of([&] { (void)zero.get("nothing"); });
-  EXPECT_EQ(error.code(), ErrorCode::timeout);
-  EXPECT_THAT(error.what(), HasSubstr("no rank stored \"nothing\" within 1 s"));
-  EXPECT_LT(Clock::now() - began, seconds(5));
+TEST(TcpStore, ReadsEndAtTheirDeadline) {
+  const std::uint16_t port = free_port();
+  TcpStore zero(options_for(0, 2, port), soon());
+  TcpStore one(options_for(1, 2, port), soon());
+  EXPECT_EQ(zero.read(1, "nothing", in_seconds(0.05)), std::nullopt);
+  EXPECT_EQ(one.read(0, "nothing", in_seconds(0.05)), std::nullopt);
+  EXPECT_EQ(one.read(0, "nothing", in_seconds(-1)), std::nullopt);
+  // The store works afterwards.
+  zero.post("nothing", bytes("now"));
+  EXPECT_EQ(one.read(0, "nothing", soon()), bytes("now"));
 }
 
 TEST(TcpStore, ARankMayComeBeforeRankZero) {
   const std::uint16_t port = free_port();
   std::thread early([port] {
-    TcpStore one(options_for(1, 2, port));
-    one.set("here", {'1'});
+    TcpStore one(options_for(1, 2, port), soon());
+    one.post("here", bytes("1"));
   });
   std::this_thread::sleep_for(milliseconds(300));
-  TcpStore zero(options_for(0, 2, port));
-  EXPECT_EQ(zero.get("here"), std::vector<char>{'1'});
+  TcpStore zero(options_for(0, 2, port), soon());
+  EXPECT_EQ(zero.read(1, "here", soon()), bytes("1"));
   early.join();
 }
 
 TEST(TcpStore, NobodyAnswers) {
   // 192.0.2.0/24 is reserved for documentation: packets to it are dropped or refused.
   for (const char* address : {"127.0.0.1", "192.0.2.1", "no.such.host.invalid"}) {
-    TcpStoreOptions options = options_for(1, 2, free_port(), 0.5);
+    TcpStoreOptions options = options_for(1, 2, free_port());
     options.master_addr = address;
-    const auto began = Clock::now();
-    const Error error = error_of([&] { TcpStore store(options); });
-    // A name lookup takes as long as the resolver's own timeout.
-    EXPECT_LT(Clock::now() - began, seconds(30));
+    const Error error = error_of([&] { TcpStore store(options, in_seconds(0.5)); });
     EXPECT_EQ(error.code(), ErrorCode::timeout);
     EXPECT_THAT(error.what(),
                 HasSubstr(fmt::format("rank 1: no server answers at {}:{} after 0.5 s", address,
@@ -145,72 +153,121 @@ TEST(TcpStore, NobodyAnswers) {
 }
 
 TEST(TcpStore, SomethingElseAnswers) {
-  // Listens, accepts, and sends nothing.
-  const Socket listener(::socket(AF_INET, SOCK_STREAM, 0));
-  ASSERT_EQ(::listen(listener.fd(), 10), 0);
-  sockaddr_in address{};
-  socklen_t length = sizeof(address);
-  ::getsockname(listener.fd(), reinterpret_cast<sockaddr*>(&address), &length);
-  const auto began = Clock::now();
-  const Error error =
-      error_of([&] { TcpStore store(options_for(1, 2, ntohs(address.sin_port), 0.5)); });
+  // Listens, and sends nothing.
+  int why = 0;
+  SocketAddress loopback = any_address(AF_INET);
+  const Socket listener = listen_at(loopback, why);
+  const Error error = error_of(
+      [&] { TcpStore store(options_for(1, 2, own_address(listener).port()), in_seconds(0.5)); });
   EXPECT_EQ(error.code(), ErrorCode::timeout);
-  EXPECT_LT(Clock::now() - began, seconds(5));
+  EXPECT_THAT(error.what(), HasSubstr("rank 1: no answer from rank 0 at 127.0.0.1:"));
 }
 
 TEST(TcpStore, PortTaken) {
   const std::uint16_t port = free_port();
-  TcpStore store(options_for(0, 2, port));
-  const Error error = error_of([&] { TcpStore other(options_for(0, 2, port)); });
+  TcpStore store(options_for(0, 2, port), soon());
+  const Error error = error_of([&] { TcpStore other(options_for(0, 2, port), soon()); });
   EXPECT_EQ(error.code(), ErrorCode::unavailable);
   EXPECT_THAT(error.what(), HasSubstr(fmt::format("port {}", port)));
 }
 
+TEST(TcpStore, ListensAtTheAddressOfTheMasterAlone) {
+  const std::uint16_t port = free_port();
+  TcpStore zero(options_for(0, 2, port), soon());
+  // Every address 127.x.x.x is this machine's.
+  TcpStoreOptions elsewhere = options_for(1, 2, port);
+  elsewhere.master_addr = "127.0.0.2";
+  const Error error = error_of([&] { TcpStore one(elsewhere, in_seconds(0.5)); });
+  EXPECT_THAT(error.what(), HasSubstr("no server answers at 127.0.0.2"));
+  TcpStore one(options_for(1, 2, port), soon());
+}
+
 TEST(TcpStore, TurnsAwayRanksThatDoNotBelong) {
   const std::uint16_t port = free_port();
-  TcpStore zero(options_for(0, 3, port));
-  auto one = std::make_unique<TcpStore>(options_for(1, 3, port));
-  const Error world = error_of([&] { TcpStore store(options_for(2, 4, port)); });
-  EXPECT_EQ(world.code(), ErrorCode::mismatch);
-  EXPECT_THAT(world.what(), HasSubstr("has world size 4, rank 0 has 3"));
-  const Error twice = error_of([&] { TcpStore store(options_for(1, 3, port)); });
-  EXPECT_EQ(twice.code(), ErrorCode::mismatch);
-  EXPECT_THAT(twice.what(), HasSubstr("rank 1 at"));
-  EXPECT_THAT(twice.what(), HasSubstr("has already joined"));
-  EXPECT_THAT(zero.rejected(), HasSubstr("has world size 4, rank 0 has 3; rank 1 at"));
-  // The first client of that rank is not disturbed, and may reconnect after it has left.
-  one->set("still", {'1'});
+  TcpStore zero(options_for(0, 3, port), soon());
+  const auto rejection = [&](int rank, int world) {
+    const Error error = error_of([&] { TcpStore store(options_for(rank, world, port), soon()); });
+    EXPECT_EQ(error.code(), ErrorCode::mismatch);
+    EXPECT_THAT(zero.remark(), HasSubstr("rejected: "));
+    return std::string(error.what());
+  };
+  auto one = std::make_unique<TcpStore>(options_for(1, 3, port), soon());
+  EXPECT_THAT(rejection(2, 4), HasSubstr("has world size 4, rank 0 has 3"));
+  // Both addresses are named.
+  const auto twice = testing::ContainsRegex(
+      "rank 1 at 127.0.0.1:[0-9]+ has already joined from 127.0.0.1:[0-9]+");
+  EXPECT_THAT(rejection(1, 3), twice);
+  EXPECT_THAT(zero.remark(), twice);
+  // The first client of that rank is not disturbed.
+  one->post("still", bytes("1"));
+  EXPECT_EQ(zero.read(1, "still", soon()), bytes("1"));
+  // Its number stays taken after it has left.
   one.reset();
-  std::this_thread::sleep_for(milliseconds(50));
-  TcpStore again(options_for(1, 3, port));
-  EXPECT_EQ(again.get("still"), std::vector<char>{'1'});
+  EXPECT_THAT(rejection(1, 3), twice);
+}
+
+TEST(TcpStore, AValueIsPostedOnce) {
+  const std::uint16_t port = free_port();
+  TcpStore zero(options_for(0, 2, port), soon());
+  TcpStore one(options_for(1, 2, port), soon());
+  one.post("address", bytes("first"));
+  const Error error = error_of([&] { one.post("address", bytes("second")); });
+  EXPECT_EQ(error.code(), ErrorCode::mismatch);
+  EXPECT_THAT(error.what(), HasSubstr("has already posted \"address\""));
+  EXPECT_EQ(zero.read(1, "address", soon()), bytes("first"));
+}
+
+TEST(TcpStore, NobodyElseIsRankZero) {
+  const std::uint16_t port = free_port();
+  TcpStoreServer server(2, "127.0.0.1", port);
+  const Socket impostor = stranger(port);
+  say(impostor, hello(0, 2));
+  EXPECT_TRUE(is_disconnected(impostor));
+  EXPECT_THAT(server.remark(), HasSubstr("rank 0 at 127.0.0.1"));
 }
 
 TEST(TcpStore, RankZeroLeavesEarly) {
   const std::uint16_t port = free_port();
-  auto zero = std::make_unique<TcpStore>(options_for(0, 2, port));
-  TcpStore one(options_for(1, 2, port));
+  auto zero = std::make_unique<TcpStore>(options_for(0, 2, port), soon());
+  TcpStore one(options_for(1, 2, port), soon());
   zero.reset();
-  const Error error = error_of([&] { (void)one.get("anything"); });
+  const Error error = error_of([&] { (void)one.read(0, "anything", soon()); });
   EXPECT_EQ(error.code(), ErrorCode::lost_peer);
   EXPECT_THAT(error.what(), HasSubstr("rank 1: rank 0 left"));
 }
 
+TEST(TcpStore, RankZeroWaitsUntilTheOthersHaveRead) {
+  const std::uint16_t port = free_port();
+  auto zero = std::make_unique<TcpStore>(options_for(0, 2, port), soon());
+  TcpStore one(options_for(1, 2, port), soon());
+  std::thread leaving([&] {
+    zero->post("verdict", bytes("all is well"));
+    zero->finish(in_seconds(1));
+    zero.reset();
+  });
+  EXPECT_EQ(one.read(0, "verdict", soon()), bytes("all is well"));
+  leaving.join();
+}
+
 TEST(TcpStore, DisconnectsWhoDoesNotKeepToTheProtocol) {
   const std::uint16_t port = free_port();
-  TcpStoreServer server(2, port);
+  TcpStoreServer server(20, "127.0.0.1", port);
   using namespace store_protocol;
+  // Each claims another rank, because a number can be taken once.
+  std::uint32_t rank = 0;
+  const auto greeting = [&] { return hello(++rank, 20); };
   const std::vector<std::string> offences = {
       "GET / HTTP/1.1\r\n\r\n",
-      hello(7, 2),
-      hello(0xffffffff, 2),
-      hello(1, 2) + request(9, 1, 0, "k"),
-      hello(1, 2) + request(kSet, 0, 1, "v"),
-      hello(1, 2) + request(kSet, kMaxKey + 1, 0, ""),
-      hello(1, 2) + request(kSet, 1, kMaxValue + 1, ""),
-      hello(1, 2) + request(kSet, 1, 0xffffffff, ""),
-      hello(1, 2) + request(kGet, 1, 1, "kv"),
-      hello(1, 2).substr(0, 9),
+      hello(27, 20),
+      hello(0xffffffff, 20),
+      greeting() + request(9, 1, 0, "k"),
+      greeting() + request(kPost, 0, 1, "v"),
+      greeting() + request(kPost, kMaxTopic + 1, 0, ""),
+      greeting() + request(kPost, 1, kMaxValue + 1, ""),
+      greeting() + request(kPost, 1, 0xffffffff, ""),
+      greeting() + request(kRead, 1, 1, "kv"),
+      greeting() + request(kRead, 1, kReadBytes, "k" + raw(std::uint32_t{20}) + raw(0)),
+      greeting().substr(0, 9),
   };
   for (std::size_t i = 0; i < offences.size(); ++i) {
     const Socket socket = stranger(port);
@@ -219,11 +276,64 @@ TEST(TcpStore, DisconnectsWhoDoesNotKeepToTheProtocol) {
     if (i + 1 == offences.size()) ::shutdown(socket.fd(), SHUT_WR);
     EXPECT_TRUE(is_disconnected(socket)) << "offence " << i;
   }
-  // More values than any world needs.
+  // More values than any rank needs.
   const Socket greedy = stranger(port);
-  say(greedy, hello(1, 2));
-  for (int i = 0; i < 1000; ++i) say(greedy, request(kSet, 4, 0, fmt::format("{:04}", i)));
+  say(greedy, greeting());
+  for (int i = 0; i < 1000; ++i) say(greedy, request(kPost, 4, 0, fmt::format("{:04}", i)));
   EXPECT_TRUE(is_disconnected(greedy));
+}
+
+// Lowers the limit of file descriptors so that none is left.
+class NoDescriptorLeft {
+ public:
+  NoDescriptorLeft() {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit low = before_;
+    const Socket next(::dup(0));
+    low.rlim_cur = static_cast<rlim_t>(next.fd());
+    ::setrlimit(RLIMIT_NOFILE, &low);
+  }
+  ~NoDescriptorLeft() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  NoDescriptorLeft(const NoDescriptorLeft&) = delete;
+  NoDescriptorLeft& operator=(const NoDescriptorLeft&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+double cpu_seconds() {
+  timespec used{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
+}
+
+TEST(TcpStore, SaysThatFileDescriptorsRanOut) {
+  const std::uint16_t port = free_port();
+  TcpStore zero(options_for(0, 2, port), soon());
+  Socket late(::socket(AF_INET, SOCK_STREAM, 0));
+  SocketAddress address = any_address(AF_INET);
+  reinterpret_cast<sockaddr_in*>(&address.storage)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.set_port(port);
+  {
+    const NoDescriptorLeft limit;
+    ASSERT_EQ(::connect(late.fd(), address.get(), address.length), 0);
+    for (const Deadline end = soon(); zero.remark().empty() && Clock::now() < end.at;) {
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    EXPECT_THAT(zero.remark(), HasSubstr("rank 0 could not accept connections: Too many open files"));
+    EXPECT_THAT(zero.remark(), HasSubstr("ulimit -n"));
+    // The server's thread must not spin meanwhile.
+    const double before = cpu_seconds();
+    std::this_thread::sleep_for(seconds(1));
+    EXPECT_LT(cpu_seconds() - before, 0.3);
+    const Error error = error_of([&] { TcpStore one(options_for(1, 2, port), in_seconds(1)); });
+    EXPECT_EQ(error.code(), ErrorCode::unavailable);
+    EXPECT_THAT(error.what(), HasSubstr("rank 1: can't connect to rank 0: Too many open files"));
+  }
+  // It goes on when there are some again.
+  TcpStore one(options_for(1, 2, port), soon());
+  one.post("here", bytes("1"));
+  EXPECT_EQ(zero.read(1, "here", soon()), bytes("1"));
 }
 
 TEST(TcpStore, GarbageDoesNotKeepTheRanksFromMeeting) {
