@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -44,6 +46,15 @@ inline void run_gloo_ranks(int world, const std::function<void(Transport&)>& bod
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// Waits until all ranks are here, so that none leaves while another one needs it.
+inline void wait_for_all(std::atomic<int>& here, int world) {
+  const Deadline end = Deadline::after(Seconds(60));
+  ++here;
+  while (here < world && Clock::now() < end.at) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 inline std::vector<std::byte> pattern(std::size_t size, int seed) {

@@ -14,8 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "thinreduce/error.h"
-#include "thinreduce/transport/gloo/gloo.h"
+#include "tests/gloo_world.h"
 #include "thinreduce/transport/gloo/tcp_store_server.h"
 #include "thinreduce/transport/socket.h"
 
@@ -26,31 +25,21 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
 
-TcpStoreOptions options_for(int rank, int world, std::uint16_t port) {
+TcpStoreOptions store_for(int rank, int world, std::uint16_t port) {
   return {.rank = rank, .world = world, .master_addr = "127.0.0.1", .master_port = port};
 }
 
-Deadline in_seconds(double seconds) {
-  return Deadline::after(Seconds(seconds));
+Deadline in_seconds(double count) {
+  return Deadline::after(Seconds(count));
 }
 
 // Long enough for a busy machine.
-Deadline soon() {
+Deadline later() {
   return in_seconds(60);
 }
 
 std::vector<char> bytes(const std::string& text) {
   return {text.begin(), text.end()};
-}
-
-Error error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& e) {
-    return e;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return Error(ErrorCode::bad_frame, "");
 }
 
 // A connection that may send anything.
@@ -97,51 +86,51 @@ std::string request(std::uint8_t kind, std::uint16_t topic_length, std::uint32_t
 
 TEST(TcpStore, ValuesReachOtherRanks) {
   const std::uint16_t port = free_port();
-  TcpStore zero(options_for(0, 2, port), soon());
-  TcpStore one(options_for(1, 2, port), soon());
+  TcpStore zero(store_for(0, 2, port), later());
+  TcpStore one(store_for(1, 2, port), later());
   const std::vector<char> large(300'000, 'x');
   one.post("large", large);
   one.post("empty", {});
   zero.post("large", bytes("another"));
-  EXPECT_EQ(zero.read(1, "large", soon()), large);
-  EXPECT_EQ(one.read(0, "large", soon()), bytes("another"));
-  EXPECT_EQ(zero.read(1, "empty", soon()), bytes(""));
+  EXPECT_EQ(zero.read(1, "large", later()), large);
+  EXPECT_EQ(one.read(0, "large", later()), bytes("another"));
+  EXPECT_EQ(zero.read(1, "empty", later()), bytes(""));
   std::thread later([&] {
     std::this_thread::sleep_for(milliseconds(100));
     zero.post("late", bytes("l"));
   });
-  EXPECT_EQ(one.read(0, "late", soon()), bytes("l"));
+  EXPECT_EQ(one.read(0, "late", later()), bytes("l"));
   later.join();
 }
 
 TEST(TcpStore, ReadsEndAtTheirDeadline) {
   const std::uint16_t port = free_port();
-  TcpStore zero(options_for(0, 2, port), soon());
-  TcpStore one(options_for(1, 2, port), soon());
+  TcpStore zero(store_for(0, 2, port), later());
+  TcpStore one(store_for(1, 2, port), later());
   EXPECT_EQ(zero.read(1, "nothing", in_seconds(0.05)), std::nullopt);
   EXPECT_EQ(one.read(0, "nothing", in_seconds(0.05)), std::nullopt);
   EXPECT_EQ(one.read(0, "nothing", in_seconds(-1)), std::nullopt);
   // The store works afterwards.
   zero.post("nothing", bytes("now"));
-  EXPECT_EQ(one.read(0, "nothing", soon()), bytes("now"));
+  EXPECT_EQ(one.read(0, "nothing", later()), bytes("now"));
 }
 
 TEST(TcpStore, ARankMayComeBeforeRankZero) {
   const std::uint16_t port = free_port();
   std::thread early([port] {
-    TcpStore one(options_for(1, 2, port), soon());
+    TcpStore one(store_for(1, 2, port), later());
     one.post("here", bytes("1"));
   });
   std::this_thread::sleep_for(milliseconds(300));
-  TcpStore zero(options_for(0, 2, port), soon());
-  EXPECT_EQ(zero.read(1, "here", soon()), bytes("1"));
+  TcpStore zero(store_for(0, 2, port), later());
+  EXPECT_EQ(zero.read(1, "here", later()), bytes("1"));
   early.join();
 }
 
 TEST(TcpStore, NobodyAnswers) {
   // 192.0.2.0/24 is reserved for documentation: packets to it are dropped or refused.
   for (const char* address : {"127.0.0.1", "192.0.2.1", "no.such.host.invalid"}) {
-    TcpStoreOptions options = options_for(1, 2, free_port());
+    TcpStoreOptions options = store_for(1, 2, free_port());
     options.master_addr = address;
     const Error error = error_of([&] { TcpStore store(options, in_seconds(0.5)); });
     EXPECT_EQ(error.code(), ErrorCode::timeout);
@@ -158,40 +147,40 @@ TEST(TcpStore, SomethingElseAnswers) {
   SocketAddress loopback = any_address(AF_INET);
   const Socket listener = listen_at(loopback, why);
   const Error error = error_of(
-      [&] { TcpStore store(options_for(1, 2, own_address(listener).port()), in_seconds(0.5)); });
+      [&] { TcpStore store(store_for(1, 2, own_address(listener).port()), in_seconds(0.5)); });
   EXPECT_EQ(error.code(), ErrorCode::timeout);
   EXPECT_THAT(error.what(), HasSubstr("rank 1: no answer from rank 0 at 127.0.0.1:"));
 }
 
 TEST(TcpStore, PortTaken) {
   const std::uint16_t port = free_port();
-  TcpStore store(options_for(0, 2, port), soon());
-  const Error error = error_of([&] { TcpStore other(options_for(0, 2, port), soon()); });
+  TcpStore store(store_for(0, 2, port), later());
+  const Error error = error_of([&] { TcpStore other(store_for(0, 2, port), later()); });
   EXPECT_EQ(error.code(), ErrorCode::unavailable);
   EXPECT_THAT(error.what(), HasSubstr(fmt::format("port {}", port)));
 }
 
 TEST(TcpStore, ListensAtTheAddressOfTheMasterAlone) {
   const std::uint16_t port = free_port();
-  TcpStore zero(options_for(0, 2, port), soon());
+  TcpStore zero(store_for(0, 2, port), later());
   // Every address 127.x.x.x is this machine's.
-  TcpStoreOptions elsewhere = options_for(1, 2, port);
+  TcpStoreOptions elsewhere = store_for(1, 2, port);
   elsewhere.master_addr = "127.0.0.2";
   const Error error = error_of([&] { TcpStore one(elsewhere, in_seconds(0.5)); });
   EXPECT_THAT(error.what(), HasSubstr("no server answers at 127.0.0.2"));
-  TcpStore one(options_for(1, 2, port), soon());
+  TcpStore one(store_for(1, 2, port), later());
 }
 
 TEST(TcpStore, TurnsAwayRanksThatDoNotBelong) {
   const std::uint16_t port = free_port();
-  TcpStore zero(options_for(0, 3, port), soon());
+  TcpStore zero(store_for(0, 3, port), later());
   const auto rejection = [&](int rank, int world) {
-    const Error error = error_of([&] { TcpStore store(options_for(rank, world, port), soon()); });
+    const Error error = error_of([&] { TcpStore store(store_for(rank, world, port), later()); });
     EXPECT_EQ(error.code(), ErrorCode::mismatch);
     EXPECT_THAT(zero.remark(), HasSubstr("rejected: "));
     return std::string(error.what());
   };
-  auto one = std::make_unique<TcpStore>(options_for(1, 3, port), soon());
+  auto one = std::make_unique<TcpStore>(store_for(1, 3, port), later());
   EXPECT_THAT(rejection(2, 4), HasSubstr("has world size 4, rank 0 has 3"));
   // Both addresses are named.
   const auto twice = testing::ContainsRegex(
@@ -200,7 +189,7 @@ TEST(TcpStore, TurnsAwayRanksThatDoNotBelong) {
   EXPECT_THAT(zero.remark(), twice);
   // The first client of that rank is not disturbed.
   one->post("still", bytes("1"));
-  EXPECT_EQ(zero.read(1, "still", soon()), bytes("1"));
+  EXPECT_EQ(zero.read(1, "still", later()), bytes("1"));
   // Its number stays taken after it has left.
   one.reset();
   EXPECT_THAT(rejection(1, 3), twice);
@@ -208,13 +197,13 @@ TEST(TcpStore, TurnsAwayRanksThatDoNotBelong) {
 
 TEST(TcpStore, AValueIsPostedOnce) {
   const std::uint16_t port = free_port();
-  TcpStore zero(options_for(0, 2, port), soon());
-  TcpStore one(options_for(1, 2, port), soon());
+  TcpStore zero(store_for(0, 2, port), later());
+  TcpStore one(store_for(1, 2, port), later());
   one.post("address", bytes("first"));
   const Error error = error_of([&] { one.post("address", bytes("second")); });
   EXPECT_EQ(error.code(), ErrorCode::mismatch);
   EXPECT_THAT(error.what(), HasSubstr("has already posted \"address\""));
-  EXPECT_EQ(zero.read(1, "address", soon()), bytes("first"));
+  EXPECT_EQ(zero.read(1, "address", later()), bytes("first"));
 }
 
 TEST(TcpStore, NobodyElseIsRankZero) {
@@ -228,24 +217,24 @@ TEST(TcpStore, NobodyElseIsRankZero) {
 
 TEST(TcpStore, RankZeroLeavesEarly) {
   const std::uint16_t port = free_port();
-  auto zero = std::make_unique<TcpStore>(options_for(0, 2, port), soon());
-  TcpStore one(options_for(1, 2, port), soon());
+  auto zero = std::make_unique<TcpStore>(store_for(0, 2, port), later());
+  TcpStore one(store_for(1, 2, port), later());
   zero.reset();
-  const Error error = error_of([&] { (void)one.read(0, "anything", soon()); });
+  const Error error = error_of([&] { (void)one.read(0, "anything", later()); });
   EXPECT_EQ(error.code(), ErrorCode::lost_peer);
   EXPECT_THAT(error.what(), HasSubstr("rank 1: rank 0 left"));
 }
 
 TEST(TcpStore, RankZeroWaitsUntilTheOthersHaveRead) {
   const std::uint16_t port = free_port();
-  auto zero = std::make_unique<TcpStore>(options_for(0, 2, port), soon());
-  TcpStore one(options_for(1, 2, port), soon());
+  auto zero = std::make_unique<TcpStore>(store_for(0, 2, port), later());
+  TcpStore one(store_for(1, 2, port), later());
   std::thread leaving([&] {
     zero->post("verdict", bytes("all is well"));
     zero->finish(in_seconds(1));
     zero.reset();
   });
-  EXPECT_EQ(one.read(0, "verdict", soon()), bytes("all is well"));
+  EXPECT_EQ(one.read(0, "verdict", later()), bytes("all is well"));
   leaving.join();
 }
 
@@ -309,7 +298,7 @@ double cpu_seconds() {
 
 TEST(TcpStore, SaysThatFileDescriptorsRanOut) {
   const std::uint16_t port = free_port();
-  TcpStore zero(options_for(0, 2, port), soon());
+  TcpStore zero(store_for(0, 2, port), later());
   Socket late(::socket(AF_INET, SOCK_STREAM, 0));
   SocketAddress address = any_address(AF_INET);
   reinterpret_cast<sockaddr_in*>(&address.storage)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -317,7 +306,7 @@ TEST(TcpStore, SaysThatFileDescriptorsRanOut) {
   {
     const NoDescriptorLeft limit;
     ASSERT_EQ(::connect(late.fd(), address.get(), address.length), 0);
-    for (const Deadline end = soon(); zero.remark().empty() && Clock::now() < end.at;) {
+    for (const Deadline end = later(); zero.remark().empty() && Clock::now() < end.at;) {
       std::this_thread::sleep_for(milliseconds(10));
     }
     EXPECT_THAT(zero.remark(), HasSubstr("rank 0 could not accept connections: Too many open files"));
@@ -326,14 +315,14 @@ TEST(TcpStore, SaysThatFileDescriptorsRanOut) {
     const double before = cpu_seconds();
     std::this_thread::sleep_for(seconds(1));
     EXPECT_LT(cpu_seconds() - before, 0.3);
-    const Error error = error_of([&] { TcpStore one(options_for(1, 2, port), in_seconds(1)); });
+    const Error error = error_of([&] { TcpStore one(store_for(1, 2, port), in_seconds(1)); });
     EXPECT_EQ(error.code(), ErrorCode::unavailable);
     EXPECT_THAT(error.what(), HasSubstr("rank 1: can't connect to rank 0: Too many open files"));
   }
   // It goes on when there are some again.
-  TcpStore one(options_for(1, 2, port), soon());
+  TcpStore one(store_for(1, 2, port), later());
   one.post("here", bytes("1"));
-  EXPECT_EQ(zero.read(1, "here", soon()), bytes("1"));
+  EXPECT_EQ(zero.read(1, "here", later()), bytes("1"));
 }
 
 TEST(TcpStore, GarbageDoesNotKeepTheRanksFromMeeting) {
@@ -365,18 +354,16 @@ TEST(TcpStore, GarbageDoesNotKeepTheRanksFromMeeting) {
   });
   std::vector<std::thread> ranks;
   std::atomic<int> sum = 0;
+  std::atomic<int> done = 0;
   for (int rank = 0; rank < 3; ++rank) {
     ranks.emplace_back([&, rank] {
       try {
         std::this_thread::sleep_for(milliseconds(100 * rank));
-        GlooOptions options;
-        options.rank = rank;
-        options.world = 3;
-        options.master_port = port;
-        const auto transport = connect_gloo(options);
+        const auto transport = connect_gloo(options_for(rank, 3, port));
         std::vector<float> one(1, 1.0f);
         transport->native_sum(one);
         sum += static_cast<int>(one[0]);
+        wait_for_all(done, 3);
       } catch (const std::exception& e) {
         ADD_FAILURE() << "rank " << rank << ": " << e.what();
       }
