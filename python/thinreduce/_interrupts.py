@@ -8,6 +8,7 @@ KeyboardInterrupt.
 
 from __future__ import annotations
 
+import atexit
 import signal
 import socket
 import threading
@@ -41,6 +42,19 @@ class InterruptWatch:
             writer.close()
             return
         self._reader, self._writer = reader, writer
+        atexit.register(self._close)
+
+    def _close(self) -> None:
+        """Stops watching when the program ends."""
+        with self._lock:
+            reader, writer = self._reader, self._writer
+            self._reader = self._writer = None
+        if reader is None or writer is None:
+            return
+        if (current := signal.set_wakeup_fd(-1)) != writer.fileno():
+            signal.set_wakeup_fd(current)  # another program's, set after ours
+        reader.close()
+        writer.close()
 
     def _read(self) -> None:
         if self._reader is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from typing import Any
 
@@ -86,7 +85,8 @@ def connect_group(
     where = _core.Where(
         rank=rank,
         world=world,
-        master_addr=os.environ.get("MASTER_ADDR") or socket.gethostname(),
+        # Only to choose the network; without it the engine takes the one of the default route.
+        master_addr=os.environ.get("MASTER_ADDR", ""),
         master_port=int(os.environ.get("MASTER_PORT", "29500")),
         interface=interface or interface_from_environment(),
         timeout=timeout,

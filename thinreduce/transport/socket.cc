@@ -113,9 +113,10 @@ std::string describe_errno(int error) {
   const std::string text = std::generic_category().message(error);
   rlimit limit{};
   if (error != EMFILE || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return text;
-  return fmt::format("{}: this process has used up its {} file descriptors; raise the limit "
-                     "(ulimit -n)",
-                     text, limit.rlim_cur);
+  return fmt::format(
+      "{}: this process has used up its {} file descriptors; raise the limit "
+      "(ulimit -n)",
+      text, limit.rlim_cur);
 }
 
 std::uint16_t free_port() {

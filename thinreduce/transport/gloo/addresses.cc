@@ -110,8 +110,8 @@ std::vector<SocketAddress> listening_addresses(const std::string& host) {
   for (SocketAddress& address : resolve(host, 0, why)) {
     if (is_of_this_machine(address)) own.push_back(address);
   }
-  const bool one_place = is_number(host) || is_localhost(host) ||
-                         (own.size() == 1 && !own.front().is_loopback());
+  const bool one_place =
+      is_number(host) || is_localhost(host) || (own.size() == 1 && !own.front().is_loopback());
   if (!own.empty() && one_place) return {own.front()};
   return {any_address(AF_INET6), any_address(AF_INET)};
 }

@@ -16,9 +16,9 @@ std::string key(int rank, const std::string& topic) {
 }
 
 Error failed(int rank, const std::exception& e) {
-  return Error(ErrorCode::unavailable,
-               fmt::format("rank {}: the store through which the ranks meet failed: {}", rank,
-                           e.what()));
+  return Error(
+      ErrorCode::unavailable,
+      fmt::format("rank {}: the store through which the ranks meet failed: {}", rank, e.what()));
 }
 
 }  // namespace

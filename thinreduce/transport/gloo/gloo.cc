@@ -99,9 +99,9 @@ std::unique_ptr<Transport> meet(const GlooOptions& options, Board& board,
     meeting.give_up(e);
     throw;
   } catch (const std::exception& e) {
-    const Error error(ErrorCode::unavailable,
-                      fmt::format("rank {}: could not connect to the other ranks: {}", options.rank,
-                                  e.what()));
+    const Error error(
+        ErrorCode::unavailable,
+        fmt::format("rank {}: could not connect to the other ranks: {}", options.rank, e.what()));
     meeting.give_up(error);
     throw error;
   }

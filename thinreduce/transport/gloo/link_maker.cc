@@ -176,8 +176,8 @@ void LinkMaker::drop_silent() {
   };
   incoming_ -= std::erase_if(attempts_, [&](const auto& one) { return drop(one.second); });
   if (incoming_ < kSpare + missing_) return;
-  const auto oldest = std::min_element(
-      attempts_.begin(), attempts_.end(), [](const auto& a, const auto& b) {
+  const auto oldest =
+      std::min_element(attempts_.begin(), attempts_.end(), [](const auto& a, const auto& b) {
         return std::pair(a.second.peer >= 0, a.first) < std::pair(b.second.peer >= 0, b.first);
       });
   attempts_.erase(oldest);
@@ -302,18 +302,18 @@ void LinkMaker::time_out() const {
                                   absent.size() == 1 ? "rank" : "ranks", fmt::join(absent, ", "),
                                   own_.address.to_string()));
   }
-  throw Error(ErrorCode::timeout,
-              fmt::format("rank {}: {} within {:g} s{}; can the machines reach one another at these "
-                          "addresses? THINREDUCE_INTERFACE chooses the network",
-                          rank_, fmt::join(reasons, "; "), deadline_.allowed.count(),
-                          refused_.empty() ? ""
-                                           : fmt::format(" (refused: {})", fmt::join(refused_, "; "))));
+  throw Error(
+      ErrorCode::timeout,
+      fmt::format(
+          "rank {}: {} within {:g} s{}; can the machines reach one another at these "
+          "addresses? THINREDUCE_INTERFACE chooses the network",
+          rank_, fmt::join(reasons, "; "), deadline_.allowed.count(),
+          refused_.empty() ? "" : fmt::format(" (refused: {})", fmt::join(refused_, "; "))));
 }
 
 Error LinkMaker::out_of_resources(int error) const {
-  return Error(ErrorCode::unavailable,
-               fmt::format("rank {}: can't connect to all {} ranks: {}", rank_, ranks_.size(),
-                           describe_errno(error)));
+  return Error(ErrorCode::unavailable, fmt::format("rank {}: can't connect to all {} ranks: {}",
+                                                   rank_, ranks_.size(), describe_errno(error)));
 }
 
 }  // namespace thinreduce

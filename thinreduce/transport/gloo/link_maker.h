@@ -58,7 +58,7 @@ class LinkMaker {
   Socket events_;  // epoll
   std::uint64_t next_id_ = 1;
   std::unordered_map<std::uint64_t, Attempt> attempts_;
-  std::size_t incoming_ = 0;  // attempts without a peer
+  std::size_t incoming_ = 0;          // attempts without a peer
   std::vector<Unreached> unreached_;  // to be dialled again
   Clock::time_point dial_at_;
   Clock::time_point look_at_;

@@ -122,8 +122,8 @@ void Meeting::name_missing(const Round& round) {
                        round.missing);
   }
   const std::string more = board_.remark();
-  throw Error(ErrorCode::timeout, fmt::format("{}: {} within {:g} s{}", name_of(options_.rank), what,
-                                              deadline_.allowed.count(),
+  throw Error(ErrorCode::timeout, fmt::format("{}: {} within {:g} s{}", name_of(options_.rank),
+                                              what, deadline_.allowed.count(),
                                               more.empty() ? "" : fmt::format(" ({})", more)));
 }
 
@@ -154,16 +154,18 @@ std::vector<PeerAddress> Meeting::parse(const std::vector<char>& list,
   std::size_t local = world;
   std::size_t remote = world;
   for (std::size_t rank = 0; rank < world; ++rank) {
-    const std::span bytes = std::span(list).subspan(rank * PeerAddress::kBytes, PeerAddress::kBytes);
+    const std::span bytes =
+        std::span(list).subspan(rank * PeerAddress::kBytes, PeerAddress::kBytes);
     ranks.push_back(PeerAddress::parse(bytes, own));
     (ranks.back().address.is_loopback() ? local : remote) = rank;
   }
   if (local == world || remote == world) return ranks;
-  throw Error(ErrorCode::mismatch,
-              fmt::format("{}: rank {} listens at {}, which other machines can't reach, and rank {} "
-                          "at {}; choose one network for all ranks with THINREDUCE_INTERFACE",
-                          name_of(options_.rank), local, ranks[local].address.host(), remote,
-                          ranks[remote].address.host()));
+  throw Error(
+      ErrorCode::mismatch,
+      fmt::format("{}: rank {} listens at {}, which other machines can't reach, and rank {} "
+                  "at {}; choose one network for all ranks with THINREDUCE_INTERFACE",
+                  name_of(options_.rank), local, ranks[local].address.host(), remote,
+                  ranks[remote].address.host()));
 }
 
 }  // namespace thinreduce

@@ -1,5 +1,5 @@
-// How the ranks of a world find one another: each posts on a board where it listens, rank 0 collects
-// the addresses and posts the list of all, and then the ranks connect.
+// How the ranks of a world find one another: each posts on a board where it listens, rank 0
+// collects the addresses and posts the list of all, and then the ranks connect.
 //
 // Every rank posts one address of 35 bytes and reads one list of 35 N bytes, so rank 0 sends
 // 35 N (N - 1) bytes. One deadline holds for everything that a rank does here.
@@ -55,7 +55,7 @@ class Meeting {
   Board& board_;
   Deadline deadline_;
   const Round* round_ = nullptr;  // the current one
-  bool said_ = false;             // whether this rank has had its say in it: its part, or the verdict
+  bool said_ = false;  // whether this rank has had its say in it: its part, or the verdict
 };
 
 }  // namespace thinreduce

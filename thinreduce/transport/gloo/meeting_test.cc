@@ -70,8 +70,7 @@ TEST(Meeting, BytesGrowWithTheSquareOfTheRanks) {
     std::atomic<std::size_t> requests = 0;
     run_ranks(static_cast<int>(world), [&](int rank) {
       View view(store);
-      EXPECT_NO_THROW(
-          (void)connect_gloo(options_for(rank, static_cast<int>(world), 1), view));
+      EXPECT_NO_THROW((void)connect_gloo(options_for(rank, static_cast<int>(world), 1), view));
       bytes += view.bytes;
       requests += view.requests;
     });
@@ -161,8 +160,8 @@ TEST(Meeting, RanksOfTwoNetworksAreAnError) {
 }
 
 TEST(Meeting, NonsenseOnTheBoardIsABadFrame) {
-  for (const std::vector<char>& message :
-       {std::vector<char>{}, std::vector<char>{99}, std::vector<char>{-1}, std::vector<char>{0, 4}}) {
+  for (const std::vector<char>& message : {std::vector<char>{}, std::vector<char>{99},
+                                           std::vector<char>{-1}, std::vector<char>{0, 4}}) {
     gloo::rendezvous::HashStore store;
     store.set("address/1", message);
     const Error error = error_of([&] { (void)connect_gloo(options_for(0, 2, 1), store); });

@@ -84,9 +84,9 @@ TEST(PeerLinks, AnAddressSurvivesTheBoard) {
     const PeerAddress read = PeerAddress::parse(bytes, loopback());
     EXPECT_EQ(read.address.to_string(), peer.address.to_string());
     EXPECT_EQ(read.token, peer.token);
-    EXPECT_EQ(error_of([&] { (void)PeerAddress::parse(std::span(bytes).first(34), loopback()); })
-                  .code(),
-              ErrorCode::bad_frame);
+    EXPECT_EQ(
+        error_of([&] { (void)PeerAddress::parse(std::span(bytes).first(34), loopback()); }).code(),
+        ErrorCode::bad_frame);
   }
 }
 
@@ -103,9 +103,9 @@ TEST(PeerLinks, StrangersDoNotKeepRanksFromConnecting) {
   std::vector<Socket> strangers;
   for (const PeerAddress& target : addresses) {
     for (const std::string& bytes :
-         {deadly_message(), std::string("GET / HTTP/1.1\r\n\r\n"), std::string(), std::string("thin"),
-          hello(wrong, 2, 0), hello(target, 0, 0), hello(target, 7, 0), hello(target, 2, 9),
-          std::string(100'000, 'x'), hello(target, 2, 0).substr(0, 30)}) {
+         {deadly_message(), std::string("GET / HTTP/1.1\r\n\r\n"), std::string(),
+          std::string("thin"), hello(wrong, 2, 0), hello(target, 0, 0), hello(target, 7, 0),
+          hello(target, 2, 9), std::string(100'000, 'x'), hello(target, 2, 0).substr(0, 30)}) {
       strangers.push_back(connected_to(target.address));
       say(strangers.back(), bytes);
     }
@@ -134,8 +134,7 @@ TEST(PeerLinks, APlaceIsTakenOnce) {
   const Socket second = connected_to(addresses[0].address);
   say(second, hello(addresses[0], 1, 0));
   // Nobody takes the place of mesh 1.
-  const Error error =
-      error_of([&] { (void)zero.connect(addresses, Deadline::after(Seconds(1))); });
+  const Error error = error_of([&] { (void)zero.connect(addresses, Deadline::after(Seconds(1))); });
   EXPECT_EQ(error.code(), ErrorCode::timeout);
   EXPECT_THAT(error.what(), HasSubstr("rank 0: no connection from rank 1 at 127.0.0.1:"));
   EXPECT_THAT(error.what(), HasSubstr(fmt::format(

@@ -209,8 +209,8 @@ class TcpStore::Client {
 TcpStore::TcpStore(const TcpStoreOptions& options, const Deadline& deadline)
     : options_(options), deadline_(deadline) {
   if (options.rank == 0) {
-    server_ = std::make_unique<TcpStoreServer>(options.world, options.master_addr,
-                                               options.master_port);
+    server_ =
+        std::make_unique<TcpStoreServer>(options.world, options.master_addr, options.master_port);
   } else {
     client_ = std::make_unique<Client>(options_, deadline_);
   }

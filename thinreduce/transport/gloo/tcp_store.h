@@ -27,9 +27,9 @@ struct TcpStoreOptions {
 
 class TcpStore : public Board {
  public:
-  // Connects to rank 0, or serves the board as rank 0. Throws Error{timeout} if no server answers at
-  // the address by the deadline, Error{unavailable} if the port is taken, Error{mismatch} if rank 0
-  // rejects this rank.
+  // Connects to rank 0, or serves the board as rank 0. Throws Error{timeout} if no server answers
+  // at the address by the deadline, Error{unavailable} if the port is taken, Error{mismatch} if
+  // rank 0 rejects this rank.
   TcpStore(const TcpStoreOptions& options, const Deadline& deadline);
   ~TcpStore() override;
 

@@ -110,8 +110,8 @@ std::string TcpStoreServer::remark() const {
 void TcpStoreServer::finish(const Deadline& deadline) {
   std::unique_lock lock(mutex_);
   changed_.wait_until(lock, deadline.at, [&] {
-    return std::ranges::none_of(
-        clients_, [](const Client& one) { return one.rank >= 0 || one.leaving; });
+    return std::ranges::none_of(clients_,
+                                [](const Client& one) { return one.rank >= 0 || one.leaving; });
   });
 }
 

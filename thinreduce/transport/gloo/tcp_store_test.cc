@@ -183,8 +183,8 @@ TEST(TcpStore, TurnsAwayRanksThatDoNotBelong) {
   auto one = std::make_unique<TcpStore>(store_for(1, 3, port), later());
   EXPECT_THAT(rejection(2, 4), HasSubstr("has world size 4, rank 0 has 3"));
   // Both addresses are named.
-  const auto twice = testing::ContainsRegex(
-      "rank 1 at 127.0.0.1:[0-9]+ has already joined from 127.0.0.1:[0-9]+");
+  const auto twice =
+      testing::ContainsRegex("rank 1 at 127.0.0.1:[0-9]+ has already joined from 127.0.0.1:[0-9]+");
   EXPECT_THAT(rejection(1, 3), twice);
   EXPECT_THAT(zero.remark(), twice);
   // The first client of that rank is not disturbed.
@@ -309,7 +309,8 @@ TEST(TcpStore, SaysThatFileDescriptorsRanOut) {
     for (const Deadline end = later(); zero.remark().empty() && Clock::now() < end.at;) {
       std::this_thread::sleep_for(milliseconds(10));
     }
-    EXPECT_THAT(zero.remark(), HasSubstr("rank 0 could not accept connections: Too many open files"));
+    EXPECT_THAT(zero.remark(),
+                HasSubstr("rank 0 could not accept connections: Too many open files"));
     EXPECT_THAT(zero.remark(), HasSubstr("ulimit -n"));
     // The server's thread must not spin meanwhile.
     const double before = cpu_seconds();
