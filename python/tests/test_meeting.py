@@ -1,0 +1,48 @@
+"""How the engines of all ranks connect, and what they leave behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import ranks
+
+import thinreduce
+
+SCRIPT = Path(__file__).parent / "meeting_ranks.py"
+
+
+def test_no_socket_stays_open(monkeypatch):
+    # An exception while objects are destroyed is only printed, so look for its text.
+    monkeypatch.setenv("PYTHONWARNINGS", "error::ResourceWarning")
+    for code, out, err in ranks.finish(ranks.start(SCRIPT, 2), 120):
+        assert code == 0 and "done" in out, err
+        assert "ResourceWarning" not in err, err
+
+
+def test_ranks_meet_without_master_addr(tmp_path):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("MASTER_")}
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(tmp_path / "store"), str(rank), "2"],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for code, out, err in ranks.finish(started, 120):
+        assert code == 0 and "done" in out, err
+
+
+def test_encryption_that_does_not_exist_is_refused(monkeypatch):
+    monkeypatch.setenv("GLOO_DEVICE_TRANSPORT", "TCP_TLS")
+    with pytest.raises(thinreduce.Unavailable, match="TCP_TLS asks for encryption"):
+        thinreduce.connect(0, 2, f"127.0.0.1:{ranks.free_port()}")
