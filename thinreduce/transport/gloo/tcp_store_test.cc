@@ -95,12 +95,12 @@ TEST(TcpStore, ValuesReachOtherRanks) {
   EXPECT_EQ(zero.read(1, "large", later()), large);
   EXPECT_EQ(one.read(0, "large", later()), bytes("another"));
   EXPECT_EQ(zero.read(1, "empty", later()), bytes(""));
-  std::thread later([&] {
+  std::thread poster([&] {
     std::this_thread::sleep_for(milliseconds(100));
     zero.post("late", bytes("l"));
   });
   EXPECT_EQ(one.read(0, "late", later()), bytes("l"));
-  later.join();
+  poster.join();
 }
 
 TEST(TcpStore, ReadsEndAtTheirDeadline) {
