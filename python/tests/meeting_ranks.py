@@ -14,7 +14,8 @@ import thinreduce
 torch.set_num_threads(1)
 if len(sys.argv) > 1:  # a file through which the ranks meet, instead of MASTER_ADDR
     rank, world = int(sys.argv[2]), int(sys.argv[3])
-    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=world)
+    where = f"file://{sys.argv[1]}"
+    dist.init_process_group("gloo", init_method=where, rank=rank, world_size=world)
 else:
     dist.init_process_group("gloo")
 model = DDP(nn.Linear(64, 64))
