@@ -21,6 +21,11 @@ std::string SocketAddress::host() const {
   return failed != 0 ? "unknown" : std::string(name.data());
 }
 
+std::uint16_t SocketAddress::port() const {
+  return ntohs(family() == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(storage).sin6_port
+                                    : reinterpret_cast<const sockaddr_in&>(storage).sin_port);
+}
+
 std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port, std::string& why) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;

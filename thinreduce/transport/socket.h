@@ -26,6 +26,8 @@ class Socket {
     if (fd_ >= 0) ::close(fd_);
   }
   [[nodiscard]] int fd() const { return fd_; }
+  // Gives the descriptor away.
+  [[nodiscard]] int release() { return std::exchange(fd_, -1); }
   explicit operator bool() const { return fd_ >= 0; }
 
  private:
@@ -39,6 +41,7 @@ struct SocketAddress {
   [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
   [[nodiscard]] sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
   [[nodiscard]] int family() const { return storage.ss_family; }
+  [[nodiscard]] std::uint16_t port() const;
   // Returns the address without the port, as in "10.1.2.3".
   [[nodiscard]] std::string host() const;
 };

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "thinreduce/error.h"
+#include "thinreduce/transport/gloo/connect_lifelines.h"
 #include "thinreduce/transport/gloo/gloo_transport.h"
 #include "thinreduce/transport/gloo/tcp_store.h"
 #include "thinreduce/transport/socket.h"
@@ -180,10 +181,11 @@ std::unique_ptr<Transport> meet(Meeting meeting) {
         options.interface.empty() ? address_towards_master(options) : address_of_interface(options);
     auto device = make_device(attributes);
     meeting.wait_for_all("joined", "never arrived");
-    GlooTransport::Meshes meshes;
-    meshes.data = meeting.mesh("data", device);
-    meshes.control = meeting.mesh("control", device);
-    auto transport = std::make_unique<GlooTransport>(std::move(meshes));
+    auto data = meeting.mesh("data", device);
+    auto lifelines = connect_lifelines(
+        {options.rank, options.world, attributes.hostname, meeting.deadline}, meeting.store);
+    auto transport = std::make_unique<GlooTransport>(
+        GlooTransport::Connections{std::move(data), std::move(lifelines)});
     // The owner of the store may close it after this.
     meeting.wait_for_all("connected", "did not connect to all others");
     return transport;
@@ -197,7 +199,7 @@ std::unique_ptr<Transport> meet(Meeting meeting) {
 
 std::unique_ptr<Transport> alone() {
   auto context = std::make_shared<gloo::rendezvous::Context>(0, 1);
-  return std::make_unique<GlooTransport>(GlooTransport::Meshes{context, context});
+  return std::make_unique<GlooTransport>(GlooTransport::Connections{context, {}});
 }
 
 std::string from_environment(const char* name, std::string_view expected) {
