@@ -24,7 +24,7 @@ def whole_number(name: str, value: Any, *, min: int = 0, max: int = _MAX) -> int
 
 
 def seconds(name: str, value: Any, *, or_zero: bool = False) -> float:
-    """Returns ``value`` as float; raises BadInput unless it is a number above 0, or 0 if allowed."""
+    """Returns ``value`` as float; raises BadInput unless it is above 0, or 0 with ``or_zero``."""
     try:
         number = float(value)
     except (TypeError, ValueError):
