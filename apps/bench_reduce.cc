@@ -57,6 +57,7 @@ class RankBench {
   [[nodiscard]] SessionOptions session_options(const std::string& spec) const {
     return {.spec = spec,
             .timeout = options_.launch.timeout,
+            .patience = options_.launch.patience,
             .check_replicas_every = 0,
             .momentum_inside_ok = true};
   }

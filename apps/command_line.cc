@@ -193,10 +193,19 @@ void add_launch_options(CLI::App& command, LaunchOptions& launch) {
   command
       .add_option_function<double>(
           "--timeout", [&](double seconds) { launch.timeout = Seconds(seconds); },
-          "Max time to wait for a peer that sends nothing, in seconds.")
+          "Max silence of a rank, in seconds. A rank that computes is not silent.")
       ->type_name("SECONDS")
       ->transform(number(0.01, 1e6))
       ->default_str(fmt::format("{}", launch.timeout.count()))
+      ->group(group);
+  command
+      .add_option_function<double>(
+          "--patience", [&](double seconds) { launch.patience = Seconds(seconds); },
+          "Max time to wait for a rank that is alive but does not take part in a reduce, in "
+          "seconds; 0: forever.")
+      ->type_name("SECONDS")
+      ->transform(number(0, 1e9))
+      ->default_str(fmt::format("{}", launch.patience.count()))
       ->group(group);
 }
 

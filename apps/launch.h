@@ -21,6 +21,7 @@ struct LaunchOptions {
   std::string interface;  // of gloo; "": the one that reaches rank 0
   Link link;
   Seconds timeout{60};
+  Seconds patience = WaitLimits::kDefaultPatience;
   // This program's own arguments, with which further ranks are started.
   std::vector<std::string> arguments;
 };

@@ -25,8 +25,9 @@ inline GlooOptions options_for(int rank, int world, std::uint16_t port) {
   return options;
 }
 
+// Guards against hangs; generous, because a test must pass on a busy machine.
 inline Deadline soon() {
-  return Deadline::after(Seconds(20));
+  return Deadline::after(Seconds(120));
 }
 
 // Runs `body` on each rank of a world, each on its own thread.

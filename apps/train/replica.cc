@@ -40,6 +40,7 @@ BatchOptions batch_options(const TrainOptions& options, const Transport& transpo
 SessionOptions session_options(const TrainOptions& options) {
   return {.spec = options.method,
           .timeout = options.launch.timeout,
+          .patience = options.launch.patience,
           .min_elements = options.min_elements,
           .warmup_steps = options.warmup_steps,
           .check_replicas_every = 0,  // check_replicas() compares the parameters themselves

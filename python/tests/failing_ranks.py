@@ -1,4 +1,7 @@
-"""A rank that dies or stops in the middle of a run. test_failures.py starts it."""
+"""A rank that dies, stops or computes for long in the middle of a run.
+
+test_failures.py starts it.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +22,26 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 model = DDP(nn.Linear(64, 64))
-state = thinreduce.State("topk", timeout=60)
+state = thinreduce.State("topk", timeout=1 if what == "busy" else 60)
 model.register_comm_hook(state, thinreduce.hook)
 started = time.monotonic()
 try:
-    for step in range(1000):
+    for step in range(10 if what == "busy" else 1000):
         if step == 5:
             print("running", flush=True)
             started = time.monotonic()
-            if rank == victim:
-                os.kill(os.getpid(), signal.SIGKILL if what == "kill" else signal.SIGSTOP)
+            if rank == victim and what == "busy":
+                time.sleep(3)
+            elif rank == victim:
+                if what == "orphan" and os.fork() == 0:
+                    os.closerange(0, 3)  # the test reads until these are closed
+                    time.sleep(40)
+                    os._exit(0)
+                os.kill(os.getpid(), signal.SIGSTOP if what == "stop" else signal.SIGKILL)
         model(torch.ones(4, 64)).sum().backward()
         time.sleep(0.01)
 except RuntimeError as error:
-    if what != "kill":
+    if what not in ("kill", "orphan"):
         raise
     print(f"after {time.monotonic() - started:.1f} s: {error}", flush=True)
     print(f"error: {type(state.error).__name__}", flush=True)

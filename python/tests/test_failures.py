@@ -23,8 +23,10 @@ def wait_for_line(rank, text: str) -> None:
     raise AssertionError(f"the rank did not print '{text}': {rank.stderr.read()}")
 
 
-def test_a_rank_that_is_killed_is_named_by_the_others():
-    started = ranks.start(SCRIPT, 3, "kill", "2")
+# "orphan": a process that the rank forked, such as a DataLoader's worker, outlives it.
+@pytest.mark.parametrize("what", ["kill", "orphan"])
+def test_a_rank_that_is_killed_is_named_by_the_others(what):
+    started = ranks.start(SCRIPT, 3, what, "2")
     finished = ranks.finish(started, 60)
     assert finished[2][0] == -signal.SIGKILL
     for code, out, err in finished[:2]:
@@ -32,6 +34,11 @@ def test_a_rank_that_is_killed_is_named_by_the_others():
         seconds = float(re.search(r"after ([\d.]+) s", out).group(1))
         assert seconds < 30, out  # the timeout is 60 s
         assert "rank 2" in out and "LostPeer" in out, out
+
+
+def test_a_rank_that_computes_for_long_is_waited_for():
+    for code, _out, err in ranks.finish(ranks.start(SCRIPT, 2, "busy", "0"), 60):
+        assert code == 0, err
 
 
 def test_control_c_ends_a_rank_whose_peer_hangs():

@@ -194,6 +194,8 @@ def test_forgetting_on_one_rank_only_is_an_error():
         ("timeout", 0),
         ("timeout", float("nan")),
         ("timeout", "soon"),
+        ("patience", -1),
+        ("patience", float("nan")),
         ("connect_timeout", -1),
     ],
 )

@@ -23,14 +23,15 @@ def whole_number(name: str, value: Any, *, min: int = 0, max: int = _MAX) -> int
     return number
 
 
-def seconds(name: str, value: Any) -> float:
-    """Returns ``value`` as float; raises BadInput unless it is a number above 0."""
+def seconds(name: str, value: Any, *, or_zero: bool = False) -> float:
+    """Returns ``value`` as float; raises BadInput unless it is above 0, or 0 with ``or_zero``."""
     try:
         number = float(value)
     except (TypeError, ValueError):
-        number = 0.0
-    if not number > 0:  # refuses NaN, too
-        raise BadInput(f"{name} must be a number of seconds above 0; it is {value!r}")
+        number = -1.0
+    if not (number > 0 or (or_zero and number == 0)):  # refuses NaN, too
+        least = "0 or more" if or_zero else "above 0"
+        raise BadInput(f"{name} must be a number of seconds {least}; it is {value!r}")
     return number
 
 

@@ -63,6 +63,7 @@ class SessionOptions:
         *,
         spec: str = ...,
         timeout: float = ...,
+        patience: float = ...,
         min_elements: int = ...,
         warmup_steps: int = ...,
         check_replicas_every: int = ...,

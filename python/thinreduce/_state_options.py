@@ -38,6 +38,7 @@ class StateOptions:
         # Those that a saved state must have been written with.
         self.settings = {name: whole_number(name, given[name]) for name in _NUMBERS}
         self.timeout = seconds("timeout", given["timeout"])
+        self.patience = seconds("patience", given["patience"], or_zero=True)
         self.connect_timeout = seconds("connect_timeout", given["connect_timeout"])
         self.link: str = given["link"]
         if self.link:
@@ -86,6 +87,7 @@ class StateOptions:
         return _core.SessionOptions(
             spec=next(iter(self.rules.patterns.values())),
             timeout=self.timeout,
+            patience=self.patience,
             min_elements=self.settings["min_size"],
             warmup_steps=warmup_steps - self.uncompressed_steps,
             check_replicas_every=self.settings["check_replicas_every"],

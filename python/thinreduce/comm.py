@@ -171,6 +171,7 @@ class Comm:
 def _options(
     *,
     timeout: float,
+    patience: float,
     min_size: int,
     seed: int,
     check_replicas_every: int,
@@ -178,6 +179,7 @@ def _options(
 ) -> _core.SessionOptions:
     return _core.SessionOptions(
         timeout=seconds("timeout", timeout),
+        patience=seconds("patience", patience, or_zero=True),
         min_elements=whole_number("min_size", min_size),
         seed=whole_number("seed", seed),
         check_replicas_every=whole_number("check_replicas_every", check_replicas_every),
@@ -210,6 +212,7 @@ def connect(
     interface: str = "",
     link: str = "",
     timeout: float = 60.0,
+    patience: float = 1800.0,
     connect_timeout: float = 30.0,
     min_size: int = 1024,
     seed: int = 0,
@@ -223,7 +226,9 @@ def connect(
 
     ``interface``: the network interface to use, such as "eth1"; default THINREDUCE_INTERFACE.
     ``link``: a slow network to simulate, such as "1gbit,2ms" (bandwidth, latency).
-    ``timeout``: seconds that a peer may be silent before the exchange fails.
+    ``timeout``: seconds that a peer may be silent before the exchange fails. A peer that computes
+    is not silent.
+    ``patience``: seconds to wait for a peer that is alive but does not take part; 0: forever.
     ``connect_timeout``: seconds to wait for all ranks to connect.
     ``min_size``: arrays with fewer elements are sent uncompressed.
     ``seed``: seed of the methods' random numbers; it must be the same on all ranks.
@@ -238,6 +243,7 @@ def connect(
         raise BadInput(f"master must be host:port, such as 10.0.0.1:29400; it is '{master}'")
     options = _options(
         timeout=timeout,
+        patience=patience,
         min_size=min_size,
         seed=seed,
         check_replicas_every=check_replicas_every,
@@ -259,6 +265,7 @@ def local(
     world: int,
     *,
     timeout: float = 60.0,
+    patience: float = 1800.0,
     min_size: int = 1024,
     seed: int = 0,
     check_replicas_every: int = 100,
@@ -270,6 +277,7 @@ def local(
     """
     options = _options(
         timeout=timeout,
+        patience=patience,
         min_size=min_size,
         seed=seed,
         check_replicas_every=check_replicas_every,

@@ -45,7 +45,9 @@ class State:
     ``seed``: seed of the methods' random numbers; it must be the same on all ranks.
     ``link``: a slow network to simulate, such as "1gbit,2ms" (bandwidth, latency).
     ``interface``: the network interface to use, such as "eth1".
-    ``timeout``: seconds that a peer may be silent before the exchange fails.
+    ``timeout``: seconds that a peer may be silent before the exchange fails. A peer that computes
+    is not silent.
+    ``patience``: seconds to wait for a peer that is alive but does not take part; 0: forever.
     ``connect_timeout``: seconds to wait for all ranks to connect.
     ``check_replicas_every``: number of steps after which the ranks compare the bits of their means.
 
@@ -68,6 +70,7 @@ class State:
         link: str = "",
         interface: str = "",
         timeout: float = 60.0,
+        patience: float = 1800.0,
         connect_timeout: float = 60.0,
         check_replicas_every: int = 100,
         momentum_inside_ok: bool = False,
@@ -80,6 +83,7 @@ class State:
             "link": link,
             "interface": interface,
             "timeout": timeout,
+            "patience": patience,
             "connect_timeout": connect_timeout,
             "check_replicas_every": check_replicas_every,
             "momentum_inside_ok": momentum_inside_ok,

@@ -52,7 +52,7 @@ class LostPeer(Error):
 
 
 class Timeout(Error):
-    """A peer was silent for longer than the timeout."""
+    """A peer was silent beyond ``timeout``, or did not take part within ``patience``."""
 
     code = "timeout"
 

@@ -1,5 +1,5 @@
-// The context in which a method reduces one bucket: the transport, the identity of its frames, a
-// timeout for every wait, and the times and bytes spent.
+// The context in which a method reduces one bucket: the transport, the identity of its frames, the
+// limits for every wait, and the times and bytes spent.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ enum class Stage { encode, decode };
 
 class Exchange {
  public:
-  Exchange(Transport& transport, Seconds timeout, const FrameId& id)
-      : transport_(transport), timeout_(timeout), id_(id) {}
+  Exchange(Transport& transport, const WaitLimits& limits, const FrameId& id)
+      : transport_(transport), limits_(limits), id_(id) {}
 
   [[nodiscard]] Transport& transport() { return transport_; }
   [[nodiscard]] int rank() const { return transport_.rank(); }
@@ -31,9 +31,9 @@ class Exchange {
   void timed(Stage stage, Work&& work) {
     charge(stage == Stage::encode ? stages.encode : stages.decode, std::forward<Work>(work));
   }
-  // Waits for at most the timeout and adds the seconds to the wire.
+  // Waits within the limits and adds the seconds to the wire.
   void wait(Operation& operation) {
-    charge(stages.wire, [&] { operation.wait(Deadline::after(timeout_)); });
+    charge(stages.wire, [&] { operation.wait(Deadline::after(limits_)); });
   }
 
   StageTimes stages;
@@ -54,7 +54,7 @@ class Exchange {
   }
 
   Transport& transport_;
-  Seconds timeout_;
+  WaitLimits limits_;
   FrameId id_;
 };
 

@@ -47,8 +47,8 @@ Statement decode_statement(const StatementBytes& bytes, int rank) {
   check_payload(header, payload);
   const auto status = load_value<std::uint32_t>(payload, 0);
   const auto method = load_value<std::uint32_t>(payload, 4);
-  if (header.id.method != 0 ||
-      status > static_cast<std::uint32_t>(Numbers::second_moment_no_square) || method > 0xFFFF) {
+  if (header.id.method != 0 || status > static_cast<std::uint32_t>(Numbers::foreign_handle) ||
+      method > 0xFFFF) {
     throw Error(
         ErrorCode::bad_frame,
         fmt::format("rank {} sent an invalid agreement frame (method {}, status {}, serving "
@@ -68,6 +68,15 @@ Statement decode_statement(const StatementBytes& bytes, int rank) {
 void check_agreement(const std::vector<Statement>& statements, const BucketLayout& layout) {
   const char* order = "submit the same buckets in the same order on all ranks";
   same_on_all(statements, "the bucket's id", order, [](auto& s) { return s.id.bucket; });
+  for (std::size_t rank = 0; rank < statements.size(); ++rank) {
+    const Statement& statement = statements[rank];
+    if (statement.numbers < Numbers::gradient_missized) continue;
+    throw Error(
+        ErrorCode::bad_input,
+        fmt::format(
+            "bucket {}, rank {}: {}; nothing was reduced", statement.id.bucket, rank,
+            describe_refusal({statement.numbers, statement.first_bad}, statement.id.elements)));
+  }
   same_on_all(statements, "the number of elements", order, [](auto& s) { return s.id.elements; });
   same_on_all(statements, "the step", "load the states of one checkpoint on all ranks",
               [](auto& s) { return s.id.step; });
@@ -96,6 +105,16 @@ void check_agreement(const std::vector<Statement>& statements, const BucketLayou
   }
 }
 
+std::string describe_refusal(const Refusal& refusal, std::uint64_t elements) {
+  if (refusal.why == Numbers::foreign_handle) {
+    return "its handle is from another session; add the bucket to this one";
+  }
+  return refusal.why == Numbers::second_moment_missized
+             ? fmt::format("the second moment has {} values for {} elements", refusal.given,
+                           elements)
+             : fmt::format("{} values were given for {} elements", refusal.given, elements);
+}
+
 Error nonfinite_gradient(const FrameId& id, int rank, std::string_view place,
                          std::string_view consequence) {
   return Error::nonfinite(
@@ -116,8 +135,8 @@ Agreement::Agreement(Transport& transport, const Statement& own)
   }
 }
 
-void Agreement::conclude(Seconds timeout, const BucketLayout& layout) {
-  for (auto& operation : pending_) operation->wait(Deadline::after(timeout));
+void Agreement::conclude(const WaitLimits& limits, const BucketLayout& layout) {
+  for (auto& operation : pending_) operation->wait(Deadline::after(limits));
   std::vector<Statement> statements;
   for (std::size_t rank = 0; rank < in_.size(); ++rank) {
     const bool own = static_cast<int>(rank) == rank_;

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -18,17 +19,30 @@
 
 namespace thinreduce {
 
-// The verdict of a rank on its own values.
+// The verdict of a rank on its own values. After a refusal (3 and more) the rank does not reduce
+// the bucket, and says so because its peers wait for its statement.
 enum class Numbers : std::uint32_t {
   good = 0,
   gradient_not_finite = 1,
   second_moment_no_square = 2,  // the second moment has a negative value, NaN or Inf
+  gradient_missized = 3,        // not as many values as the bucket has elements
+  second_moment_missized = 4,
+  foreign_handle = 5,  // the handle is of another session
 };
+
+struct Refusal {
+  Numbers why;
+  std::uint64_t given = 0;  // number of values
+};
+
+// Returns the reason of a refusal in words.
+[[nodiscard]] std::string describe_refusal(const Refusal& refusal, std::uint64_t elements);
 
 struct Statement {
   FrameId id;  // id.method is the method that will reduce the bucket
   Numbers numbers = Numbers::good;
-  std::uint64_t first_bad = 0;    // index of the first bad value; ignored if all are good
+  // Index of the first bad value, or the number of values given if that is wrong; else ignored.
+  std::uint64_t first_bad = 0;
   std::uint64_t fingerprint = 0;  // Method::fingerprint()
   std::uint64_t last_result = 0;  // hash of the bucket's last mean, 0 if it is not compared
 };
@@ -55,7 +69,7 @@ class Agreement {
   // Starts to exchange statements.
   Agreement(Transport& transport, const Statement& own);
   // Waits for all statements and calls check_agreement().
-  void conclude(Seconds timeout, const BucketLayout& layout);
+  void conclude(const WaitLimits& limits, const BucketLayout& layout);
 
  private:
   int rank_;

@@ -18,7 +18,8 @@ Statement statement() {
 
 TEST(Statement, RoundTrips) {
   for (const auto numbers :
-       {Numbers::good, Numbers::gradient_not_finite, Numbers::second_moment_no_square}) {
+       {Numbers::good, Numbers::gradient_not_finite, Numbers::second_moment_no_square,
+        Numbers::gradient_missized, Numbers::second_moment_missized, Numbers::foreign_handle}) {
     Statement out = statement();
     out.numbers = numbers;
     const Statement in = decode_statement(encode_statement(out, 4), 4);
@@ -29,7 +30,7 @@ TEST(Statement, RoundTrips) {
     EXPECT_EQ(in.last_result, out.last_result);
   }
   Statement unknown = statement();
-  unknown.numbers = static_cast<Numbers>(3);
+  unknown.numbers = static_cast<Numbers>(6);
   EXPECT_NE(thrown_text(ErrorCode::bad_frame,
                         [&] { (void)decode_statement(encode_statement(unknown, 4), 4); }),
             "");

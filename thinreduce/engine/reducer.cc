@@ -102,7 +102,28 @@ std::uint16_t Reducer::method_id(const Slot& slot) const {
   return compresses(slot) ? slot.bucket->spec.info->wire_id : fp32_id();
 }
 
+void Reducer::announce_refusal(Job& job) {
+  Statement statement;
+  statement.id.bucket = job.bucket->id();
+  statement.id.elements = job.bucket->elements();
+  statement.id.layout_hash = job.bucket->hash;
+  statement.numbers = job.refusal->why;
+  statement.first_bad = job.refusal->given;
+  job.agreement = std::make_unique<Agreement>(transport_, statement);
+}
+
+void Reducer::refuse(Job& job) {
+  try {
+    job.agreement->conclude(options_.limits(), job.bucket->layout);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::mismatch && error.code() != ErrorCode::bad_input) throw;
+    throw Disagreement{error};
+  }
+  throw BrokenInvariant("an agreement with a refusal fails");
+}
+
 void Reducer::announce(Job& job) {
+  if (job.refusal) return announce_refusal(job);
   const RegisteredBucket& bucket = *job.bucket;
   auto found = slots_.find(bucket.id());
   if (found == slots_.end()) found = slots_.emplace(bucket.id(), make_slot(job.bucket)).first;
@@ -134,17 +155,18 @@ bool Reducer::checks_late(const Slot& slot, const Job& job) const {
 }
 
 Report Reducer::reduce(Job& job) {
+  if (job.refusal) refuse(job);
   const auto started = Clock::now();
   const RegisteredBucket& bucket = *job.bucket;
   Slot& slot = slots_.at(bucket.id());
-  Exchange exchange(transport_, options_.timeout,
+  Exchange exchange(transport_, options_.limits(),
                     {.method = method_id(slot),
                      .bucket = bucket.id(),
                      .step = slot.step,
                      .elements = bucket.elements(),
                      .layout_hash = bucket.hash});
   try {
-    job.agreement->conclude(options_.timeout, bucket.layout);
+    job.agreement->conclude(options_.limits(), bucket.layout);
     // The ranks agree with each other; the bucket must also be the same as in the last step.
     if (bucket.hash != slot.bucket->hash) {
       throw Error(ErrorCode::bad_input,

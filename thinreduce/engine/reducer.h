@@ -6,6 +6,7 @@
 #include <future>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct Job {
   std::shared_ptr<const RegisteredBucket> bucket;
   std::span<float> values;
   std::span<const float> second_moment;
+  std::optional<Refusal> refusal;  // why this rank does not reduce it
   Clock::time_point submitted;
   std::unique_ptr<Agreement> agreement;  // once announced
   std::promise<Report> done;
@@ -68,6 +70,9 @@ class Reducer {
     std::uint64_t copied_in = 0;     // that step's number; `before` of earlier ones is out of date
   };
 
+  void announce_refusal(Job& job);
+  // Hears the others out. Throws like reduce().
+  [[noreturn]] void refuse(Job& job);
   [[nodiscard]] Slot make_slot(std::shared_ptr<const RegisteredBucket> bucket) const;
   [[nodiscard]] bool compresses(const Slot& slot) const {
     return slot.bucket->compressible && slot.step >= options_.warmup_steps;

@@ -1,6 +1,7 @@
 #include "thinreduce/engine/session.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -56,10 +57,10 @@ std::string first_difference(std::string_view own, std::string_view other, std::
 }
 
 // Throws the same Error{mismatch} on all ranks when their settings differ.
-void compare_settings(Transport& transport, Seconds timeout, const std::string& settings) {
+void compare_settings(Transport& transport, const WaitLimits& limits, const std::string& settings) {
   constexpr std::uint32_t kNoBucket = 0xFFFFFFFF;
   constexpr std::size_t kLongestText = std::size_t{64} * 1024;
-  Exchange exchange(transport, timeout, FrameId{.bucket = kNoBucket});
+  Exchange exchange(transport, limits, FrameId{.bucket = kNoBucket});
   std::vector<std::string> texts;
   gather(exchange, std::as_bytes(std::span(settings)), kLongestText,
          [&](int /*rank*/, std::span<const std::byte> text) {
@@ -73,6 +74,11 @@ void compare_settings(Transport& transport, Seconds timeout, const std::string& 
                     "same spec and options",
                     texts[0], rank, texts[rank], first_difference(texts[0], texts[rank], rank)));
   }
+}
+
+Error refusal_of(const BucketLayout& layout, const Refusal& refusal) {
+  return Error(ErrorCode::bad_input,
+               fmt::format("bucket {}: {}", layout.id, describe_refusal(refusal, layout.elements)));
 }
 
 // Returns the exception that is being handled as an Error, so that every caller sees the same one.
@@ -101,12 +107,17 @@ class Session::Worker {
         spec_(checked_spec(options.spec, options)),
         settings_(settings_text(spec_, options)),
         reducer_(*transport_, options_) {
+    options_.limits().check();
     compare_settings(
-        *transport_, options_.timeout,
+        *transport_, options_.limits(),
         options.caller_settings.empty() ? settings_ : settings_ + " " + options.caller_settings);
     reported_ = transport_->total_traffic();
     thread_ = std::thread([this] { run(); });
+    transport_->when_woken([this] { announce_ahead(); });
   }
+
+  // Returns whether this is the process that made it, and not a forked child without its thread.
+  [[nodiscard]] bool here() const { return ::getpid() == owner_; }
 
   ~Worker() {
     {
@@ -115,6 +126,7 @@ class Session::Worker {
     }
     wake_.notify_all();
     thread_.join();
+    transport_->when_woken({});
   }
 
   [[nodiscard]] std::shared_ptr<const RegisteredBucket> add_bucket(BucketLayout layout) const {
@@ -124,18 +136,24 @@ class Session::Worker {
   }
 
   std::future<Report> submit(Job job) {
+    require_own_process();
     auto future = job.done.get_future();
+    bool busy = false;
     {
       const std::lock_guard lock(mutex_);
       if (failure_) throw Error(*failure_);
       queue_.push_back(std::move(job));
+      busy = busy_;
     }
     wake_.notify_all();
+    // The worker waits for messages of an earlier bucket; it can send this one's statement now.
+    if (busy) transport_->wake();
     return future;
   }
 
   // Waits until the worker is idle. The caller may then use the transport and the reducer.
   void drain() {
+    require_own_process();
     std::unique_lock lock(mutex_);
     idle_.wait(lock, [&] { return queue_.empty() && !busy_; });
   }
@@ -188,6 +206,7 @@ class Session::Worker {
   }
 
   void abandon(const std::string& reason) {
+    require_own_process();
     {
       const std::lock_guard lock(mutex_);
       if (!failure_) {
@@ -201,6 +220,14 @@ class Session::Worker {
   Transport& transport() { return *transport_; }
 
  private:
+  void require_own_process() const {
+    if (here()) return;
+    throw Error(ErrorCode::unavailable,
+                fmt::format("rank {}: the session belongs to process {}, this is its forked child "
+                            "{}; create a session of its own",
+                            transport_->rank(), owner_, ::getpid()));
+  }
+
   void run() {
     for (;;) {
       std::unique_lock lock(mutex_);
@@ -210,6 +237,7 @@ class Session::Worker {
       announce(lock);
       Job job = std::move(queue_.front());
       queue_.pop_front();
+      current_ = job.bucket->id();
       lock.unlock();
       try {
         const Report report = work(job);
@@ -222,16 +250,26 @@ class Session::Worker {
       }
       // Only now, so that a caller who waits for an idle session finds every future ready.
       lock.lock();
+      current_.reset();
       busy_ = false;
       if (queue_.empty()) idle_.notify_all();
     }
   }
 
-  // Sends the statements of submitted buckets, in order. A bucket that is in the queue twice is
-  // announced the second time after the first is done, because a statement may hold a hash of the
-  // last mean.
+  // Sends the statements of buckets that were submitted while the worker waits in an exchange.
+  void announce_ahead() {
+    // Another thread may use the transport while the session is idle.
+    if (std::this_thread::get_id() != thread_.get_id()) return;
+    std::unique_lock lock(mutex_);
+    announce(lock);
+  }
+
+  // Sends the statements of submitted buckets, in order. A bucket that is in the queue twice, or in
+  // work and in the queue, is announced the second time after the first is done, because a
+  // statement holds the step and may hold a hash of the last mean.
   void announce(std::unique_lock<std::mutex>& lock) {
     std::vector<std::uint32_t> ahead;
+    if (current_) ahead.push_back(*current_);
     // By index: jobs are added while the lock is released. NOLINTNEXTLINE(modernize-loop-convert)
     for (std::size_t i = 0; i < queue_.size(); ++i) {
       Job& job = queue_[i];  // stays valid: push_back moves no element of a deque
@@ -279,6 +317,7 @@ class Session::Worker {
   }
 
   std::shared_ptr<Transport> transport_;
+  const pid_t owner_ = ::getpid();
   SessionOptions options_;
   Spec spec_;
   std::string settings_;
@@ -290,6 +329,7 @@ class Session::Worker {
   std::condition_variable idle_;
   std::deque<Job> queue_;
   bool busy_ = false;
+  std::optional<std::uint32_t> current_;  // the bucket in work
   bool stopping_ = false;
   std::optional<Error> failure_;
   Report since_;
@@ -299,7 +339,9 @@ class Session::Worker {
 Session::Session(std::shared_ptr<Transport> transport, const SessionOptions& options)
     : worker_(std::make_unique<Worker>(std::move(transport), options)) {}
 
-Session::~Session() = default;
+Session::~Session() {
+  if (!worker_->here()) static_cast<void>(worker_.release());
+}
 
 int Session::rank() const {
   return worker_->transport().rank();
@@ -318,26 +360,26 @@ BucketHandle Session::add_bucket(BucketLayout layout) const {
 
 std::future<Report> Session::submit(const BucketHandle& bucket, std::span<float> values,
                                     std::span<const float> second_moment) {
-  const BucketLayout& layout = bucket.layout();
-  const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorCode::bad_input, fmt::format("bucket {}: {}", layout.id, why));
-  };
-  if (bucket.session_ != worker_.get()) {
-    refuse("its handle is from another session; add the bucket to this one");
-  }
-  if (values.size() != layout.elements) {
-    refuse(fmt::format("{} values were given for {} elements", values.size(), layout.elements));
-  }
-  if (!second_moment.empty() && second_moment.size() != values.size()) {
-    refuse(fmt::format("the second moment has {} values for {} elements", second_moment.size(),
-                       values.size()));
-  }
+  const std::size_t elements = bucket.layout().elements;
   Job job;
   job.bucket = bucket.bucket_;
-  job.values = values;
-  job.second_moment = second_moment;
   job.submitted = Clock::now();
-  return worker_->submit(std::move(job));
+  if (bucket.session_ != worker_.get()) {
+    job.refusal = {Numbers::foreign_handle, 0};
+  } else if (values.size() != elements) {
+    job.refusal = {Numbers::gradient_missized, values.size()};
+  } else if (!second_moment.empty() && second_moment.size() != elements) {
+    job.refusal = {Numbers::second_moment_missized, second_moment.size()};
+  }
+  if (!job.refusal) {
+    job.values = values;
+    job.second_moment = second_moment;
+    return worker_->submit(std::move(job));
+  }
+  // The other ranks wait for this rank's statement about the bucket: it tells them of the refusal.
+  const Error error = refusal_of(bucket.layout(), *job.refusal);
+  static_cast<void>(worker_->submit(std::move(job)));
+  throw error;
 }
 
 Report Session::reduce(std::uint32_t id, std::span<float> values,

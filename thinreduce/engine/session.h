@@ -38,8 +38,11 @@ namespace thinreduce {
 
 struct SessionOptions {
   std::string spec = "fp32";  // the method and its options; docs/methods lists them
-  // Longest silence of a peer before the session gives up.
+  // Longest silence of a peer before the session gives up. Over gloo a peer that is alive is never
+  // silent, however long it computes. Over threads and MPI only `patience` counts.
   Seconds timeout{60};
+  // Longest wait for a peer that is alive but does not take part; 0 or infinite: forever.
+  Seconds patience = WaitLimits::kDefaultPatience;
   // Tensors with fewer elements, and 1-D tensors, travel uncompressed. A bucket without shapes
   // counts as one tensor of two dimensions.
   std::size_t min_elements = 1024;
@@ -55,6 +58,8 @@ struct SessionOptions {
   bool momentum_inside_ok = false;
   // Settings of the caller, as words "name=value"; they are only compared with the other ranks'.
   std::string caller_settings{};
+
+  [[nodiscard]] WaitLimits limits() const { return {timeout, patience}; }
 };
 
 struct RegisteredBucket;
@@ -80,12 +85,14 @@ class THINREDUCE_EXPORT BucketHandle {
 
 class THINREDUCE_EXPORT Session {
  public:
-  // Waits for the sessions of the other ranks. All ranks must give the same options, the timeout
-  // excepted. A transport may serve several sessions, but only one at a time.
+  // Waits for the sessions of the other ranks. All ranks must give the same options, timeout and
+  // patience excepted. A transport may serve several sessions, but only one at a time.
   // Throws Error{bad_spec} for a spec that does not exist, or that has momentum inside without
-  // momentum_inside_ok; Error{mismatch} when the options of two ranks differ.
+  // momentum_inside_ok; Error{bad_input} for a timeout or patience that is negative or NaN;
+  // Error{mismatch} when the options of two ranks differ.
   Session(std::shared_ptr<Transport> transport, const SessionOptions& options);
-  // Waits for the submitted buckets.
+  // Waits for the submitted buckets. In a forked child it does nothing: the session belongs to the
+  // process that made it, and every other call in a child is an Error{unavailable}.
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -103,7 +110,8 @@ class THINREDUCE_EXPORT Session {
 
   // Starts to replace `values` by the mean over all ranks. The memory of the values, and of the
   // second moment if given, must stay valid and untouched until the future is ready. Throws
-  // Error{bad_input} when their sizes are not the bucket's.
+  // Error{bad_input} when their sizes are not the bucket's or the handle is another session's; the
+  // other ranks then get an error for this bucket that names this rank, and the session goes on.
   [[nodiscard]] std::future<Report> submit(const BucketHandle& bucket, std::span<float> values,
                                            std::span<const float> second_moment = {});
 

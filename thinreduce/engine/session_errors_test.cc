@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <limits>
 #include <new>
 #include <stdexcept>
+#include <thread>
 #include <tuple>
 
 #include "tests/ranks.h"
@@ -171,16 +173,83 @@ TEST(SessionErrors, ALostRankEndsAllOthersAndEveryLaterCallSaysSo) {
   });
 }
 
-TEST(SessionErrors, ASilentRankIsATimeoutThatNamesIt) {
-  run_ranks(2, [](std::unique_ptr<Transport> transport) {
-    Session session(std::move(transport), {.spec = "fp32", .timeout = Seconds(0.2)});
+TEST(SessionErrors, PatienceEndsWithAnErrorThatNamesTheRankAndTheOption) {
+  std::atomic<bool> ended = false;
+  run_ranks(2, [&](std::unique_ptr<Transport> transport) {
+    const Seconds patience(transport->rank() == 0 ? 0.2 : 60);
+    Session session(std::move(transport), {.spec = "fp32", .patience = patience});
     std::vector<float> values(50'000);
     if (session.rank() == 1) {
-      std::this_thread::sleep_for(1s);
+      while (!ended) std::this_thread::sleep_for(1ms);
       return;
     }
     const auto text = thrown_text(ErrorCode::timeout, [&] { session.reduce(0, values); });
-    EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+    EXPECT_NE(text.find("rank 1, which is alive"), std::string::npos) << text;
+    EXPECT_NE(text.find("raise patience"), std::string::npos) << text;
+    ended = true;
+  });
+}
+
+TEST(SessionErrors, ARankThatComputesForLongIsNotSilent) {
+  run_ranks(2, [](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.spec = "fp32", .timeout = Seconds(0.1)});
+    std::vector<float> values(5000, static_cast<float>(session.rank()));
+    if (session.rank() == 1) std::this_thread::sleep_for(500ms);
+    session.reduce(0, values);
+    EXPECT_EQ(values[4999], 0.5F);
+  });
+}
+
+TEST(SessionErrors, TimesThatMakeNoSenseAreRefusedAndForeverIsAllowed) {
+  const auto open = [](Seconds timeout, Seconds patience) {
+    auto ranks = connect_threads(1);
+    const Session session(std::move(ranks[0]), {.timeout = timeout, .patience = patience});
+  };
+  const Seconds nan(std::numeric_limits<double>::quiet_NaN());
+  const Seconds forever(std::numeric_limits<double>::infinity());
+  for (const Seconds bad : {nan, Seconds(-1)}) {
+    EXPECT_NE(thrown_text(ErrorCode::bad_input, [&] { open(bad, 1s); }).find("timeout is"),
+              std::string::npos);
+    EXPECT_NE(thrown_text(ErrorCode::bad_input, [&] { open(1s, bad); }).find("patience is"),
+              std::string::npos);
+  }
+  run_ranks(2, [&](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.timeout = forever, .patience = forever});
+    std::vector<float> values(5000);
+    if (session.rank() == 1) std::this_thread::sleep_for(50ms);
+    EXPECT_NO_THROW(session.reduce(0, values));
+  });
+}
+
+// A rank that refuses its own bucket must not leave the others waiting.
+TEST(SessionErrors, ARefusedBucketIsAnErrorOnAllRanksAndTheSessionGoesOn) {
+  run_ranks(3, [](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.spec = "topk"});
+    auto others = connect_threads(1);
+    Session foreign(std::move(others[0]), {.spec = "topk"});
+    const BucketLayout layout{.id = 6, .elements = 4000, .tensors = {}};
+    const auto bucket = session.add_bucket(layout);
+    const auto unknown = foreign.add_bucket(layout);
+    const bool refuses = session.rank() == 1;
+    std::vector<float> values(4000, 1.0F);
+    const std::vector<float> moment(3999);
+    const auto expect_refused = [&](const std::string& reason, const auto& submit) {
+      const auto text = thrown_text(ErrorCode::bad_input, [&] {
+        (refuses ? submit() : session.submit(bucket, values)).get();
+      });
+      EXPECT_NE(text.find(reason), std::string::npos) << text;
+      EXPECT_EQ(text.find("bucket 6, rank 1: ") == std::string::npos, refuses) << text;
+    };
+    for (int round = 0; round < 2; ++round) {
+      expect_refused("3999 values were given for 4000 elements",
+                     [&] { return session.submit(bucket, std::span(values).first(3999)); });
+      expect_refused("the second moment has 3999 values for 4000 elements",
+                     [&] { return session.submit(bucket, values, moment); });
+      expect_refused("its handle is from another session",
+                     [&] { return session.submit(unknown, values); });
+      auto next = gradient(4000, session.rank(), 0);
+      EXPECT_EQ(session.submit(bucket, next).get().step, static_cast<std::uint64_t>(round) + 1);
+    }
   });
 }
 

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "thinreduce/error.h"
+#include "thinreduce/transport/process.h"
 
 namespace thinreduce {
 namespace {
@@ -51,10 +52,13 @@ struct Hub {
   std::optional<Error> failure;
 };
 
+class ThreadTransport;
+
 class ThreadOperation final : public Operation {
  public:
-  ThreadOperation(std::shared_ptr<Hub> hub, std::shared_ptr<Half> half, const char* verb)
-      : hub_(std::move(hub)), half_(std::move(half)), verb_(verb) {}
+  ThreadOperation(ThreadTransport& transport, std::shared_ptr<Hub> hub, std::shared_ptr<Half> half,
+                  const char* verb)
+      : transport_(transport), hub_(std::move(hub)), half_(std::move(half)), verb_(verb) {}
 
   ~ThreadOperation() override {
     std::unique_lock lock(hub_->mutex);
@@ -63,33 +67,20 @@ class ThreadOperation final : public Operation {
     if (half_->state == Half::State::waiting) half_->state = Half::State::cancelled;
   }
 
-  void wait(const Deadline& deadline) override {
-    std::unique_lock lock(hub_->mutex);
-    const auto over = [&] {
-      return half_->state == Half::State::done ||
-             (half_->state == Half::State::waiting && (hub_->failure || peer_left()));
-    };
-    if (!changed().wait_until(lock, deadline.at, over)) {
-      throw Error(
-          ErrorCode::timeout,
-          fmt::format("rank {}: no answer from rank {} within {} s ({} of {} bytes)", half_->owner,
-                      half_->peer, deadline.allowed.count(), verb_, half_->size));
-    }
-    if (half_->state == Half::State::done) {
-      if (half_->error) throw Error(*half_->error);
-      return;
-    }
-    if (hub_->failure) throw Error(*hub_->failure);
-    throw Error(ErrorCode::lost_peer,
-                fmt::format("rank {}: rank {} has left", half_->owner, half_->peer));
-  }
+  void wait(const Deadline& deadline) override;
 
  private:
   [[nodiscard]] std::condition_variable& changed() const {
     return hub_->changed[static_cast<std::size_t>(half_->owner)];
   }
   [[nodiscard]] bool peer_left() const { return hub_->left[static_cast<std::size_t>(half_->peer)]; }
+  // Returns whether there is nothing more to wait for.
+  [[nodiscard]] bool over() const {
+    return half_->state == Half::State::done ||
+           (half_->state == Half::State::waiting && (hub_->failure || peer_left()));
+  }
 
+  ThreadTransport& transport_;
   std::shared_ptr<Hub> hub_;
   std::shared_ptr<Half> half_;
   const char* verb_;
@@ -107,27 +98,39 @@ std::shared_ptr<Half> take_waiting(std::list<std::shared_ptr<Half>>& halves) {
 
 class ThreadTransport final : public Transport {
  public:
-  ThreadTransport(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+  ThreadTransport(const std::shared_ptr<Hub>& hub, int rank)
+      : hub_(std::make_unique<std::shared_ptr<Hub>>(hub)), rank_(rank) {}
 
   ~ThreadTransport() override {
-    const std::lock_guard lock(hub_->mutex);
-    hub_->left[static_cast<std::size_t>(rank_)] = true;
-    hub_->notify_all();
+    if (!hub_.here()) return;
+    const std::lock_guard lock(hub().mutex);
+    hub().left[static_cast<std::size_t>(rank_)] = true;
+    hub().notify_all();
   }
 
   [[nodiscard]] int rank() const override { return rank_; }
-  [[nodiscard]] int size() const override { return hub_->world; }
+  [[nodiscard]] int size() const override { return hub().world; }
 
   void abandon(const std::string& reason) noexcept override {
-    const std::lock_guard lock(hub_->mutex);
-    if (!hub_->failure) {
-      hub_->failure.emplace(ErrorCode::lost_peer,
+    const std::lock_guard lock(hub().mutex);
+    if (!hub().failure) {
+      hub().failure.emplace(ErrorCode::lost_peer,
                             fmt::format("rank {} gave up: {}", rank_, reason));
     }
-    hub_->notify_all();
+    hub().notify_all();
+  }
+
+  void wake() noexcept override {
+    Transport::wake();
+    const std::lock_guard lock(hub().mutex);
+    hub().changed[static_cast<std::size_t>(rank_)].notify_all();
   }
 
  private:
+  friend class ThreadOperation;
+
+  [[nodiscard]] Hub& hub() const { return **hub_; }
+
   Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override {
     auto half = std::make_shared<Half>();
     half->owner = rank_;
@@ -135,15 +138,15 @@ class ThreadTransport final : public Transport {
     // meet() only reads from the memory of a send.
     half->memory = const_cast<std::byte*>(message.data());
     half->size = message.size();
-    std::unique_lock lock(hub_->mutex);
-    if (hub_->failure) throw Error(*hub_->failure);
-    Stream& stream = hub_->streams[{rank_, peer, channel}];
+    std::unique_lock lock(hub().mutex);
+    if (hub().failure) throw Error(*hub().failure);
+    Stream& stream = hub().streams[{rank_, peer, channel}];
     if (auto receive = take_waiting(stream.receives)) {
       meet(lock, *half, *receive);
     } else {
       stream.sends.push_back(half);
     }
-    return std::make_unique<ThreadOperation>(hub_, std::move(half), "send");
+    return std::make_unique<ThreadOperation>(*this, *hub_, std::move(half), "send");
   }
 
   Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override {
@@ -152,15 +155,15 @@ class ThreadTransport final : public Transport {
     half->peer = peer;
     half->memory = message.data();
     half->size = message.size();
-    std::unique_lock lock(hub_->mutex);
-    if (hub_->failure) throw Error(*hub_->failure);
-    Stream& stream = hub_->streams[{peer, rank_, channel}];
+    std::unique_lock lock(hub().mutex);
+    if (hub().failure) throw Error(*hub().failure);
+    Stream& stream = hub().streams[{peer, rank_, channel}];
     if (auto send = take_waiting(stream.sends)) {
       meet(lock, *send, *half);
     } else {
       stream.receives.push_back(half);
     }
-    return std::make_unique<ThreadOperation>(hub_, std::move(half), "receive");
+    return std::make_unique<ThreadOperation>(*this, *hub_, std::move(half), "receive");
   }
 
   void meet(std::unique_lock<std::mutex>& lock, Half& send, Half& receive) {
@@ -176,12 +179,37 @@ class ThreadTransport final : public Transport {
     }
     send.state = receive.state = Half::State::done;
     const int other = send.owner == rank_ ? receive.owner : send.owner;
-    hub_->changed[static_cast<std::size_t>(other)].notify_all();
+    hub().changed[static_cast<std::size_t>(other)].notify_all();
   }
 
-  std::shared_ptr<Hub> hub_;
+  OwnedHere<std::shared_ptr<Hub>> hub_;
   int rank_;
 };
+
+void ThreadOperation::wait(const Deadline& deadline) {
+  std::unique_lock lock(hub_->mutex);
+  while (!over()) {
+    if (transport_.woken()) {
+      lock.unlock();
+      transport_.run_woken();
+      lock.lock();
+    } else if (!changed().wait_until(lock, deadline.at,
+                                     [&] { return over() || transport_.woken(); })) {
+      throw Error(
+          ErrorCode::timeout,
+          fmt::format("rank {}: waited {:g} s for rank {}, which is alive but does not "
+                      "take part ({} of {} bytes); raise patience if it needs longer",
+                      half_->owner, deadline.allowed.count(), half_->peer, verb_, half_->size));
+    }
+  }
+  if (half_->state == Half::State::done) {
+    if (half_->error) throw Error(*half_->error);
+    return;
+  }
+  if (hub_->failure) throw Error(*hub_->failure);
+  throw Error(ErrorCode::lost_peer,
+              fmt::format("rank {}: rank {} has left", half_->owner, half_->peer));
+}
 
 }  // namespace
 
@@ -190,7 +218,7 @@ std::vector<std::unique_ptr<Transport>> connect_threads(int world) {
     throw Error(ErrorCode::bad_input,
                 fmt::format("a world must have at least 1 rank, not {}", world));
   }
-  auto hub = std::make_shared<Hub>(world);
+  const auto hub = std::make_shared<Hub>(world);
   std::vector<std::unique_ptr<Transport>> ranks;
   ranks.reserve(static_cast<std::size_t>(world));
   for (int rank = 0; rank < world; ++rank) {

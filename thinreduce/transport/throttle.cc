@@ -5,11 +5,15 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <condition_variable>
 #include <fstream>
-#include <thread>
+#include <functional>
+#include <mutex>
+#include <utility>
 
 #include "thinreduce/error.h"
 #include "thinreduce/transport/lane.h"
+#include "thinreduce/transport/process.h"
 #include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/checksum.h"
 
@@ -81,12 +85,38 @@ class ThrottledSend final : public Operation {
   Pending message_sent_;
 };
 
+// A sleep that wake() interrupts.
+class Alarm {
+ public:
+  void ring() {
+    const std::lock_guard lock(mutex_);
+    rung_ = true;
+    changed_.notify_all();
+  }
+  // Returns whether it was rung before `until`.
+  bool sleep_until(Clock::time_point until) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_until(lock, until, [&] { return std::exchange(rung_, false); });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool rung_ = false;
+};
+
 class ThrottledReceive final : public Operation {
  public:
+  struct Way {
+    Link link;
+    Lane& lane;
+    // Sleeps, and runs the work of wake() meanwhile.
+    std::function<void(Clock::time_point)> sleep_until;
+  };
+
   ThrottledReceive(Transport& inner, int peer, Channel channel, std::span<std::byte> message,
-                   Link link, Lane& lane)
-      : link_(link),
-        lane_(lane),
+                   Way way)
+      : way_(std::move(way)),
         bytes_(message.size()),
         stamp_received_(inner.receive(peer, stamp_channel(channel),
                                       std::as_writable_bytes(std::span<std::int64_t>(&stamp_, 1)))),
@@ -97,22 +127,21 @@ class ThrottledReceive final : public Operation {
     message_received_->wait(deadline);
     const Clock::time_point leaves{
         std::chrono::duration_cast<Clock::duration>(Nanoseconds(stamp_))};
-    const auto latency = std::chrono::duration_cast<Clock::duration>(link_.latency);
+    const auto latency = std::chrono::duration_cast<Clock::duration>(way_.link.latency);
     // Cut-through: the first byte reaches this rank's lane one message length before the last.
-    const auto arrives = lane_.pass(leaves + latency - lane_.duration(bytes_), bytes_);
+    const auto arrives = way_.lane.pass(leaves + latency - way_.lane.duration(bytes_), bytes_);
     if (arrives > deadline.at) {
       throw Error(
           ErrorCode::timeout,
-          fmt::format("a message of {} bytes takes longer than the timeout of {} s on a link of "
-                      "{}; raise the timeout",
-                      bytes_, deadline.allowed.count(), link_.to_string()));
+          fmt::format("a message of {} bytes takes longer than {:g} s on a link of {}; raise "
+                      "patience",
+                      bytes_, deadline.allowed.count(), way_.link.to_string()));
     }
-    std::this_thread::sleep_until(arrives);
+    way_.sleep_until(arrives);
   }
 
  private:
-  Link link_;
-  Lane& lane_;
+  Way way_;
   std::size_t bytes_;
   std::int64_t stamp_ = 0;
   Pending stamp_received_;
@@ -130,6 +159,15 @@ class Throttled final : public Transport {
   [[nodiscard]] int rank() const override { return inner_->rank(); }
   [[nodiscard]] int size() const override { return inner_->size(); }
   void abandon(const std::string& reason) noexcept override { inner_->abandon(reason); }
+  void when_woken(std::function<void()> work) override {
+    inner_->when_woken(work);
+    Transport::when_woken(std::move(work));
+  }
+  void wake() noexcept override {
+    Transport::wake();
+    alarm_->ring();
+    inner_->wake();
+  }
 
  private:
   Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override {
@@ -138,13 +176,20 @@ class Throttled final : public Transport {
   }
 
   Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override {
-    return std::make_unique<ThrottledReceive>(*inner_, peer, channel, message, link_, in_);
+    const auto sleep = [this](Clock::time_point until) {
+      do {
+        run_woken();
+      } while (alarm_->sleep_until(until));
+    };
+    return std::make_unique<ThrottledReceive>(*inner_, peer, channel, message,
+                                              ThrottledReceive::Way{link_, in_, sleep});
   }
 
   std::unique_ptr<Transport> inner_;
   Link link_;
   Lane out_;
   Lane in_;
+  OwnedHere<Alarm> alarm_{std::make_unique<Alarm>()};
 };
 
 // What a rank tells the others about its link.

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "tests/ranks.h"
 #include "thinreduce/collective/ring.h"
 #include "thinreduce/error.h"
@@ -115,6 +117,26 @@ TEST(Throttle, LinksMayDifferAndNoLinkChangesNothing) {
     EXPECT_EQ(same.get(), own);
     const auto link = Link::parse(same->rank() == 0 ? "1gbit" : "2gbit");
     EXPECT_NE(throttle(std::move(same), link).get(), own);
+  });
+}
+
+TEST(Throttle, WakeRunsTheWorkWhileAMessageIsOnTheWire) {
+  run_ranks(2, [](std::unique_ptr<Transport> inner) {
+    auto transport = throttle(std::move(inner), Link::parse("unlimited,2s"));
+    std::byte byte{};
+    if (transport->rank() == 0) {
+      transport->send(1, Channel::data, std::span(&byte, 1))->wait(Deadline::after(60s));
+      return;
+    }
+    Clock::time_point worked;
+    transport->when_woken([&] { worked = Clock::now(); });
+    const auto receive = transport->receive(0, Channel::data, std::span(&byte, 1));
+    std::thread other([&] { transport->wake(); });
+    receive->wait(Deadline::after(60s));
+    const auto arrived = Clock::now();
+    other.join();
+    EXPECT_GT(worked, Clock::time_point());
+    EXPECT_LT(worked, arrived);
   });
 }
 

@@ -4,13 +4,19 @@
 // a receive must ask for exactly the length that was sent. An operation is started, then awaited;
 // its memory must stay valid until the operation has completed or is destroyed.
 //
-// Only one thread at a time may use a transport. When a rank dies, leaves or abandons, every wait
-// on every other rank ends with an Error that names it.
+// Only one thread at a time may use a transport; abandon() and wake() are the exceptions. When a
+// rank dies, leaves or abandons, every wait on every other rank ends with an Error that names it.
+//
+// A peer that computes for long is alive and is waited for. Over gloo every rank answers its peers
+// on a thread of its own, so a peer that is silent (stopped, or cut off) is told from one that is
+// busy. Ranks that are threads of one process are always alive. MPI cannot tell.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,12 +29,32 @@ namespace thinreduce {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
+// How long a rank waits for a peer.
+struct THINREDUCE_EXPORT WaitLimits {
+  static constexpr Seconds kDefaultPatience{30 * 60};
+
+  // Not explicit, so that a timeout alone may be given.
+  WaitLimits(Seconds longest_silence = Seconds{60},  // NOLINT(google-explicit-constructor)
+             Seconds longest_wait = kDefaultPatience)
+      : silence(longest_silence), patience(longest_wait) {}
+
+  Seconds silence;   // of a peer that gives no sign of life
+  Seconds patience;  // with a peer that is alive but does not take part; 0 or infinite: forever
+
+  // Throws Error{bad_input} unless silence is above 0 and patience at least 0.
+  void check() const;
+};
+
 // The time at which a wait gives up.
 struct THINREDUCE_EXPORT Deadline {
-  Clock::time_point at;
-  Seconds allowed;  // the whole time allowed, for the error text
+  Clock::time_point at;  // whatever the peer does
+  Seconds allowed;       // the time until then, for the error text
+  Seconds silence;       // of the peer
 
+  // Both limits are `allowed`, which may be infinite. Throws Error{bad_input} for a negative time
+  // and for NaN.
   static Deadline after(Seconds allowed);
+  static Deadline after(const WaitLimits& limits);
 };
 
 // Independent streams between the same two ranks.
@@ -77,6 +103,12 @@ class THINREDUCE_EXPORT Transport {
   // Declares that this rank cannot continue: every wait on every rank ends with `reason`. Final.
   virtual void abandon(const std::string& reason) noexcept = 0;
 
+  // Sets the work that wake() asks for.
+  virtual void when_woken(std::function<void()> work);
+  // Makes the thread that waits in an operation of this transport, now or next, run the work and
+  // then go on waiting. May be called from any thread.
+  virtual void wake() noexcept;
+
   // Sums in place with the backend's own all-reduce, as a baseline for benchmarks. Returns false if
   // the backend has none.
   virtual bool native_sum(std::span<float> /*values*/) { return false; }
@@ -85,12 +117,19 @@ class THINREDUCE_EXPORT Transport {
   [[nodiscard]] const std::vector<Traffic>& traffic() const { return traffic_; }
   [[nodiscard]] Traffic total_traffic() const;
 
+ protected:
+  // Runs the work if wake() was called since the last time. For the waits of operations.
+  void run_woken();
+  [[nodiscard]] bool woken() const { return woken_; }
+
  private:
   virtual Pending start_send(int peer, Channel channel, std::span<const std::byte> message) = 0;
   virtual Pending start_receive(int peer, Channel channel, std::span<std::byte> message) = 0;
   Traffic& with(int peer);
 
   std::vector<Traffic> traffic_;
+  std::function<void()> work_;
+  std::atomic<bool> woken_{false};
 };
 
 }  // namespace thinreduce

@@ -124,26 +124,19 @@ class AdoptedContext final : public gloo::rendezvous::Context {
 
 }  // namespace
 
-std::array<Mesh, kMeshes> adopt(int rank, PeerLinks links,
-                                const std::shared_ptr<gloo::transport::Device>& device) {
+Mesh adopt(int rank, PeerLinks& links, const std::shared_ptr<gloo::transport::Device>& device) {
   const auto tcp_device = std::dynamic_pointer_cast<tcp::Device>(device);
   ensure(tcp_device != nullptr, "adopt: the device must be one of TCP");
   const int world = static_cast<int>(links.size());
-  std::array<Mesh, kMeshes> meshes;
-  std::array<std::shared_ptr<AdoptedPairs>, kMeshes> pairs;
-  for (std::size_t mesh = 0; mesh < kMeshes; ++mesh) {
-    pairs[mesh] = std::make_shared<AdoptedPairs>(tcp_device, rank, world);
-    meshes[mesh] = std::make_shared<AdoptedContext>(device, pairs[mesh]);
-  }
+  const auto pairs = std::make_shared<AdoptedPairs>(tcp_device, rank, world);
+  auto mesh = std::make_shared<AdoptedContext>(device, pairs);
   OnDeviceThread(*tcp_device, [&] {
     for (int peer = 0; peer < world; ++peer) {
       if (peer == rank) continue;
-      for (std::size_t mesh = 0; mesh < kMeshes; ++mesh) {
-        pairs[mesh]->adopt(peer, std::move(links[static_cast<std::size_t>(peer)][mesh]));
-      }
+      pairs->adopt(peer, std::move(links[static_cast<std::size_t>(peer)][kData]));
     }
   });
-  return meshes;
+  return mesh;
 }
 
 }  // namespace thinreduce

@@ -8,7 +8,6 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/transport/device.h>
 
-#include <array>
 #include <memory>
 
 #include "thinreduce/transport/gloo/peer_links.h"
@@ -17,8 +16,9 @@ namespace thinreduce {
 
 using Mesh = std::shared_ptr<gloo::rendezvous::Context>;
 
-// Returns the meshes of a rank over its links. `device` must be a TCP device of Gloo.
-[[nodiscard]] std::array<Mesh, kMeshes> adopt(
-    int rank, PeerLinks links, const std::shared_ptr<gloo::transport::Device>& device);
+// Returns the mesh of a rank over its data connections, which it takes out of `links`. `device` must
+// be a TCP device of Gloo.
+[[nodiscard]] Mesh adopt(int rank, PeerLinks& links,
+                         const std::shared_ptr<gloo::transport::Device>& device);
 
 }  // namespace thinreduce

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "thinreduce/error.h"
 #include "thinreduce/transport/gloo/adopted_mesh.h"
@@ -90,9 +91,12 @@ std::unique_ptr<Transport> meet(const GlooOptions& options, Board& board,
   try {
     PeerLinks links = meeting.connect();
     const int peer = options.rank == 0 ? 1 : 0;
-    const auto own = own_address(links[static_cast<std::size_t>(peer)][0].socket);
-    const auto meshes = adopt(options.rank, std::move(links), make_device(own));
-    auto transport = std::make_unique<GlooTransport>(GlooTransport::Meshes{meshes[0], meshes[1]});
+    const auto own = own_address(links[static_cast<std::size_t>(peer)][kData].socket);
+    auto data = adopt(options.rank, links, make_device(own));
+    std::vector<Socket> lifelines;
+    for (auto& link : links) lifelines.push_back(std::move(link[kLifeline].socket));
+    auto transport = std::make_unique<GlooTransport>(
+        GlooTransport::Connections{std::move(data), std::move(lifelines)});
     meeting.confirm();
     return transport;
   } catch (const Error& e) {
@@ -112,12 +116,12 @@ std::unique_ptr<Transport> meet(const GlooOptions& options, Board& board,
 unsigned long descriptors_for(const GlooOptions& options, bool serves) {
   constexpr unsigned long kOthers = 16;
   const auto peers = static_cast<unsigned long>(options.world - 1);
-  return (kMeshes + (serves ? 1 : 0)) * peers + kOthers;
+  return (kUses + (serves ? 1 : 0)) * peers + kOthers;
 }
 
 std::unique_ptr<Transport> alone() {
   auto context = std::make_shared<gloo::rendezvous::Context>(0, 1);
-  return std::make_unique<GlooTransport>(GlooTransport::Meshes{context, context});
+  return std::make_unique<GlooTransport>(GlooTransport::Connections{context, {}});
 }
 
 std::string from_environment(const char* name, std::string_view expected) {

@@ -18,7 +18,6 @@ namespace thinreduce {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 using testing::HasSubstr;
 
 TEST(GlooFailures, AWaitEndsAtItsDeadlineAndSaysForWhom) {
@@ -26,10 +25,12 @@ TEST(GlooFailures, AWaitEndsAtItsDeadlineAndSaysForWhom) {
     if (transport.rank() == 0) {
       std::vector<std::byte> bytes(4096);
       const Pending receive = transport.receive(2, Channel::data, bytes);
-      const Error error = error_of([&] { receive->wait(Deadline::after(Seconds(0.5))); });
+      const auto limits = Deadline::after(WaitLimits(Seconds(20), Seconds(0.5)));
+      const Error error = error_of([&] { receive->wait(limits); });
       EXPECT_EQ(error.code(), ErrorCode::timeout);
       EXPECT_EQ(std::string(error.what()),
-                "rank 0: no answer from rank 2 within 0.5 s (receive of 4096 bytes)");
+                "rank 0: waited 0.5 s for rank 2, which is alive but does not take part (receive "
+                "of 4096 bytes from rank 2); raise patience if it needs longer");
       // The error is final.
       EXPECT_EQ(error_of([&] { (void)transport.receive(1, Channel::data, bytes); }).what(),
                 std::string(error.what()));
@@ -39,7 +40,7 @@ TEST(GlooFailures, AWaitEndsAtItsDeadlineAndSaysForWhom) {
       const Pending receive = transport.receive(3 - transport.rank(), Channel::data, bytes);
       const Error error = error_of([&] { receive->wait(soon()); });
       EXPECT_EQ(error.code(), ErrorCode::lost_peer);
-      EXPECT_THAT(error.what(), HasSubstr("rank 0 gave up: no answer from rank 2 within 0.5 s"));
+      EXPECT_THAT(error.what(), HasSubstr("rank 0 gave up: waited 0.5 s for rank 2"));
     }
   });
 }
@@ -58,9 +59,7 @@ TEST(GlooFailures, AbandonEndsEveryWait) {
     // Two ranks wait for each other, the third for rank 1.
     const int peer = transport.rank() == 0 ? 1 : 5 - transport.rank();
     const Pending receive = transport.receive(peer, Channel::data, bytes);
-    const auto began = Clock::now();
     const Error error = error_of([&] { receive->wait(soon()); });
-    EXPECT_LT(Clock::now() - began, seconds(5));
     EXPECT_EQ(error.code(), ErrorCode::lost_peer);
     EXPECT_STREQ(error.what(), "rank 1 gave up: tensor 7 is not finite");
   });
@@ -77,9 +76,7 @@ TEST(GlooFailures, AbandonEndsANativeSum) {
       return;
     }
     std::vector<float> values(1 << 20);
-    const auto began = Clock::now();
     const Error error = error_of([&] { transport.native_sum(values); });
-    EXPECT_LT(Clock::now() - began, seconds(5));
     EXPECT_EQ(error.code(), ErrorCode::lost_peer);
     EXPECT_STREQ(error.what(), "rank 1 gave up: no gradient");
     ++ended;
@@ -166,13 +163,11 @@ TEST(GlooFailures, AWaitForARankThatLeavesEnds) {
     std::vector<std::byte> got(1);
     const Pending receive = transport.receive(1, Channel::header, got);
     started = true;
-    const auto began = Clock::now();
     for (const Pending* one : {&receive, &send}) {
       const Error error = error_of([&] { (*one)->wait(soon()); });
       EXPECT_EQ(error.code(), ErrorCode::lost_peer);
       EXPECT_THAT(error.what(), HasSubstr("rank 1 has left"));
     }
-    EXPECT_LT(Clock::now() - began, seconds(5));
   });
 }
 
@@ -189,12 +184,9 @@ TEST(GlooFailures, ASendThatIsCutInTheMiddleEnds) {
     }
     const Pending send = transport.send(1, Channel::data, bytes);
     started = true;
-    const auto began = Clock::now();
     const Error error = error_of([&] { send->wait(soon()); });
     EXPECT_EQ(error.code(), ErrorCode::lost_peer);
-    EXPECT_THAT(error.what(),
-                testing::AnyOf(HasSubstr("rank 1 has left"), HasSubstr("lost rank 1")));
-    EXPECT_LT(Clock::now() - began, seconds(5));
+    EXPECT_THAT(error.what(), HasSubstr("rank 1 has left"));
   });
 }
 
@@ -206,27 +198,24 @@ INSTANTIATE_TEST_SUITE_P(When, GlooKill,
                          testing::Values(Victim::idle, Victim::midway_in_large_messages,
                                          Victim::in_native_sum));
 
-// Exit code 0 means that the error named the victim in time.
+// Exit code 0 means that the error named the victim.
 int survive(Transport& transport, Victim victim) {
   const int peer = transport.rank() == 0 ? 2 : transport.rank() == 1 ? 3 : 1;
-  const auto began = Clock::now();
   std::string said = "nothing thrown";
   try {
     std::vector<std::byte> out(victim == Victim::idle ? 10 : 64 << 20);
     std::vector<std::byte> in(out.size());
-    const Deadline deadline = Deadline::after(Seconds(60));
     if (victim == Victim::in_native_sum) {
       std::vector<float> values(1 << 20);
       transport.native_sum(values);
     } else {
       const Pending receive = transport.receive(peer, Channel::data, in);
       const Pending send = transport.send(2, Channel::data, out);
-      receive->wait(deadline);
+      receive->wait(soon());
     }
   } catch (const Error& e) {
     said = e.what();
-    if (e.code() == ErrorCode::lost_peer && said.find("rank 2") != std::string::npos &&
-        Clock::now() - began < seconds(10)) {
+    if (e.code() == ErrorCode::lost_peer && said.find("lost rank 2") != std::string::npos) {
       return 0;
     }
   }
@@ -249,7 +238,7 @@ TEST_P(GlooKill, EverySurvivorNamesTheVictim) {
           // Has started to receive from rank 0 among the large messages.
           std::vector<std::byte> in(64 << 20);
           Pending receive;
-          std::this_thread::sleep_for(milliseconds(300));
+          std::this_thread::sleep_for(milliseconds(300));  // so that the others wait by then
           if (GetParam() == Victim::midway_in_large_messages) {
             receive = transport->receive(0, Channel::data, in);
             std::this_thread::sleep_for(milliseconds(2));

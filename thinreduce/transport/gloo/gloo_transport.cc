@@ -1,11 +1,11 @@
 #include "thinreduce/transport/gloo/gloo_transport.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gloo/allreduce.h>
 #include <gloo/math.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace thinreduce {
@@ -13,18 +13,17 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Channels, and the stamps of a throttled link, are slots below 32 of the data mesh; Gloo's own
-// collectives use slots from 2^56.
+// Channels, and the stamps of a throttled link, are slots below 32; Gloo's own collectives use
+// slots from 2^56.
 constexpr std::uint64_t kGoodbyeSlot = 255;
-constexpr std::uint64_t kNoticeSlot = 0;
 
 // Practically forever, yet short enough to add to a clock.
 constexpr milliseconds kForever = std::chrono::hours(24 * 365);
-// The longest time that a rank that leaves or gives up waits for its last messages to be sent.
+// The longest time that a rank that leaves waits for its last messages to be sent.
 constexpr milliseconds kLastWords{1000};
-// A rank that gives up closes its connections soon after its notice. A peer that sees a connection
-// close waits this long for the notice, so that the error names the root cause.
-constexpr milliseconds kNoticeGrace{250};
+// The lifeline of a peer whose data connection fails says why: a notice, a goodbye or its death.
+// That comes at once, unless this machine is very busy.
+constexpr milliseconds kLongestExplanation{5000};
 // Timeout of Gloo's all-reduce: long enough for slow links. Lost peers are detected otherwise.
 constexpr std::chrono::minutes kNativeSumTimeout{10};
 
@@ -52,15 +51,7 @@ class GlooOperation : public Operation {
         peer_(peer),
         kind_(kind),
         bytes_(message.size()),
-        buffer_(transport.meshes_.data->createUnboundBuffer(message.data(), message.size())) {
-    const std::lock_guard lock(transport_.mutex_);
-    transport_.operations_.insert(this);
-  }
-
-  ~GlooOperation() override {
-    const std::lock_guard lock(transport_.mutex_);
-    transport_.operations_.erase(this);
-  }
+        buffer_(transport.state_->data->createUnboundBuffer(message.data(), message.size())) {}
 
   void start(Channel channel) {
     const auto slot = static_cast<std::uint64_t>(channel);
@@ -77,31 +68,28 @@ class GlooOperation : public Operation {
 
   void wait(const Deadline& deadline) override {
     if (done_) return;
-    // This does not hide a completion: an aborted wait is tried once more below.
-    if (transport_.is_over(peer_)) abort();
     std::string what;
     try {
-      done_ = wait_for(time_left(deadline.at));
-      // Gloo reports an abort once, even if the operation had completed. If it had not, this second
-      // wait closes the data mesh, which is useless by now.
-      if (!done_) done_ = wait_for(milliseconds(1));
+      wait_until_over(deadline);
+      // Nobody aborts this operation any more. Gloo reports an earlier abort once, even if the
+      // operation has completed; the second wait tells. If it has not completed, that wait closes
+      // the data connections, which are useless by now.
+      if (!done_) done_ = wait_for(milliseconds(1)) || wait_for(milliseconds(1));
     } catch (const std::exception& e) {
       what = e.what();
     }
     if (done_) return;
     if (!transport_.is_over(peer_) && Clock::now() >= deadline.at) {
-      auto reason = fmt::format("no answer from rank {} within {:g} s ({})", peer_,
-                                deadline.allowed.count(), describe());
-      auto notice = fmt::format("rank {} gave up: {}", transport_.rank(), reason);
-      // Gloo has closed the data mesh; tell the other ranks why.
-      transport_.notify_peers(notice);
-      transport_.record({ErrorCode::timeout, fmt::format("rank {}: {}", transport_.rank(), reason),
-                         std::move(notice)});
+      const int absent = transport_.state_->lifelines->blocked_by(peer_);
+      transport_.give_up(
+          ErrorCode::timeout,
+          fmt::format("waited {:g} s for rank {}, which is alive but does not take part ({} {} "
+                      "rank {}); raise patience if it needs longer",
+                      deadline.allowed.count(), absent, describe(),
+                      kind_ == Kind::send ? "to" : "from", peer_));
     }
     throw transport_.explain(peer_, describe(), what);
   }
-
-  [[nodiscard]] int peer() const { return peer_; }
 
   // Ends a current or later wait.
   void abort() {
@@ -113,6 +101,39 @@ class GlooOperation : public Operation {
   }
 
  private:
+  // While it exists, lifelines look for silent peers, and the wait can be aborted.
+  class Waiting {
+   public:
+    Waiting(GlooOperation& operation, Seconds silence) : state_(*operation.transport_.state_) {
+      const std::lock_guard lock(state_.mutex);
+      state_.waiting = &operation;
+      state_.lifelines->begin_wait(operation.peer_, silence);
+    }
+    ~Waiting() {
+      const std::lock_guard lock(state_.mutex);
+      state_.waiting = nullptr;
+      state_.lifelines->end_wait();
+    }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    GlooTransport::State& state_;
+  };
+
+  // Returns when the operation has completed, or the world or the peer is over.
+  void wait_until_over(const Deadline& deadline) {
+    const Waiting waiting(*this, deadline.silence);
+    while (!done_ && !transport_.is_over(peer_)) {
+      transport_.run_woken();
+      if (transport_.is_leaving(peer_)) {
+        transport_.await_goodbye(peer_, deadline);
+      } else {
+        done_ = wait_for(time_left(deadline.at));
+      }
+    }
+  }
+
   bool wait_for(milliseconds timeout) {
     return kind_ == Kind::send ? buffer_->waitSend(timeout) : buffer_->waitRecv(timeout);
   }
@@ -129,153 +150,138 @@ class GlooOperation : public Operation {
   bool done_ = false;
 };
 
-GlooTransport::GlooTransport(Meshes meshes)
-    : meshes_(std::move(meshes)), peers_(static_cast<std::size_t>(size())) {
-  if (size() == 1) return;
+GlooTransport::GlooTransport(Connections connections)
+    : rank_(connections.data->rank),
+      size_(connections.data->size),
+      state_(std::make_unique<State>()) {
+  state_->data = std::move(connections.data);
+  state_->peers.resize(static_cast<std::size_t>(size_));
+  if (size_ == 1) return;
+  state_->lifelines =
+      std::make_unique<Lifelines>(rank_, std::move(connections.lifelines), lifeline_events());
   try {
-    std::vector<int> others;
-    for (int peer = 0; peer < size(); ++peer) {
-      if (peer == rank()) continue;
-      others.push_back(peer);
-      Peer& one = peers_[static_cast<std::size_t>(peer)];
-      one.watched = meshes_.data->createUnboundBuffer(one.goodbye.data(), one.goodbye.size());
-      one.watched->recv(peer, kGoodbyeSlot);
-      one.watcher = std::thread([this, peer] { watch(peer); });
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank == rank_) continue;
+      Peer& peer = state_->peers[static_cast<std::size_t>(rank)];
+      peer.goodbye = state_->data->createUnboundBuffer(peer.last.data(), peer.last.size());
+      peer.goodbye->recv(rank, kGoodbyeSlot);
     }
-    listening_ = meshes_.control->createUnboundBuffer(heard_.data(), heard_.size());
-    listener_ = std::thread([this, others] { listen_for_notices(others); });
   } catch (const std::exception& e) {
-    stop_watching();
     throw Error(ErrorCode::lost_peer, fmt::format("rank {}: a rank left right after connecting: {}",
-                                                  rank(), without_place(e.what())));
+                                                  rank_, without_place(e.what())));
   }
 }
 
 GlooTransport::~GlooTransport() {
+  if (!state_.here() || !state_->lifelines) return;
   std::optional<Failure> failure;
   {
-    const std::lock_guard lock(mutex_);
-    closing_ = true;
-    failure = failure_;
-    changed_.notify_all();
+    const std::lock_guard lock(state_->mutex);
+    failure = state_->failure;
   }
   if (failure) {
-    notify_peers(failure->notice);
-    wait_for_notices();
+    state_->lifelines->give_notice(failure->notice);
   } else {
     say_goodbye();
   }
-  stop_watching();
 }
 
-void GlooTransport::stop_watching() {
-  {
-    const std::lock_guard lock(mutex_);
-    closing_ = true;
-    changed_.notify_all();
-    for (Peer& peer : peers_) {
-      if (peer.watched) peer.watched->abortWaitRecv();
-    }
-  }
-  if (listening_) listening_->abortWaitRecv();
-  for (Peer& peer : peers_) {
-    if (peer.watcher.joinable()) peer.watcher.join();
-  }
-  if (listener_.joinable()) listener_.join();
-}
-
-void GlooTransport::watch(int peer) {
-  Peer& one = peers_[static_cast<std::size_t>(peer)];
-  std::string why;
-  try {
-    if (!one.watched->waitRecv(kForever)) return;
-    // The goodbye is the last message on the connection, so everything that the peer sent has
-    // arrived. Operations that cannot complete fail when the connection closes; wait for that too.
-    {
-      const std::lock_guard lock(mutex_);
-      one.left = true;
-      if (closing_) return;
-    }
-    one.watched->recv(peer, kGoodbyeSlot);
-    one.watched->waitRecv(kForever);
-  } catch (const std::exception& e) {
-    why = without_place(e.what());
-  }
-  std::unique_lock lock(mutex_);
-  if (closing_) return;
-  if (one.left) {
-    one.closed = true;
-    lock.unlock();
-    end_operations(peer);
-    return;
-  }
-  changed_.wait_for(lock, kNoticeGrace, [this] { return closing_ || failure_; });
-  if (closing_ || failure_) return;
-  lock.unlock();
-  auto lost = fmt::format("rank {}: lost rank {}: {}", rank(), peer, why);
-  record({ErrorCode::lost_peer, lost, lost});
-}
-
-void GlooTransport::listen_for_notices(const std::vector<int>& others) {
-  try {
-    // Only the first notice counts. The others are received so that their senders need not wait.
-    for (;;) {
-      listening_->recv(others, kNoticeSlot);
-      if (!listening_->waitRecv(kForever)) return;
-      heard_.back() = 0;
-      const std::string text(heard_.data());
-      record({ErrorCode::lost_peer, text, text});
-    }
-  } catch (const std::exception&) {
-    // The control mesh is closed because this rank gave up.
-  }
+Lifelines::Events GlooTransport::lifeline_events() {
+  return {.gave_up =
+              [this](int /*peer*/, const std::string& notice) {
+                record({ErrorCode::lost_peer, notice, notice});
+              },
+          .leaves = [this](int peer) { note_leaving(peer); },
+          .died =
+              [this](int peer, const std::string& why) {
+                const auto lost = fmt::format("rank {}: lost rank {}: {}", rank_, peer, why);
+                record({ErrorCode::lost_peer, lost, lost});
+              },
+          .silent =
+              [this](const std::vector<int>& peers, Seconds limit) {
+                give_up(ErrorCode::timeout,
+                        fmt::format("no sign of life from {} {} for {:g} s: stopped or cut off; "
+                                    "raise timeout if that may take longer",
+                                    peers.size() == 1 ? "rank" : "ranks", fmt::join(peers, ", "),
+                                    limit.count()));
+              }};
 }
 
 void GlooTransport::record(Failure failure) {
   {
-    const std::lock_guard lock(mutex_);
-    if (failure_) return;
-    failure_ = std::move(failure);
-    changed_.notify_all();
+    const std::lock_guard lock(state_->mutex);
+    if (state_->failure) return;
+    state_->failure = std::move(failure);
+    if (state_->waiting != nullptr) state_->waiting->abort();
+    for (Peer& peer : state_->peers) {
+      if (peer.goodbye) peer.goodbye->abortWaitRecv();
+    }
+    state_->changed.notify_all();
   }
-  end_operations(-1);
+  end_native_sum();
 }
 
-void GlooTransport::end_operations(int peer) {
-  bool summing = false;
-  {
-    const std::lock_guard lock(mutex_);
-    summing = summing_;
-    for (GlooOperation* operation : operations_) {
-      if (peer < 0 || operation->peer() == peer) operation->abort();
-    }
+void GlooTransport::give_up(ErrorCode code, const std::string& reason) {
+  const auto notice = fmt::format("rank {} gave up: {}", rank_, reason);
+  record({code, fmt::format("rank {}: {}", rank_, reason), notice});
+  // A rank that waits for others than the lost one must hear of it before this rank closes.
+  state_->lifelines->give_notice(notice);
+}
+
+void GlooTransport::note_leaving(int peer) {
+  const std::lock_guard lock(state_->mutex);
+  state_->peers[static_cast<std::size_t>(peer)].leaving = true;
+  if (state_->waiting != nullptr) state_->waiting->abort();
+  state_->changed.notify_all();
+}
+
+void GlooTransport::await_goodbye(int peer, const Deadline& deadline) {
+  Peer& one = state_->peers[static_cast<std::size_t>(peer)];
+  try {
+    one.goodbye->waitRecv(time_left(deadline.at));
+  } catch (const std::exception&) {
+    // The connection closed: nothing more arrives.
   }
-  if (!summing) return;
+  const std::lock_guard lock(state_->mutex);
+  if (!state_->failure) one.left = true;
+}
+
+void GlooTransport::end_native_sum() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (!state_->summing) return;
+  }
   // The operations inside Gloo's all-reduce cannot be aborted one by one, but a wait that times out
   // ends all operations of its mesh.
   try {
     char byte = 0;
-    const auto poison = meshes_.data->createUnboundBuffer(&byte, 1);
+    const auto poison = state_->data->createUnboundBuffer(&byte, 1);
     poison->waitRecv(milliseconds(1));
   } catch (const std::exception&) {
   }
 }
 
+bool GlooTransport::is_leaving(int peer) {
+  const std::lock_guard lock(state_->mutex);
+  return state_->peers[static_cast<std::size_t>(peer)].leaving;
+}
+
 bool GlooTransport::is_over(int peer) {
-  const std::lock_guard lock(mutex_);
-  return failure_ || peers_[static_cast<std::size_t>(peer)].closed;
+  const std::lock_guard lock(state_->mutex);
+  return state_->failure || state_->peers[static_cast<std::size_t>(peer)].left;
 }
 
 Error GlooTransport::explain(int peer, const std::string& operation, const std::string& what) {
-  std::unique_lock lock(mutex_);
-  // A closed connection often follows a failure on another rank whose notice is still in flight.
-  changed_.wait_for(lock, 2 * kNoticeGrace, [this] { return failure_.has_value(); });
-  if (failure_) return Error(failure_->code, failure_->message);
-  if (peers_[static_cast<std::size_t>(peer)].left) {
+  std::unique_lock lock(state_->mutex);
+  const Peer& one = state_->peers[static_cast<std::size_t>(peer)];
+  state_->changed.wait_for(lock, kLongestExplanation,
+                           [&] { return state_->failure || one.leaving; });
+  if (state_->failure) return Error(state_->failure->code, state_->failure->message);
+  if (one.leaving) {
     return Error(ErrorCode::lost_peer,
-                 fmt::format("rank {}: rank {} has left ({})", rank(), peer, operation));
+                 fmt::format("rank {}: rank {} has left ({})", rank_, peer, operation));
   }
-  return Error(ErrorCode::lost_peer, fmt::format("rank {}: lost rank {}: {} ({})", rank(), peer,
+  return Error(ErrorCode::lost_peer, fmt::format("rank {}: lost rank {}: {} ({})", rank_, peer,
                                                  without_place(what), operation));
 }
 
@@ -295,58 +301,37 @@ Pending GlooTransport::start_receive(int peer, Channel channel, std::span<std::b
   return operation;
 }
 
+void GlooTransport::wake() noexcept {
+  Transport::wake();
+  const std::lock_guard lock(state_->mutex);
+  if (state_->waiting != nullptr) state_->waiting->abort();
+}
+
 void GlooTransport::abandon(const std::string& reason) noexcept {
+  if (!state_.here() || !state_->lifelines) return;
   try {
-    auto notice = fmt::format("rank {} gave up: {}", rank(), reason);
+    auto notice = fmt::format("rank {} gave up: {}", rank_, reason);
     record({ErrorCode::lost_peer, notice, notice});
     {
       // An earlier failure explains more, also to the other ranks.
-      const std::lock_guard lock(mutex_);
-      notice = failure_->notice;
+      const std::lock_guard lock(state_->mutex);
+      notice = state_->failure->notice;
     }
-    notify_peers(notice);
-    wait_for_notices();
+    state_->lifelines->give_notice(notice);
   } catch (const std::exception&) {
     // Out of memory; the other ranks see the connections close.
   }
 }
 
-void GlooTransport::notify_peers(const std::string& notice) noexcept {
-  const std::lock_guard lock(notice_mutex_);
-  if (std::exchange(told_, true)) return;
-  std::memcpy(notice_.data(), notice.data(), std::min(notice.size(), kNoticeBytes - 1));
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
-    try {
-      auto buffer = meshes_.control->createUnboundBuffer(notice_.data(), notice_.size());
-      buffer->send(peer, kNoticeSlot);
-      notices_.push_back(std::move(buffer));
-    } catch (const std::exception&) {
-      // This peer is gone.
-    }
-  }
-}
-
-void GlooTransport::wait_for_notices() noexcept {
-  const std::lock_guard lock(notice_mutex_);
-  const auto until = Clock::now() + kLastWords;
-  for (const Buffer& buffer : notices_) {
-    try {
-      buffer->waitSend(time_left(until));
-    } catch (const std::exception&) {
-    }
-  }
-  notices_.clear();
-}
-
 void GlooTransport::say_goodbye() noexcept {
+  state_->lifelines->say_goodbye();
   const auto until = Clock::now() + kLastWords;
-  NoticeBytes nothing{};
+  std::array<char, 1> last{};
   std::vector<Buffer> goodbyes;
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
     try {
-      auto buffer = meshes_.data->createUnboundBuffer(nothing.data(), nothing.size());
+      auto buffer = state_->data->createUnboundBuffer(last.data(), last.size());
       buffer->send(peer, kGoodbyeSlot);
       goodbyes.push_back(std::move(buffer));
     } catch (const std::exception&) {
@@ -362,15 +347,17 @@ void GlooTransport::say_goodbye() noexcept {
 }
 
 bool GlooTransport::native_sum(std::span<float> values) {
-  if (size() == 1 || values.empty()) return true;
+  if (size_ == 1 || values.empty()) return true;
+  const int previous = (rank_ + size_ - 1) % size_;
   {
-    const std::lock_guard lock(mutex_);
-    if (failure_) throw Error(failure_->code, failure_->message);
-    summing_ = true;
+    const std::lock_guard lock(state_->mutex);
+    if (state_->failure) throw Error(state_->failure->code, state_->failure->message);
+    state_->summing = true;
+    state_->lifelines->begin_wait(previous, WaitLimits().silence);
   }
   std::string what;
   try {
-    gloo::AllreduceOptions options(meshes_.data);
+    gloo::AllreduceOptions options(state_->data);
     options.setOutput(values.data(), values.size());
     options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
     options.setReduceFunction(
@@ -381,11 +368,12 @@ bool GlooTransport::native_sum(std::span<float> values) {
     what = e.what();
     if (what.empty()) what = "unknown";
   }
-  std::unique_lock lock(mutex_);
-  summing_ = false;
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->summing = false;
+    state_->lifelines->end_wait();
+  }
   if (what.empty()) return true;
-  lock.unlock();
-  const int previous = (rank() + size() - 1) % size();
   throw explain(previous, fmt::format("Gloo's sum of {} floats", values.size()), what);
 }
 

@@ -1,14 +1,12 @@
-// The transport over connected Gloo meshes: messages, and the detection of lost ranks.
+// The transport over connected ranks: Gloo carries the messages, lifelines detect lost ranks.
 //
-// Two meshes of TCP connections join the ranks. `data` carries the messages and, as the last
-// message of a rank, its goodbye. `control` carries abandon notices. It is a separate mesh because
-// a message that is cancelled or times out blocks or closes connections of its mesh, exactly when a
-// notice must get through.
+// Gloo's mesh of TCP connections carries the messages and, as the last message of a rank, its
+// goodbye: everything that the rank sent has arrived before it. Lifelines are connections apart,
+// because a message that is cancelled blocks its connection exactly when a notice must get through,
+// and because Gloo does not fail an operation whose peer is gone once some of its bytes have moved.
 //
-// Gloo does not fail an operation whose peer is gone once some of its bytes have moved. Therefore
-// one watcher thread per peer waits for that peer's goodbye as long as the transport lives: a
-// goodbye means that the peer has left, a connection that closes without one means that the peer is
-// lost. The first loss is recorded as the root cause, and all operations end with it.
+// The first failure that this rank sees or hears of is recorded as the root cause, all operations
+// end with it, and this rank passes it on to its peers.
 #pragma once
 
 #include <gloo/rendezvous/context.h>
@@ -19,13 +17,13 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "thinreduce/error.h"
+#include "thinreduce/transport/gloo/lifelines.h"
+#include "thinreduce/transport/process.h"
 #include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
@@ -34,26 +32,24 @@ class GlooOperation;
 
 class GlooTransport : public Transport {
  public:
-  struct Meshes {
+  struct Connections {
     std::shared_ptr<gloo::rendezvous::Context> data;
-    std::shared_ptr<gloo::rendezvous::Context> control;
+    // By rank, empty for this rank itself; none in a world of one rank.
+    std::vector<Socket> lifelines;
   };
 
-  explicit GlooTransport(Meshes meshes);
+  explicit GlooTransport(Connections connections);
   ~GlooTransport() override;
 
-  [[nodiscard]] int rank() const override { return meshes_.data->rank; }
-  [[nodiscard]] int size() const override { return meshes_.data->size; }
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return size_; }
   void abandon(const std::string& reason) noexcept override;
   bool native_sum(std::span<float> values) override;
+  void wake() noexcept override;
 
  private:
   friend class GlooOperation;
   using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
-
-  // A text, truncated to fit, then zero bytes.
-  static constexpr std::size_t kNoticeBytes = 512;
-  using NoticeBytes = std::array<char, kNoticeBytes>;
 
   // The reason why this world ended.
   struct Failure {
@@ -63,51 +59,47 @@ class GlooTransport : public Transport {
   };
 
   struct Peer {
-    NoticeBytes goodbye{};
-    Buffer watched;  // receives its goodbye
-    bool left = false;
-    bool closed = false;
-    std::thread watcher;
+    std::array<char, 1> last{};
+    Buffer goodbye;        // receives `last`
+    bool leaving = false;  // its lifeline says so; some of its messages may still be on their way
+    bool left = false;     // all of its messages have arrived
+  };
+
+  // Everything that a forked child must not destroy.
+  struct State {
+    std::shared_ptr<gloo::rendezvous::Context> data;
+    std::vector<Peer> peers;
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::optional<Failure> failure;
+    GlooOperation* waiting = nullptr;  // the operation whose wait can be aborted
+    bool summing = false;
+    std::unique_ptr<Lifelines> lifelines;  // the last member: its thread uses the others
   };
 
   Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override;
   Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override;
 
-  void watch(int peer);
-  void listen_for_notices(const std::vector<int>& others);
-  void stop_watching();
-
+  [[nodiscard]] Lifelines::Events lifeline_events();
   // Keeps the first failure and ends all operations.
   void record(Failure failure);
-  // Sends `notice` to all peers, once: the first notice is the root cause as far as this rank
-  // knows.
-  void notify_peers(const std::string& notice) noexcept;
-  void wait_for_notices() noexcept;
+  // Records a failure that this rank found, and tells the others.
+  void give_up(ErrorCode code, const std::string& reason);
+  void note_leaving(int peer);
+  // Waits until everything that a leaving peer sent has arrived.
+  void await_goodbye(int peer, const Deadline& deadline);
   void say_goodbye() noexcept;
 
+  [[nodiscard]] bool is_leaving(int peer);
   // Returns whether operations with `peer` can no longer complete.
   [[nodiscard]] bool is_over(int peer);
   // Returns the Error for an operation with `peer` that failed with Gloo's text `what`.
   [[nodiscard]] Error explain(int peer, const std::string& operation, const std::string& what);
-  void end_operations(int peer);
+  void end_native_sum();
 
-  Meshes meshes_;
-  std::vector<Peer> peers_;
-  NoticeBytes heard_{};
-  Buffer listening_;
-  std::thread listener_;
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::optional<Failure> failure_;
-  std::set<GlooOperation*> operations_;
-  bool closing_ = false;
-  bool summing_ = false;
-
-  std::mutex notice_mutex_;
-  bool told_ = false;
-  NoticeBytes notice_{};
-  std::vector<Buffer> notices_;
+  const int rank_;
+  const int size_;
+  OwnedHere<State> state_;
 };
 
 }  // namespace thinreduce

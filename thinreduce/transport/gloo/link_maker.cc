@@ -77,7 +77,7 @@ LinkMaker::LinkMaker(int rank, const Socket& listener, const PeerAddress& own,
       dial_at_(Clock::time_point::max()),
       look_at_(Clock::now() + kHelloPatience),
       why_(ranks.size()),
-      missing_(kMeshes * (ranks.size() - 1)),
+      missing_(kUses * (ranks.size() - 1)),
       links_(ranks.size()) {
   if (!events_) throw out_of_resources(errno);
   watch(listener_, EPOLLIN, kListener);
@@ -85,7 +85,7 @@ LinkMaker::LinkMaker(int rank, const Socket& listener, const PeerAddress& own,
 
 PeerLinks LinkMaker::run() {
   for (int peer = 0; peer < rank_; ++peer) {
-    for (std::size_t mesh = 0; mesh < kMeshes; ++mesh) dial(peer, mesh);
+    for (std::size_t use = 0; use < kUses; ++use) dial(peer, use);
   }
   std::array<epoll_event, 256> ready;
   while (missing_ > 0) {
@@ -119,10 +119,10 @@ void LinkMaker::watch(const Socket& socket, std::uint32_t events, std::uint64_t 
   throw out_of_resources(errno);
 }
 
-void LinkMaker::dial(int peer, std::size_t mesh) {
+void LinkMaker::dial(int peer, std::size_t use) {
   Attempt attempt;
   attempt.peer = peer;
-  attempt.mesh = mesh;
+  attempt.use = use;
   attempt.link.address = ranks_[static_cast<std::size_t>(peer)].address;
   const SocketAddress& address = attempt.link.address;
   attempt.link.socket =
@@ -140,7 +140,7 @@ void LinkMaker::dial(int peer, std::size_t mesh) {
 
 void LinkMaker::dial_again() {
   dial_at_ = Clock::time_point::max();
-  for (const Unreached& one : std::exchange(unreached_, {})) dial(one.peer, one.mesh);
+  for (const Unreached& one : std::exchange(unreached_, {})) dial(one.peer, one.use);
 }
 
 void LinkMaker::accept_all() {
@@ -204,7 +204,7 @@ bool LinkMaker::advance_outgoing(Attempt& attempt) {
     ::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
     const std::string hello = std::string(kMagic) + text(peer.token) +
                               raw(static_cast<std::uint32_t>(rank_)) +
-                              raw(static_cast<std::uint32_t>(attempt.mesh));
+                              raw(static_cast<std::uint32_t>(attempt.use));
     if (error != 0 || !send_at_once(socket, hello)) {
       fail(attempt, describe_errno(error != 0 ? error : errno));
       return true;
@@ -236,14 +236,14 @@ bool LinkMaker::advance_incoming(Attempt& attempt) {
   }
   if (attempt.in.size() < kHelloBytes) return false;
   std::uint32_t rank = 0;
-  std::uint32_t mesh = 0;
+  std::uint32_t use = 0;
   std::memcpy(&rank, attempt.in.data() + expected.size(), sizeof(rank));
-  std::memcpy(&mesh, attempt.in.data() + expected.size() + sizeof(rank), sizeof(mesh));
-  if (rank <= static_cast<std::uint32_t>(rank_) || rank >= ranks_.size() || mesh >= kMeshes) {
-    refuse(attempt, fmt::format("claims to be rank {}, connection {}", rank, mesh));
+  std::memcpy(&use, attempt.in.data() + expected.size() + sizeof(rank), sizeof(use));
+  if (rank <= static_cast<std::uint32_t>(rank_) || rank >= ranks_.size() || use >= kUses) {
+    refuse(attempt, fmt::format("claims to be rank {}, connection {}", rank, use));
     return true;
   }
-  if (const PeerLink& taken = links_[rank][mesh]; taken.socket) {
+  if (const PeerLink& taken = links_[rank][use]; taken.socket) {
     refuse(attempt, fmt::format("claims to be rank {}, which has already connected from {}", rank,
                                 taken.address.to_string()));
     return true;
@@ -251,7 +251,7 @@ bool LinkMaker::advance_incoming(Attempt& attempt) {
   const Token& token = ranks_[rank].token;
   if (!send_at_once(attempt.link.socket, std::string(kMagic) + text(token))) return true;
   attempt.peer = static_cast<int>(rank);
-  attempt.mesh = mesh;
+  attempt.use = use;
   establish(attempt);
   return true;
 }
@@ -262,13 +262,13 @@ void LinkMaker::establish(Attempt& attempt) {
   ::epoll_ctl(events_.fd(), EPOLL_CTL_DEL, fd, nullptr);
   const int on = 1;
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  links_[static_cast<std::size_t>(attempt.peer)][attempt.mesh] = std::move(attempt.link);
+  links_[static_cast<std::size_t>(attempt.peer)][attempt.use] = std::move(attempt.link);
   --missing_;
 }
 
 void LinkMaker::fail(const Attempt& attempt, const std::string& why) {
   why_[static_cast<std::size_t>(attempt.peer)] = why;
-  unreached_.push_back({attempt.peer, attempt.mesh});
+  unreached_.push_back({attempt.peer, attempt.use});
   dial_at_ = std::min(dial_at_, Clock::now() + kDialPause);
 }
 

@@ -25,17 +25,17 @@ class LinkMaker {
   struct Attempt {
     PeerLink link;
     int peer = -1;
-    std::size_t mesh = 0;
+    std::size_t use = 0;
     bool greeted = false;  // outgoing: the hello is sent
     std::string in;
     Clock::time_point since;
   };
   struct Unreached {
     int peer;
-    std::size_t mesh;
+    std::size_t use;
   };
 
-  void dial(int peer, std::size_t mesh);
+  void dial(int peer, std::size_t use);
   void dial_again();
   void accept_all();
   void drop_silent();

@@ -1,9 +1,9 @@
 // TCP connections between all ranks, made and checked before Gloo gets them.
 //
 // While the ranks meet, every rank listens at one port. Of two ranks the higher one connects, once
-// per mesh, and each side proves that it knows the meeting: it sends the token that the other side
+// per use, and each side proves that it knows the meeting: it sends the token that the other side
 // has posted with its address. Integers are little-endian:
-//   hello    magic "thinlnk1", token of the listening rank, u32 rank, u32 mesh
+//   hello    magic "thinlnk1", token of the listening rank, u32 rank, u32 use
 //   welcome  magic "thinlnk1", token of the connecting rank
 // A connection that sends anything else is closed, and the ranks go on.
 #pragma once
@@ -19,7 +19,10 @@
 
 namespace thinreduce {
 
-inline constexpr std::size_t kMeshes = 2;
+// Two ranks have one connection per use: one for messages, which Gloo carries, and a lifeline.
+inline constexpr std::size_t kData = 0;
+inline constexpr std::size_t kLifeline = 1;
+inline constexpr std::size_t kUses = 2;
 
 using Token = std::array<char, 16>;
 
@@ -41,8 +44,8 @@ struct PeerLink {
   SocketAddress address;  // of the peer
 };
 
-// By peer, then by mesh; empty at the rank's own place.
-using PeerLinks = std::vector<std::array<PeerLink, kMeshes>>;
+// By peer, then by use; empty at the rank's own place.
+using PeerLinks = std::vector<std::array<PeerLink, kUses>>;
 
 class PeerListener {
  public:

@@ -50,8 +50,8 @@ std::string raw(Number value) {
   return {reinterpret_cast<const char*>(&value), sizeof(value)};
 }
 
-std::string hello(const PeerAddress& to, std::uint32_t rank, std::uint32_t mesh) {
-  return "thinlnk1" + text(to.token) + raw(rank) + raw(mesh);
+std::string hello(const PeerAddress& to, std::uint32_t rank, std::uint32_t use) {
+  return "thinlnk1" + text(to.token) + raw(rank) + raw(use);
 }
 
 // The header of a message of Gloo for a receive that does not exist. From it, Gloo ends a process.
@@ -63,11 +63,11 @@ std::string deadly_message() {
 void expect_connected(std::vector<PeerLinks>& ranks) {
   for (std::size_t from = 0; from < ranks.size(); ++from) {
     for (std::size_t to = 0; to < ranks.size(); ++to) {
-      for (std::size_t mesh = 0; mesh < kMeshes && from != to; ++mesh) {
-        const char sent = static_cast<char>(16 * from + 4 * to + mesh);
-        ASSERT_EQ(::send(ranks[from][to][mesh].socket.fd(), &sent, 1, 0), 1);
+      for (std::size_t use = 0; use < kUses && from != to; ++use) {
+        const char sent = static_cast<char>(16 * from + 4 * to + use);
+        ASSERT_EQ(::send(ranks[from][to][use].socket.fd(), &sent, 1, 0), 1);
         char got = 0;
-        while (::recv(ranks[to][from][mesh].socket.fd(), &got, 1, 0) != 1 && errno == EAGAIN) {
+        while (::recv(ranks[to][from][use].socket.fd(), &got, 1, 0) != 1 && errno == EAGAIN) {
           std::this_thread::sleep_for(milliseconds(1));
         }
         EXPECT_EQ(got, sent);
@@ -133,7 +133,7 @@ TEST(PeerLinks, APlaceIsTakenOnce) {
   say(first, hello(addresses[0], 1, 0));
   const Socket second = connected_to(addresses[0].address);
   say(second, hello(addresses[0], 1, 0));
-  // Nobody takes the place of mesh 1.
+  // Nobody takes the place of use 1.
   const Error error = error_of([&] { (void)zero.connect(addresses, Deadline::after(Seconds(1))); });
   EXPECT_EQ(error.code(), ErrorCode::timeout);
   EXPECT_THAT(error.what(), HasSubstr("rank 0: no connection from rank 1 at 127.0.0.1:"));

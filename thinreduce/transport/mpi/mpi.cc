@@ -6,13 +6,17 @@
 #include <fmt/format.h>
 #include <mpi.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
+#include <list>
+#include <memory>
 #include <optional>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -36,11 +40,10 @@ constexpr int kPollsBeforeSleep = 200;
 constexpr std::chrono::microseconds kFirstSleep{10};
 constexpr std::chrono::microseconds kLongestSleep{100};
 // The longest time that a rank that leaves or gives up waits for its last messages to be sent, and
-// that a message matched before a goodbye takes to complete.
+// for messages that nobody waits for any more.
 constexpr std::chrono::milliseconds kLastWords{1000};
+// The longest time that a message matched before a goodbye takes to complete.
 constexpr std::chrono::milliseconds kGoodbyeGrace{250};
-// A cancelled receive whose message is in flight completes as soon as the sender continues.
-constexpr std::chrono::seconds kCancelPatience{5};
 
 std::string describe(int code) {
   std::array<char, MPI_MAX_ERROR_STRING + 1> text{};
@@ -105,6 +108,25 @@ class Poller {
   std::chrono::microseconds sleep_ = kFirstSleep;
 };
 
+// A message and its memory. MPI must find the memory until the request completes, also after the
+// operation was destroyed. Open MPI cancels only receives that no message has matched, so the
+// memory is MPI's own as far as callers are concerned, at the price of a copy.
+struct Message {
+  explicit Message(std::size_t size)
+      : bytes(size), memory(std::make_unique_for_overwrite<std::byte[]>(size)) {}
+
+  // Returns whether MPI needs the memory no longer.
+  bool finished() {
+    int done = 1;
+    if (request == MPI_REQUEST_NULL) return true;
+    return MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done != 0;
+  }
+
+  std::size_t bytes;
+  std::unique_ptr<std::byte[]> memory;
+  MPI_Request request = MPI_REQUEST_NULL;
+};
+
 class MpiOperation;
 
 class MpiTransport : public Transport {
@@ -135,13 +157,18 @@ class MpiTransport : public Transport {
   Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override;
   Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override;
 
+  void leave();
   // Receives the notices that have arrived.
   void listen();
   void notify_peers(char kind, const std::string& text) noexcept;
   void throw_if_failed() const {
     if (failure_) throw Error(failure_->code, failure_->message);
   }
+  // Keeps the memory of a message that nobody waits for until MPI needs it no longer.
+  void keep(std::unique_ptr<Message> message);
+  void release_finished();
 
+  const pid_t owner_ = ::getpid();
   const bool finalises_;
   MPI_Comm world_ = MPI_COMM_NULL;
   int rank_ = 0;
@@ -149,44 +176,42 @@ class MpiTransport : public Transport {
   std::vector<std::optional<Clock::time_point>> left_;  // by rank: when it left
   std::optional<Failure> failure_;
   bool told_ = false;
+  std::list<std::unique_ptr<Message>> kept_;
 };
 
 class MpiOperation : public Operation {
  public:
-  enum class Kind { send, receive };
-
-  MpiOperation(MpiTransport& transport, int peer, Kind kind, std::size_t bytes)
-      : transport_(transport), peer_(peer), kind_(kind), bytes_(bytes) {}
-
-  void start(void* memory, Channel channel) {
-    const MessageType type(bytes_);
-    const int tag = static_cast<int>(channel);
-    const int code =
-        kind_ == Kind::send
-            ? MPI_Isend(memory, type.count(), type.get(), peer_, tag, transport_.world_, &request_)
-            : MPI_Irecv(memory, type.count(), type.get(), peer_, tag, transport_.world_, &request_);
-    if (code != MPI_SUCCESS) fail(code);
+  // Sends a copy of `message`.
+  MpiOperation(MpiTransport& transport, int peer, Channel channel,
+               std::span<const std::byte> message)
+      : MpiOperation(transport, peer, message.size()) {
+    if (bytes_ > 0) std::memcpy(message_->memory.get(), message.data(), bytes_);
+    start([&](const MessageType& type) {
+      return MPI_Isend(message_->memory.get(), type.count(), type.get(), peer_,
+                       static_cast<int>(channel), transport_.world_, &message_->request);
+    });
+  }
+  // Receives into `message`, which is written by wait() alone.
+  MpiOperation(MpiTransport& transport, int peer, Channel channel, std::span<std::byte> message)
+      : MpiOperation(transport, peer, message.size()) {
+    received_ = message;
+    receives_ = true;
+    start([&](const MessageType& type) {
+      return MPI_Irecv(message_->memory.get(), type.count(), type.get(), peer_,
+                       static_cast<int>(channel), transport_.world_, &message_->request);
+    });
   }
 
   ~MpiOperation() override {
-    if (request_ == MPI_REQUEST_NULL) return;
-    // Open MPI cancels only receives that no message has matched. Others must complete, or MPI
-    // would write to memory that is no longer ours; a send only reads from it.
-    if (kind_ == Kind::receive) MPI_Cancel(&request_);
-    const auto until =
-        Clock::now() + (kind_ == Kind::receive ? Clock::duration(kCancelPatience) : kGoodbyeGrace);
-    Poller poller;
-    int done = 0;
-    while (MPI_Test(&request_, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done == 0 &&
-           Clock::now() < until) {
-      poller.pause();
-    }
-    if (request_ != MPI_REQUEST_NULL) MPI_Request_free(&request_);
+    if (message_->request == MPI_REQUEST_NULL) return;
+    if (receives_) MPI_Cancel(&message_->request);
+    if (!message_->finished()) transport_.keep(std::move(message_));
   }
 
   void wait(const Deadline& deadline) override {
     Poller poller;
     while (!test()) {
+      transport_.run_woken();
       transport_.listen();
       if (transport_.failure_) {
         if (test()) return;
@@ -204,12 +229,24 @@ class MpiOperation : public Operation {
   }
 
  private:
+  MpiOperation(MpiTransport& transport, int peer, std::size_t bytes)
+      : transport_(transport),
+        peer_(peer),
+        bytes_(bytes),
+        message_(std::make_unique<Message>(bytes)) {}
+
+  template <typename Start>
+  void start(Start&& start) {
+    const int code = start(MessageType(bytes_));
+    if (code != MPI_SUCCESS) fail(code);
+  }
+
   // Returns whether the operation has completed.
   bool test() {
-    if (request_ == MPI_REQUEST_NULL) return true;
+    if (message_->request == MPI_REQUEST_NULL) return true;
     int done = 0;
     MPI_Status status;
-    const int code = MPI_Test(&request_, &done, &status);
+    const int code = MPI_Test(&message_->request, &done, &status);
     if (code != MPI_SUCCESS) {
       int error_class = code;
       MPI_Error_class(code, &error_class);
@@ -217,7 +254,9 @@ class MpiOperation : public Operation {
       fail(code);
     }
     if (done == 0) return false;
-    if (kind_ == Kind::receive && length_of(status) != bytes_) throw_mismatch(status);
+    if (!receives_) return true;
+    if (length_of(status) != bytes_) throw_mismatch(status);
+    if (bytes_ > 0) std::memcpy(received_.data(), message_->memory.get(), bytes_);
     return true;
   }
 
@@ -244,8 +283,9 @@ class MpiOperation : public Operation {
   }
 
   [[noreturn]] void give_up(const Deadline& deadline) {
-    const auto reason = fmt::format("no answer from rank {} within {:g} s ({})", peer_,
-                                    deadline.allowed.count(), describe_me());
+    const auto reason =
+        fmt::format("no answer from rank {} within {:g} s ({}); raise patience if it needs longer",
+                    peer_, deadline.allowed.count(), describe_me());
     transport_.failure_ = {ErrorCode::timeout, fmt::format("rank {}: {}", transport_.rank_, reason),
                            fmt::format("rank {} gave up: {}", transport_.rank_, reason)};
     transport_.notify_peers(kAbandoned, transport_.failure_->notice);
@@ -253,24 +293,45 @@ class MpiOperation : public Operation {
   }
 
   [[nodiscard]] std::string describe_me() const {
-    return fmt::format("{} of {} bytes", kind_ == Kind::send ? "send" : "receive", bytes_);
+    return fmt::format("{} of {} bytes", receives_ ? "receive" : "send", bytes_);
   }
 
   MpiTransport& transport_;
   const int peer_;
-  const Kind kind_;
   const std::size_t bytes_;
-  MPI_Request request_ = MPI_REQUEST_NULL;
+  std::unique_ptr<Message> message_;
+  std::span<std::byte> received_;
+  bool receives_ = false;
 };
+
+void MpiTransport::keep(std::unique_ptr<Message> message) {
+  release_finished();
+  kept_.push_back(std::move(message));
+}
+
+void MpiTransport::release_finished() {
+  kept_.remove_if([](const auto& message) { return message->finished(); });
+}
 
 MpiTransport::~MpiTransport() {
   int finalised = 0;
-  MPI_Finalized(&finalised);
-  if (finalised != 0) return;
+  // In a forked child MPI belongs to the parent.
+  if (::getpid() == owner_) MPI_Finalized(&finalised);
+  if (::getpid() == owner_ && finalised == 0) leave();
+  // Messages that MPI may still read or write keep their memory for good.
+  for (auto& message : kept_) static_cast<void>(message.release());
+}
+
+void MpiTransport::leave() {
   if (failure_) {
     notify_peers(kAbandoned, failure_->notice);
   } else {
     notify_peers(kGoodbye, "");
+  }
+  const auto until = Clock::now() + kLastWords;
+  Poller poller;
+  for (release_finished(); !kept_.empty() && Clock::now() < until; release_finished()) {
+    poller.pause();
   }
   MPI_Comm_free(&world_);
   if (finalises_) MPI_Finalize();
@@ -298,24 +359,25 @@ void MpiTransport::listen() {
 
 void MpiTransport::notify_peers(char kind, const std::string& text) noexcept {
   if (std::exchange(told_, true)) return;
-  NoticeBytes bytes{};
-  bytes[0] = kind;
-  std::memcpy(bytes.data() + 1, text.data(), std::min(text.size(), kNoticeBytes - 2));
   const auto until = Clock::now() + kLastWords;
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    MPI_Request request = MPI_REQUEST_NULL;
-    if (MPI_Isend(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, peer, kNoticeTag, world_,
-                  &request) != MPI_SUCCESS) {
-      continue;
+  try {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      auto notice = std::make_unique<Message>(kNoticeBytes);
+      std::memset(notice->memory.get(), 0, kNoticeBytes);
+      notice->memory[0] = static_cast<std::byte>(kind);
+      std::memcpy(notice->memory.get() + 1, text.data(), std::min(text.size(), kNoticeBytes - 2));
+      if (MPI_Isend(notice->memory.get(), static_cast<int>(kNoticeBytes), MPI_BYTE, peer,
+                    kNoticeTag, world_, &notice->request) != MPI_SUCCESS) {
+        continue;
+      }
+      // MPI copies such a short message at once, whatever the peer does; this waits on a full
+      // queue.
+      while (!notice->finished() && Clock::now() < until) ::sched_yield();
+      if (notice->request != MPI_REQUEST_NULL) keep(std::move(notice));
     }
-    // MPI copies such a short message at once, whatever the peer does; this waits on a full queue.
-    int done = 0;
-    while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done == 0 &&
-           Clock::now() < until) {
-      ::sched_yield();
-    }
-    if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
+  } catch (const std::exception&) {
+    // Out of memory; the deadlines of the other ranks end their waits.
   }
 }
 
@@ -333,19 +395,12 @@ void MpiTransport::abandon(const std::string& reason) noexcept {
 
 Pending MpiTransport::start_send(int peer, Channel channel, std::span<const std::byte> message) {
   throw_if_failed();
-  auto operation =
-      std::make_unique<MpiOperation>(*this, peer, MpiOperation::Kind::send, message.size());
-  // MPI only reads from the memory of a send.
-  operation->start(const_cast<std::byte*>(message.data()), channel);
-  return operation;
+  return std::make_unique<MpiOperation>(*this, peer, channel, message);
 }
 
 Pending MpiTransport::start_receive(int peer, Channel channel, std::span<std::byte> message) {
   throw_if_failed();
-  auto operation =
-      std::make_unique<MpiOperation>(*this, peer, MpiOperation::Kind::receive, message.size());
-  operation->start(message.data(), channel);
-  return operation;
+  return std::make_unique<MpiOperation>(*this, peer, channel, message);
 }
 
 bool MpiTransport::native_sum(std::span<float> values) {

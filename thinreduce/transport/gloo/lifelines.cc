@@ -1,0 +1,253 @@
+#include "thinreduce/transport/gloo/lifelines.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "thinreduce/error.h"
+#include "thinreduce/transport/process.h"
+#include "thinreduce/transport/socket.h"
+#include "thinreduce/wire/bytes.h"
+
+namespace thinreduce {
+namespace {
+
+constexpr char kQuestion = '?';
+constexpr char kAnswer = '!';
+constexpr char kGoodbye = 'g';
+constexpr char kNotice = 'n';
+
+// How often the thread looks whether this rank waits. It wakes so often even in an idle process;
+// waking it in every wait would cost more.
+constexpr std::chrono::milliseconds kTurn{100};
+// Questions per limit of silence: several, so that one late answer is no silence.
+constexpr int kQuestionsPerLimit = 8;
+constexpr Seconds kLongestInterval{1};
+// The longest time that a rank that leaves waits until its peers have read its last message.
+constexpr std::chrono::seconds kLastWords{1};
+
+}  // namespace
+
+Lifelines::Lifelines(int rank, std::vector<Socket> connections, Events events)
+    : rank_(rank),
+      events_(std::move(events)),
+      peers_(connections.size()),
+      last_turn_(Clock::now()),
+      attentive_since_(last_turn_),
+      alarm_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  if (alarm_ < 0) {
+    throw Error(ErrorCode::unavailable,
+                fmt::format("rank {}: no event descriptor: {}", rank, describe_errno(errno)));
+  }
+  close_in_children(alarm_);
+  for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
+    peers_[peer].heard = last_turn_;
+    if (!connections[peer]) continue;
+    peers_[peer].socket = connections[peer].release();
+    close_in_children(peers_[peer].socket);
+  }
+  thread_ = std::thread([this] { run(); });
+}
+
+Lifelines::~Lifelines() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+    close_by_ = Clock::now() + kLastWords;
+    for (const Peer& peer : peers_) {
+      if (peer.socket >= 0) ::shutdown(peer.socket, SHUT_WR);
+    }
+  }
+  const std::uint64_t one = 1;
+  static_cast<void>(::write(alarm_, &one, sizeof(one)) < 0);
+  thread_.join();
+  for (const Peer& peer : peers_) {
+    if (peer.socket >= 0) close_here(peer.socket);
+  }
+  close_here(alarm_);
+}
+
+void Lifelines::begin_wait(int peer, Seconds silence) {
+  const std::lock_guard lock(mutex_);
+  const auto now = Clock::now();
+  wait_ = {peer, silence, now, now};
+}
+
+void Lifelines::end_wait() {
+  const std::lock_guard lock(mutex_);
+  wait_.peer = -1;
+}
+
+int Lifelines::blocked_by(int peer) {
+  const std::lock_guard lock(mutex_);
+  int at = peer;
+  // A circle of ranks that wait for one another has no end: then it is the nearest.
+  for (std::size_t hop = 0; hop < peers_.size(); ++hop) {
+    const int next = peers_[static_cast<std::size_t>(at)].waits_for;
+    if (next == rank_) return peer;
+    if (next < 0) return at;
+    at = next;
+  }
+  return peer;
+}
+
+void Lifelines::say_goodbye() noexcept {
+  send_last({kGoodbye});
+}
+
+void Lifelines::give_notice(const std::string& text) noexcept {
+  try {
+    std::vector<char> message(1 + kNoticeBytes, 0);
+    message[0] = kNotice;
+    std::memcpy(message.data() + 1, text.data(), std::min(text.size(), kNoticeBytes - 1));
+    send_last(message);
+  } catch (const std::exception&) {
+    // Out of memory; the peers see that the connections close.
+  }
+}
+
+void Lifelines::send_last(const std::vector<char>& message) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(last_sent_, true)) return;
+  for (Peer& peer : peers_) send(peer, message.data(), message.size());
+}
+
+// Messages are few and short: they fit into the socket's buffer unless the peer has read nothing
+// for very long. Then it misses a question, which it could not answer anyway.
+void Lifelines::send(Peer& peer, const char* bytes, std::size_t size) noexcept {
+  if (peer.socket < 0) return;
+  static_cast<void>(::send(peer.socket, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT) < 0);
+}
+
+void Lifelines::run() {
+  std::vector<Event> events;
+  for (;;) {
+    poll_once(events);
+    // Without the lock: the events take other locks and may come back to these lifelines.
+    for (const Event& event : events) event();
+    events.clear();
+    const std::lock_guard lock(mutex_);
+    const bool all_closed =
+        std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.socket < 0; });
+    if (closing_ && (all_closed || Clock::now() >= close_by_)) return;
+  }
+}
+
+void Lifelines::poll_once(std::vector<Event>& events) {
+  std::vector<pollfd> polled{{.fd = alarm_, .events = POLLIN, .revents = 0}};
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Peer& peer : peers_) {
+      polled.push_back({.fd = peer.socket, .events = POLLIN, .revents = 0});
+    }
+  }
+  ::poll(polled.data(), polled.size(), static_cast<int>(kTurn.count()));
+  const std::lock_guard lock(mutex_);
+  if (closing_) {
+    std::uint64_t rung = 0;
+    static_cast<void>(::read(alarm_, &rung, sizeof(rung)) < 0);
+  }
+  for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
+    if (polled[peer + 1].revents != 0) read(static_cast<int>(peer), events);
+  }
+  look_for_silence(events);
+}
+
+void Lifelines::read(int rank, std::vector<Event>& events) {
+  Peer& peer = peers_[static_cast<std::size_t>(rank)];
+  std::array<char, 4096> buffer;
+  while (peer.socket >= 0) {
+    const auto count = ::recv(peer.socket, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (count <= 0) {
+      end(rank, count == 0 ? "its connection closed" : describe_errno(errno), events);
+      return;
+    }
+    peer.heard = Clock::now();
+    peer.unread.insert(peer.unread.end(), buffer.data(), buffer.data() + count);
+    while (const std::size_t length = take(rank, events)) {
+      peer.unread.erase(peer.unread.begin(),
+                        peer.unread.begin() + static_cast<std::ptrdiff_t>(length));
+    }
+  }
+}
+
+std::size_t Lifelines::take(int rank, std::vector<Event>& events) {
+  Peer& peer = peers_[static_cast<std::size_t>(rank)];
+  if (peer.unread.empty() || peer.socket < 0) return 0;
+  const auto body = std::as_bytes(std::span(peer.unread)).subspan(1);
+  switch (peer.unread[0]) {
+    case kQuestion: {
+      std::array<std::byte, 1 + sizeof(std::int32_t)> answer{std::byte{kAnswer}};
+      store_value(std::span(answer).subspan(1), 0, static_cast<std::int32_t>(wait_.peer));
+      send(peer, reinterpret_cast<const char*>(answer.data()), answer.size());
+      return 1;
+    }
+    case kAnswer: {
+      if (body.size() < sizeof(std::int32_t)) return 0;
+      const auto waits_for = load_value<std::int32_t>(body, 0);
+      const bool known = waits_for >= 0 && waits_for < static_cast<int>(peers_.size());
+      peer.waits_for = known ? waits_for : -1;
+      return 1 + sizeof(std::int32_t);
+    }
+    case kGoodbye:
+      peer.leaving = true;
+      events.emplace_back([this, rank] { events_.leaves(rank); });
+      return 1;
+    case kNotice: {
+      if (body.size() < kNoticeBytes) return 0;
+      peer.leaving = true;
+      const auto* text = reinterpret_cast<const char*>(body.data());
+      events.emplace_back([this, rank, notice = std::string(text, ::strnlen(text, kNoticeBytes))] {
+        events_.gave_up(rank, notice);
+      });
+      return 1 + kNoticeBytes;
+    }
+    default:
+      end(rank,
+          fmt::format("it sent an invalid message ({:#x})",
+                      static_cast<unsigned char>(peer.unread[0])),
+          events);
+      return 0;
+  }
+}
+
+void Lifelines::end(int rank, const std::string& why, std::vector<Event>& events) {
+  Peer& peer = peers_[static_cast<std::size_t>(rank)];
+  close_here(std::exchange(peer.socket, -1));
+  if (peer.leaving || closing_) return;
+  events.emplace_back([this, rank, why] { events_.died(rank, why); });
+}
+
+void Lifelines::look_for_silence(std::vector<Event>& events) {
+  const auto now = Clock::now();
+  const auto pause = now - std::exchange(last_turn_, now);
+  if (wait_.peer < 0 || closing_) return;
+  // If this process itself was stopped or starved, answers may lie unread: nobody is to blame.
+  if (pause > wait_.silence / 4 && pause > 3 * kTurn) attentive_since_ = now;
+  if (now - wait_.asked > std::min(wait_.silence / kQuestionsPerLimit, kLongestInterval)) {
+    wait_.asked = now;
+    for (Peer& peer : peers_) send(peer, &kQuestion, 1);
+  }
+  std::vector<int> silent;
+  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+    const Peer& peer = peers_[rank];
+    if (peer.socket < 0 || peer.leaving) continue;
+    if (now - std::max({peer.heard, wait_.began, attentive_since_}) > wait_.silence) {
+      silent.push_back(static_cast<int>(rank));
+    }
+  }
+  if (silent.empty()) return;
+  events.emplace_back([this, silent, limit = wait_.silence] { events_.silent(silent, limit); });
+  wait_.peer = -1;
+}
+
+}  // namespace thinreduce
