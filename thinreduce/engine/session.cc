@@ -249,9 +249,9 @@ class Session::Worker {
   }
 
   Report work(Job& job) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (failure_) throw Error(*failure_);
+    if (const auto failure = current_failure()) {
+      reducer_.keep(job);
+      throw Error(*failure);
     }
     try {
       Report report = reducer_.reduce(job);
@@ -268,6 +268,11 @@ class Session::Worker {
       fail(error);
       throw error;
     }
+  }
+
+  [[nodiscard]] std::optional<Error> current_failure() {
+    const std::lock_guard lock(mutex_);
+    return failure_;
   }
 
   void fail(const Error& error) {
