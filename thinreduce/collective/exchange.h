@@ -2,10 +2,12 @@
 // limits for every wait, and the times and bytes spent.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "thinreduce/report.h"
 #include "thinreduce/transport/transport.h"
@@ -19,7 +21,11 @@ enum class Stage { encode, decode };
 class Exchange {
  public:
   Exchange(Transport& transport, const WaitLimits& limits, const FrameId& id)
-      : transport_(transport), limits_(limits), id_(id) {}
+      : transport_(transport),
+        limits_(limits),
+        id_(id),
+        sent_(static_cast<std::size_t>(transport.size())),
+        received_(sent_.size()) {}
 
   [[nodiscard]] Transport& transport() { return transport_; }
   [[nodiscard]] int rank() const { return transport_.rank(); }
@@ -34,6 +40,15 @@ class Exchange {
   // Waits within the limits and adds the seconds to the wire.
   void wait(Operation& operation) {
     charge(stages.wire, [&] { operation.wait(Deadline::after(limits_)); });
+  }
+
+  // Number the messages with a checksum that go to `peer` and come from it in this exchange. The
+  // number is part of the checksum: a message that is lost, repeated or out of order is refused.
+  [[nodiscard]] std::uint64_t number_sent(int peer) {
+    return sent_[static_cast<std::size_t>(peer)]++;
+  }
+  [[nodiscard]] std::uint64_t number_received(int peer) {
+    return received_[static_cast<std::size_t>(peer)]++;
   }
 
   StageTimes stages;
@@ -56,6 +71,8 @@ class Exchange {
   Transport& transport_;
   WaitLimits limits_;
   FrameId id_;
+  std::vector<std::uint64_t> sent_;      // messages numbered so far, by peer
+  std::vector<std::uint64_t> received_;  // the same
 };
 
 }  // namespace thinreduce

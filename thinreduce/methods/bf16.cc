@@ -1,5 +1,6 @@
 #include "thinreduce/methods/bf16.h"
 
+#include "thinreduce/collective/float_ring.h"
 #include "thinreduce/collective/word_ring.h"
 #include "thinreduce/kernels/bf16.h"
 
@@ -10,12 +11,16 @@ namespace {
 // in float32.
 class Bf16Ring final : public WordRing<std::uint16_t> {
  public:
-  Bf16Ring(std::span<float> values, std::span<std::uint16_t> words, int world)
-      : WordRing(words), values_(values), scale_(1.0f / static_cast<float>(world)) {}
+  Bf16Ring(const Exchange& exchange, std::span<float> values, std::span<std::uint16_t> words)
+      : WordRing(words),
+        exchange_(exchange),
+        values_(values),
+        scale_(1.0f / static_cast<float>(exchange.size())) {}
 
   void encode(UnitRange range) override { kernels::to_bf16(part(values_, range), words(range)); }
   void decode(UnitRange range) override {
     kernels::from_bf16(words(range), scale_, part(values_, range));
+    require_finite_sum(exchange_, part(values_, range), "element", range.begin);
   }
 
  private:
@@ -23,6 +28,7 @@ class Bf16Ring final : public WordRing<std::uint16_t> {
     kernels::add_bf16(in, part(values_, range), words(range));
   }
 
+  const Exchange& exchange_;
   std::span<float> values_;
   float scale_;
 };
@@ -31,7 +37,7 @@ class Bf16 final : public Method {
  public:
   void reduce(const Bucket& bucket, Exchange& exchange) override {
     words_.resize(bucket.values.size());
-    Bf16Ring ring(bucket.values, words_, exchange.size());
+    Bf16Ring ring(exchange, bucket.values, words_);
     ring_all_reduce(exchange, ring);
   }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tests/test_world.h"
+#include "thinreduce/collective/checked.h"
 
 namespace thinreduce {
 namespace {
@@ -73,7 +74,8 @@ TEST(Bf16Method, HalfTheBytes) {
   TestWorld ranks(4, "bf16", kElements);
   (void)ranks.mean(normal_gradients(4, kElements, 2));
   // 2(N-1)/N of the payload.
-  EXPECT_EQ(ranks.transport(0).total_traffic().bytes_sent, kElements * 2 * 6 / 4);
+  EXPECT_EQ(ranks.transport(0).total_traffic().bytes_sent,
+            kElements * 2 * 6 / 4 + 6 * kMessageChecksumBytes);
 }
 
 TEST(Bf16Method, EmptyBucket) {

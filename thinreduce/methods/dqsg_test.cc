@@ -10,6 +10,7 @@
 #include <random>
 
 #include "tests/test_world.h"
+#include "thinreduce/collective/checked.h"
 #include "thinreduce/collective/ring.h"
 #include "thinreduce/error.h"
 #include "thinreduce/methods/quantize/dither.h"
@@ -157,8 +158,9 @@ TEST(Dqsg, RingBytes) {
         return kernels::Packing::of(static_cast<std::uint32_t>(summed) * (levels - 1) + 1)
             .bytes(chunk);
       };
-      std::size_t expected =
-          kElements / 512 * sizeof(float) * static_cast<std::size_t>(world - 1);  // scales, direct
+      // The scales go directly to every rank; every message has a checksum.
+      std::size_t expected = (kElements / 512 * sizeof(float) + 3 * kMessageChecksumBytes) *
+                             static_cast<std::size_t>(world - 1);
       for (int hop = 1; hop < world; ++hop) expected += width(hop) + width(world);
       EXPECT_EQ(ranks.transport(0).total_traffic().bytes_sent, expected)
           << levels << " levels, " << world << " ranks";

@@ -60,7 +60,7 @@ struct THINREDUCE_EXPORT Deadline {
 // Independent streams between the same two ranks.
 enum class Channel : std::uint8_t {
   data = 0,       // messages of the collectives
-  header = 1,     // frame headers that announce a payload on `data`
+  header = 1,     // frame headers and checksums that belong to messages on `data`
   agreement = 2,  // checks before a bucket is reduced; runs ahead of the data
 };
 

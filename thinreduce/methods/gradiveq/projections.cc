@@ -63,6 +63,13 @@ void QuantizedProjections::get(std::size_t l, UnitRange places, std::span<float>
   for_projections(layers_[l], places, [&](std::size_t i, std::size_t at) { tile[at] = sum[i]; });
 }
 
+void QuantizedProjections::given(std::size_t l, UnitRange places, std::span<float> tile) const {
+  const GradiveqLayer& layer = layers_[l];
+  const auto own = std::span(own_).subspan(begin_[l]);
+  for_projections(layer, places,
+                  [&](std::size_t i, std::size_t at) { tile[at] = own[i] - layer.owed[i]; });
+}
+
 template <typename Visit>
 void QuantizedProjections::for_whole_slices(Visit visit) const {
   for (std::size_t l = 0; l < layers_.size(); ++l) {

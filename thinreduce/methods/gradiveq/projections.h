@@ -31,6 +31,8 @@ class QuantizedProjections {
   // Takes this rank's projections of the slices at `places`; returns their sums after finish().
   void put(std::size_t layer, UnitRange places, std::span<const float> tile);
   void get(std::size_t layer, UnitRange places, std::span<float> tile) const;
+  // Returns the part of these sums that came from this rank; only after finish().
+  void given(std::size_t layer, UnitRange places, std::span<float> tile) const;
 
   // Returns the number of floats that the ranks must sum between exchange() and finish().
   [[nodiscard]] std::size_t moments() const { return feedback() ? 2 * layers_.size() : 0; }
