@@ -324,11 +324,15 @@ std::vector<std::byte> join_fields(const std::vector<StateField>& fields) {
 
 std::vector<std::byte> save_fields(const ShowState& show, const RankInWorld& place,
                                    std::vector<std::byte> reused) {
-  FieldWriter count(place, {});
-  count.count_only();
-  show(count);
+  std::size_t bytes = 0;
+  if (reused.capacity() == 0) {
+    FieldWriter count(place, {});
+    count.count_only();
+    show(count);
+    bytes = count.size();
+  }
   FieldWriter fields(place, std::move(reused));
-  fields.reserve(count.size());
+  fields.reserve(bytes);
   show(fields);
   return fields.take();
 }
