@@ -18,6 +18,9 @@ namespace thinreduce {
 // The stages that a method times itself.
 enum class Stage { encode, decode };
 
+// Buffers that receives reuse.
+using SpareBuffers = std::vector<std::vector<std::byte>>;
+
 class Exchange {
  public:
   Exchange(Transport& transport, const WaitLimits& limits, const FrameId& id)
@@ -57,6 +60,9 @@ class Exchange {
   // over the hops, a broadcast its message on every rank. On one rank each counts as if there were
   // peers.
   std::uint64_t payload_bytes = 0;
+  // Where gather_pieces() takes its buffers from and leaves them; null: it allocates them. All
+  // buckets of a session share them, so that their number depends on the number of ranks alone.
+  SpareBuffers* spare = nullptr;
   // Figures of this step that the method reports, by name.
   std::map<std::string, double> statistics;
 

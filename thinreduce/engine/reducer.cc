@@ -138,6 +138,7 @@ Report Reducer::reduce(Job& job) {
                      .step = slot.step,
                      .elements = bucket.elements(),
                      .layout_hash = bucket.hash});
+  exchange.spare = &spare_;
   try {
     job.agreement->conclude(options_.limits(), bucket.layout);
     // The ranks agree with each other; the bucket must also be the same as in the last step.

@@ -101,6 +101,7 @@ class Reducer {
   // State of buckets that were loaded and not submitted yet, by bucket id.
   std::map<std::uint32_t, BucketState> loaded_;
   std::uint64_t begun_ = 0;  // number of steps that began; 0: nothing is copied
+  SpareBuffers spare_;       // of all buckets' exchanges
 };
 
 }  // namespace thinreduce

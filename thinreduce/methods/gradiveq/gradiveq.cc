@@ -21,6 +21,8 @@ namespace {
 
 // The mean of a slice is an exponential average of its samples: it remembers about eight of them.
 constexpr float kMeanRate = 0.125f;
+// Larger magnitudes do not enter the mean.
+constexpr float kMaxMean = SliceStatistics::kMaxLength;
 // The factor per step by which a rank's memory of its own loss fades.
 constexpr float kLossMemory = 0.9f;
 // Votes renew a basis at most this many times per interval.
@@ -192,10 +194,10 @@ class GradiVeQ final : public Method {
     layer.basis.project(own, projection, padded_);
     // U is orthonormal: the energy of the projection is not lost.
     const double lost = std::max(0.0, dot(own, own) - dot(projection, projection));
-    // The energy of a gradient near the largest float is not a float.
-    constexpr double kMax = 1e30;
-    layer.lost += static_cast<float>(std::min(lost, kMax));
-    layer.energy += static_cast<float>(std::min(energy, kMax));
+    constexpr float kMax = GradiveqLayer::kMaxEnergy;
+    layer.lost = std::min(layer.lost + static_cast<float>(std::min<double>(lost, kMax)), kMax);
+    layer.energy =
+        std::min(layer.energy + static_cast<float>(std::min<double>(energy, kMax)), kMax);
   }
 
   // 3. Projects the slices, sums projections and whole slices over the ranks, and rebuilds the
@@ -286,8 +288,13 @@ class GradiVeQ final : public Method {
     }
   }
 
+  // A spike does not move the mean: it predicts nothing, and the gradients of later steps would be
+  // rounded away beside it.
   static void move_mean(std::span<float> mean, std::span<const float> sum, float rate) {
-    for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += rate * (sum[i] - mean[i]);
+    for (std::size_t i = 0; i < mean.size(); ++i) {
+      const float seen = std::abs(sum[i]) <= kMaxMean ? sum[i] : mean[i];
+      mean[i] += rate * (seen - mean[i]);
+    }
   }
 
   // 5. Returns the layers whose basis ends with this step. With `running`, most ranks voted for a
@@ -408,17 +415,25 @@ void GradiVeQ::add_residual(std::span<float> values) {
 
 void GradiVeQ::state(Archive& archive) {
   std::size_t layers = layers_.size();
-  archive.number("step", step_);
-  archive.number("phase step", phase_step_);
-  archive.number("cycle", cycle_);
-  show_number(archive, "compressing", compressing_);
-  show_number(archive, "layers", layers);
+  archive.count("step", step_, Archive::kMaxSteps);
+  // A step that failed may be counted in its phase already.
+  archive.count("phase step", phase_step_, step_ + 1);
+  archive.count("cycle", cycle_, step_ + 1);
+  archive.flag("compressing", compressing_);
+  archive.count("layers", layers, Archive::kMaxSteps);
   if (layers != layers_.size()) {
     throw Error(ErrorCode::bad_state, fmt::format("gradiveq: bucket {} has {} tensors to compress, "
                                                   "{} in the state",
                                                   bucket_, layers_.size(), layers));
   }
+  if (const auto end = settings_.uncompressed_steps(cycle_ == 0);
+      archive.loading() && !compressing_ && phase_step_ > end) {
+    throw Error(ErrorCode::bad_state, fmt::format("gradiveq: 'phase step' is {} of {} uncompressed "
+                                                  "steps",
+                                                  phase_step_, end));
+  }
   archive.replicated("mean", mean_, Archive::Length::per_element);
+  archive.check_range("mean", mean_, {-kMaxMean, kMaxMean});
   if (settings_.feedback) archive.summed("kept", kept_);
   for (std::size_t l = 0; l < layers_.size(); ++l) layers_[l].state(archive, l);
 }

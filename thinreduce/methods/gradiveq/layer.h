@@ -24,6 +24,9 @@ enum class SentAs : std::uint8_t {
 };
 
 struct GradiveqLayer {
+  // Max of `lost` and `energy`: the energy of a gradient near the largest float is not a float.
+  static constexpr float kMaxEnergy = 1e36F;
+
   std::string name;
   std::vector<Slicing> candidates;  // the orders to try; without slices: never compressed
   std::size_t chosen = 0;           // in candidates

@@ -59,6 +59,7 @@ class QuantizedProjections {
   std::vector<float> own_, sum_, sent_;  // this rank's, the sum over the ranks, this rank's part
   // Summed codes, and gathered ones.
   std::vector<float> scales_, own_scales_;
+  float largest_scale_ = 0;  // over all ranks
   std::vector<RandomKey> keys_;
   DitheredRingBuffers buffers_;
   std::optional<BlockCodec> codec_;

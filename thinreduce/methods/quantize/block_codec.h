@@ -1,4 +1,9 @@
 // Quantizes a run of floats into one rank's payload, and decodes payloads.
+//
+// Stochastic rounding has errors larger than the values when levels are few: unbiased, but as a
+// residual they would grow without bound. With feedback, each block's scale is therefore replaced
+// by the one that brings the codes nearest to the values. The values are then their own projection
+// onto the codes, and the errors, which the residual keeps, are never larger than the values.
 #pragma once
 
 #include <array>
@@ -32,7 +37,9 @@ class BlockCodec {
         scales_,
         [&](std::size_t first, std::span<std::uint32_t> codes) {
           measure(values, first, codes.size());
-          quantizer_.quantize(values.subspan(first, codes.size()), first, scales_, key, codes);
+          const auto part = values.subspan(first, codes.size());
+          quantizer_.quantize(part, first, scales_, key, codes);
+          if (fits_scales()) fit_scales(part, first, codes);
         },
         out);
   }
@@ -62,6 +69,23 @@ class BlockCodec {
   }
 
  private:
+  [[nodiscard]] bool fits_scales() const {
+    return options_.feedback && options_.rounding == QuantizedGatherOptions::Rounding::stochastic;
+  }
+
+  // Replaces the scales of the blocks that end here.
+  void fit_scales(std::span<const float> values, std::size_t first,
+                  std::span<const std::uint32_t> codes) {
+    quantizer_.for_each_block(
+        first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
+          if ((first + at) % quantizer_.block == 0) fit_ = {};
+          quantizer_.add_fit(values.subspan(at, run), codes.subspan(at, run), fit_);
+          const std::size_t end = first + at + run;
+          if (end % quantizer_.block != 0 && end != quantizer_.elements) return;
+          scales_[index] = quantizer_.fitted_scale(fit_, scales_[index]);
+        });
+  }
+
   // Measures the blocks that begin here, while their values are in the cache.
   void measure(std::span<const float> values, std::size_t first, std::size_t count) {
     if (options_.scale == QuantizedGatherOptions::Scale::norm) {
@@ -75,6 +99,7 @@ class BlockCodec {
   BlockQuantizer quantizer_;
   QuantizedPayload payload_;
   std::vector<float> scales_;
+  BlockQuantizer::Fit fit_;  // of the block that is being written
   std::array<float, kernels::kCodesPerPack> values_{};
 };
 
