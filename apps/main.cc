@@ -85,6 +85,15 @@ CLI::App* add_reduce(CLI::App& bench, BenchReduceOptions& options) {
   command->add_flag("--cycle", options.cycle,
                     "Also times one whole cycle of the method, its uncompressed steps included.");
   add_launch_options(*command, options.launch);
+  command
+      ->add_option_function<std::string>(
+          "--simulate",
+          [&](const std::string& text) { options.launch.simulate = ClusterLinks::parse(text); },
+          "Virtual cluster: every rank gets a core and this link of its own, in virtual time, "
+          "whatever this machine has. Ranks may differ: 1gbit,5ms;3=100mbit,40ms gives rank 3 "
+          "another link.")
+      ->type_name("LINK")
+      ->group("Ranks and link");
   command->footer("Example: thinreduce bench reduce --method qsgd --ranks 4 --link 1gbit,1ms");
   return command;
 }
