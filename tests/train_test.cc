@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/help_text.h"
 #include "tests/processes.h"
 
 namespace thinreduce {
@@ -330,6 +331,12 @@ TEST_F(Train, RecordedGradientsServeTheCodecBench) {
   const Finished cut = bench("topk");
   EXPECT_EQ(cut.code, 2);
   EXPECT_NE(cut.err.find("step-000004-rank-1-bucket-1.f32"), std::string::npos) << cut.err;
+}
+
+TEST(TrainUsage, HelpShowsRangesAndDefaultsThatAgree) {
+  const Finished end = run({THINREDUCE_PROGRAM, "train", "--help"});
+  EXPECT_EQ(end.code, 0) << end.err;
+  EXPECT_GE(testing_support::check_help(end.out), 10U) << end.out;
 }
 
 TEST(TrainUsage, ExitsWithTwoAndSaysWhatToDo) {
