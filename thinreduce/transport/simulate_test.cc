@@ -163,7 +163,7 @@ TEST(Simulate, TheSlowerLinkAndTheLargerLatencyCount) {
 TEST(Simulate, ARingTakesItsLatencies) {
   for (const int world : {2, 3, 5, 8}) {
     run_cluster(world, "unlimited,1ms", [&](SimulatedTransport& rank) {
-      std::vector<float> values(100, static_cast<float>(rank.rank()));
+      std::vector<float> values(100'000, static_cast<float>(rank.rank()));
       Exchange exchange(rank, 1s, {});
       ring_sum(exchange, values, 1.0F);
       EXPECT_EQ(time_of(rank), 2 * (world - 1) * 1ms);
