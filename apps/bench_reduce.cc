@@ -260,7 +260,7 @@ class RankBench {
     fmt::print("fp32 takes {} for {} floats, bf16 {}", show_seconds(fp32_seconds_), options_.floats,
                show_seconds(bf16_seconds_));
     if (!results[0]["fp32_link_seconds"].is_null()) {
-      fmt::print("; its bytes alone take {} on the link",
+      fmt::print("; the bytes of fp32 alone take {} on the link",
                  show_seconds(results[0]["fp32_link_seconds"].get<double>()));
     }
     if (reference_seconds_) {

@@ -45,6 +45,10 @@ struct Rank {
   BusyTimes receiving;
   std::uint64_t chain = 0;
   bool has_core = false;
+  // The message that the rank waits for without a core: to be sent, or to be asked for.
+  const Stream* awaited = nullptr;
+  std::uint64_t awaited_number = 0;
+  Turns::Waiter waiter;
 };
 
 // The state that all ranks share. One lock is enough: only few ranks run at once.
@@ -60,6 +64,23 @@ struct Cluster {
                    static_cast<std::uint64_t>(to)];
   }
 
+  // Queues a rank for a core if it waits for a message of this stream of which `count` are ready.
+  void wake(Rank& rank, const Stream& stream, std::uint64_t count) {
+    if (rank.awaited != &stream || rank.awaited_number >= count) return;
+    rank.awaited = nullptr;
+    turns.queue(rank.clock, rank.waiter);
+  }
+
+  // From now on every wait is the inner transport's, which knows the ranks that failed or left.
+  void end() {
+    const std::lock_guard lock(mutex);
+    over = true;
+    for (Rank& rank : ranks) {
+      if (std::exchange(rank.awaited, nullptr) != nullptr) turns.queue(rank.clock, rank.waiter);
+    }
+  }
+
+  bool over = false;
   ClusterOptions options;
   std::mutex mutex;
   std::vector<Rank> ranks;
@@ -94,6 +115,11 @@ class Machine {
     return own_.clock;
   }
 
+  // Queues the peer for a core if it waits for this. The caller holds the lock.
+  void wake(int peer, const Stream& stream, std::uint64_t count) const {
+    cluster_->wake(cluster_->ranks[static_cast<std::size_t>(peer)], stream, count);
+  }
+
   // Sends `bytes` at the current time; returns the stamp of the message. The caller holds the lock.
   [[nodiscard]] Stamp post(int peer, std::size_t bytes) const {
     Rank& to = cluster_->ranks[static_cast<std::size_t>(peer)];
@@ -108,13 +134,27 @@ class Machine {
             own_.chain + 1};
   }
 
-  // Runs `block`, which waits for a peer, without a core, if `blocks`.
-  template <typename Block>
-  void without_core(bool blocks, Block&& block) const {
-    if (!blocks) return block();
+  // Waits without a core until `count`, a counter of the stream, is above `number`, then calls
+  // `inner`, which waits for the message itself.
+  template <typename Inner>
+  void wait(const Stream& stream, const std::uint64_t& count, std::uint64_t number,
+            Inner&& inner) const {
+    std::unique_lock lock(cluster_->mutex);
+    advance();
+    if (count <= number && !cluster_->over) {
+      own_.awaited = &stream;
+      own_.awaited_number = number;
+      give_core();
+      lock.unlock();
+      wait_for_core();
+      lock.lock();
+    }
+    const bool soon = count > number;
+    lock.unlock();
+    if (soon) return inner();
     give_core();
     try {
-      block();
+      inner();
     } catch (...) {
       take_core();
       throw;
@@ -125,20 +165,23 @@ class Machine {
   void give_core() const {
     if (std::exchange(own_.has_core, false)) cluster_->turns.give();
   }
+
+ private:
   void take_core() const {
-    Time clock;
     {
       const std::lock_guard lock(cluster_->mutex);
-      clock = own_.clock;
+      cluster_->turns.queue(own_.clock, own_.waiter);
     }
-    cluster_->turns.take(clock);
+    wait_for_core();
+  }
+  void wait_for_core() const {
+    cluster_->turns.wait(own_.waiter);
     own_.has_core = true;
-    // Waking up over and over is no work of the rank.
+    // Going to sleep and waking up is no work of the rank.
     const std::lock_guard lock(cluster_->mutex);
     own_.threads[std::this_thread::get_id()] = cluster_->options.cpu_time();
   }
 
- private:
   static Time duration(const Link& link, std::size_t bytes) {
     if (link.bytes_per_second <= 0) return Time::zero();
     return to_time(Seconds(static_cast<double>(bytes) / link.bytes_per_second));
@@ -161,12 +204,7 @@ class SimulatedSend final : public Operation {
 
   // The sender's clock goes on at once, as if the message were buffered.
   void wait(const Deadline& /*deadline*/) override {
-    bool blocks = false;
-    {
-      const std::lock_guard lock(machine_.cluster().mutex);
-      blocks = stream_.posted <= number_;
-    }
-    machine_.without_core(blocks, [&] { inner_->wait(no_deadline()); });
+    machine_.wait(stream_, stream_.posted, number_, [&] { inner_->wait(no_deadline()); });
   }
 
  private:
@@ -182,22 +220,14 @@ class SimulatedReceive final : public Operation {
       : machine_(machine), stream_(stream), number_(number), inner_(std::move(inner)) {}
 
   void wait(const Deadline& /*deadline*/) override {
-    bool blocks = false;
-    {
-      const std::lock_guard lock(machine_.cluster().mutex);
-      machine_.advance();
-      blocks = stream_.sent <= number_;
-    }
-    machine_.without_core(blocks, [&] {
-      inner_->wait(no_deadline());
-      const std::lock_guard lock(machine_.cluster().mutex);
-      const auto found = stream_.stamps.find(number_);
-      ensure(found != stream_.stamps.end(), "a message that was received has a stamp");
-      Rank& own = machine_.own();
-      own.clock = std::max(own.clock, found->second.arrives);
-      own.chain = std::max(own.chain, found->second.chain);
-      stream_.stamps.erase(found);
-    });
+    machine_.wait(stream_, stream_.sent, number_, [&] { inner_->wait(no_deadline()); });
+    const std::lock_guard lock(machine_.cluster().mutex);
+    const auto found = stream_.stamps.find(number_);
+    ensure(found != stream_.stamps.end(), "a message that was received has a stamp");
+    Rank& own = machine_.own();
+    own.clock = std::max(own.clock, found->second.arrives);
+    own.chain = std::max(own.chain, found->second.chain);
+    stream_.stamps.erase(found);
   }
 
  private:
@@ -211,11 +241,17 @@ class Simulated final : public SimulatedTransport {
  public:
   Simulated(std::shared_ptr<Cluster> cluster, std::unique_ptr<Transport> inner)
       : machine_(std::move(cluster), inner->rank()), inner_(std::move(inner)) {}
-  ~Simulated() override { machine_.give_core(); }
+  ~Simulated() override {
+    machine_.cluster().end();
+    machine_.give_core();
+  }
 
   [[nodiscard]] int rank() const override { return inner_->rank(); }
   [[nodiscard]] int size() const override { return inner_->size(); }
-  void abandon(const std::string& reason) noexcept override { inner_->abandon(reason); }
+  void abandon(const std::string& reason) noexcept override {
+    inner_->abandon(reason);
+    machine_.cluster().end();
+  }
 
   [[nodiscard]] Clock::time_point now() const override {
     const std::lock_guard lock(machine_.cluster().mutex);
@@ -237,6 +273,7 @@ class Simulated final : public SimulatedTransport {
     const std::uint64_t number = stream.sent++;
     // Before the message, so that the receiver finds it.
     stream.stamps[number] = machine_.post(peer, message.size());
+    machine_.wake(peer, stream, stream.sent);
     lock.unlock();
     return std::make_unique<SimulatedSend>(machine_, stream, number,
                                            inner_->send(peer, channel, message));
@@ -246,6 +283,7 @@ class Simulated final : public SimulatedTransport {
     std::unique_lock lock(machine_.cluster().mutex);
     Stream& stream = machine_.incoming(peer, channel);
     const std::uint64_t number = stream.posted++;
+    machine_.wake(peer, stream, stream.posted);
     lock.unlock();
     return std::make_unique<SimulatedReceive>(machine_, stream, number,
                                               inner_->receive(peer, channel, message));
