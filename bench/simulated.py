@@ -25,7 +25,7 @@ def measure(arguments: argparse.Namespace, method: str, how: str, link: str) -> 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--program", default="build/release/bin/thinreduce")
-    parser.add_argument("--floats", default="4000000")
+    parser.add_argument("--floats", default="1000000")
     parser.add_argument("--steps", default="5")
     parser.add_argument("--rounds", type=int, default=1, help="real and virtual runs take turns")
     parser.add_argument("--tolerance", type=float, default=0.1)
