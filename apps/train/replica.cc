@@ -90,9 +90,8 @@ class Replica::Torch {
       return try_step(settings);
     } catch (const Error& error) {
       // Other bad input, such as a bucket that the method can't reduce, is no divergence.
-      const std::string text = error.what();
-      if (error.code() != ErrorCode::bad_input || text.find("NaN") == std::string::npos) throw;
-      throw Error(ErrorCode::bad_input, explain_divergence(settings, text));
+      if (!error.is_nonfinite()) throw;
+      throw Error(ErrorCode::bad_input, explain_divergence(settings, error.what()));
     }
   }
 
@@ -238,7 +237,7 @@ class Replica::Torch {
       }
     }
     // A loss that is NaN makes gradients NaN; the loss is the clearer of the two errors.
-    if (status[kDiverged] > 0) throw Error(ErrorCode::bad_input, "the loss is NaN or infinite");
+    if (status[kDiverged] > 0) throw Error::nonfinite("the loss is NaN or infinite");
     if (failed) std::rethrow_exception(failed);
     StepResult result;
     result.report = session_->finish_step();
