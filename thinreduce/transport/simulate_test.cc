@@ -164,7 +164,7 @@ TEST(Simulate, ARingTakesItsLatencies) {
   for (const int world : {2, 3, 5, 8}) {
     run_cluster(world, "unlimited,1ms", [&](SimulatedTransport& rank) {
       std::vector<float> values(100'000, static_cast<float>(rank.rank()));
-      Exchange exchange(rank, 1s, {});
+      Exchange exchange(rank, Seconds(1), {});
       ring_sum(exchange, values, 1.0F);
       EXPECT_EQ(time_of(rank), 2 * (world - 1) * 1ms);
       EXPECT_EQ(rank.longest_chain(), 2U * (static_cast<unsigned>(world) - 1));
@@ -179,7 +179,7 @@ TEST(Simulate, AChainCountsFromItsBeginning) {
     for (int round = 0; round < 2; ++round) {
       rank.begin_chain();
       const std::vector<std::byte> own(10);
-      Exchange exchange(rank, 1s, {});
+      Exchange exchange(rank, Seconds(1), {});
       gather(exchange, own, 10, [](int, std::span<const std::byte>) {});
       EXPECT_EQ(rank.longest_chain(), 1U);
     }
@@ -193,7 +193,7 @@ TEST(Simulate, OneCoreServesAllRanks) {
       [](SimulatedTransport& rank) {
         std::vector<float> values(1000, 1.0F);
         for (int round = 0; round < 3; ++round) {
-          Exchange exchange(rank, 1s, {});
+          Exchange exchange(rank, Seconds(1), {});
           ring_sum(exchange, values, 1.0F / 16);
         }
         EXPECT_EQ(values[0], 1.0F);
