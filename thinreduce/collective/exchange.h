@@ -68,10 +68,10 @@ class Exchange {
 
  private:
   template <typename Work>
-  static void charge(double& stage, Work&& work) {
-    const auto start = Clock::now();
+  void charge(double& stage, Work&& work) {
+    const auto start = transport_.now();
     std::forward<Work>(work)();
-    stage += Seconds(Clock::now() - start).count();
+    stage += Seconds(transport_.now() - start).count();
   }
 
   Transport& transport_;

@@ -129,7 +129,7 @@ bool Reducer::checks_late(const Slot& slot, const Job& job) const {
 
 Report Reducer::reduce(Job& job) {
   if (job.refusal) refuse(job);
-  const auto started = Clock::now();
+  const auto started = transport_.now();
   const RegisteredBucket& bucket = *job.bucket;
   Slot& slot = slots_.at(bucket.id());
   Exchange exchange(transport_, options_.limits(),
@@ -159,7 +159,7 @@ Report Reducer::reduce(Job& job) {
   }
   slot.confirmed = true;
   loaded_.erase(bucket.id());
-  exchange.stages.wait = Seconds(Clock::now() - started).count();
+  exchange.stages.wait = Seconds(transport_.now() - started).count();
 
   copy_for_undo(slot);
   reduce_slot(slot, job, exchange);
@@ -176,7 +176,7 @@ Report Reducer::reduce(Job& job) {
   report.payload_bytes = exchange.payload_bytes;
   report.stages = exchange.stages;
   report.queued = Seconds(started - job.submitted).count();
-  report.total = Seconds(Clock::now() - job.submitted).count();
+  report.total = Seconds(transport_.now() - job.submitted).count();
   report.statistics = std::move(exchange.statistics);
   return report;
 }

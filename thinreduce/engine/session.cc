@@ -368,7 +368,7 @@ std::future<Report> Session::submit(const BucketHandle& bucket, std::span<float>
   const std::size_t elements = bucket.layout().elements;
   Job job;
   job.bucket = bucket.bucket_;
-  job.submitted = Clock::now();
+  job.submitted = worker_->transport().now();
   if (bucket.session_ != worker_.get()) {
     job.refusal = {Numbers::foreign_handle, 0};
   } else if (values.size() != elements) {

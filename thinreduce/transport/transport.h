@@ -100,6 +100,10 @@ class THINREDUCE_EXPORT Transport {
   [[nodiscard]] Pending send(int peer, Channel channel, std::span<const std::byte> message);
   [[nodiscard]] Pending receive(int peer, Channel channel, std::span<std::byte> message);
 
+  // Returns the time on this rank's clock, for measurements; deadlines are in real time. May be
+  // called from any thread. A simulated cluster has a virtual clock.
+  [[nodiscard]] virtual Clock::time_point now() const { return Clock::now(); }
+
   // Declares that this rank cannot continue: every wait on every rank ends with `reason`. Final.
   virtual void abandon(const std::string& reason) noexcept = 0;
 
