@@ -148,9 +148,9 @@ class OwnerReduction {
   }
   void post_one(int rank, const Tag& tag) {
     if (tag.range.size() == 0) return;
-    const std::size_t limit = kOwnerTagBytes + (tag.kind == Kind::part
-                                                    ? payload_.max_part_bytes(tag.range)
-                                                    : payload_.max_answer_bytes(tag.range));
+    const std::size_t limit =
+        kOwnerTagBytes + (tag.kind == Kind::part ? payload_.max_part_bytes(tag.range)
+                                                 : payload_.max_answer_bytes(tag.range));
     from(rank).push_back(
         {tag, std::make_unique<FramedReceive>(exchange_, rank, limit, take_spare())});
   }
@@ -173,9 +173,8 @@ class OwnerReduction {
   void consume(int rank, Use&& use) {
     Incoming& message = from(rank).front();
     message.receive->wait_payload(exchange_);
-    exchange_.timed(Stage::decode, [&] {
-      use(message.tag.check(exchange_, rank, message.receive->payload()));
-    });
+    exchange_.timed(Stage::decode,
+                    [&] { use(message.tag.check(exchange_, rank, message.receive->payload())); });
     spare_.push_back(message.receive->release());
     from(rank).pop_front();
   }
@@ -228,9 +227,8 @@ class OwnerReduction {
     Outgoing& answer = answers_[index % slots()];
     write(answer, {Kind::answer, range}, payload_.max_answer_bytes(range),
           [&](std::vector<std::byte>& out) { payload_.encode_answer(range, out); });
-    for_receivers([&](int rank) {
-      answer.sends.emplace_back(exchange_, rank, answer.header, answer.bytes);
-    });
+    for_receivers(
+        [&](int rank) { answer.sends.emplace_back(exchange_, rank, answer.header, answer.bytes); });
     answer_bytes_ += kFrameHeaderBytes + answer.bytes.size();
     exchange_.timed(Stage::decode, [&] {
       payload_.decode_answer(range, exchange_.rank(),
@@ -263,8 +261,8 @@ class OwnerReduction {
   SpareBuffers& spare_;
   std::size_t pieces_ = 0;  // of each range
   std::size_t ahead_ = 1;
-  std::vector<Outgoing> parts_;    // by slot and owner
-  std::vector<Outgoing> answers_;  // by slot
+  std::vector<Outgoing> parts_;                 // by slot and owner
+  std::vector<Outgoing> answers_;               // by slot
   std::vector<std::deque<Incoming>> incoming_;  // by rank, in the order in which they are sent
   std::uint64_t part_bytes_ = 0;
   std::uint64_t answer_bytes_ = 0;

@@ -133,10 +133,9 @@ TEST_P(Owner, IsTheSumInRankOrderAndSendsTheStatedBytes) {
   for (int rank = 0; rank < world; ++rank) {
     for (std::size_t i = 0; i < size; ++i) expected[i] += value_of(rank, i);
   }
-  for (const OwnerOptions options :
-       {OwnerOptions{}, OwnerOptions{.piece_elements = 60, .ahead = 1},
-        OwnerOptions{.piece_elements = 30, .ahead = 4},
-        OwnerOptions{.piece_elements = 200, .ahead = 100}}) {
+  for (const OwnerOptions options : {OwnerOptions{}, OwnerOptions{.piece_elements = 60, .ahead = 1},
+                                     OwnerOptions{.piece_elements = 30, .ahead = 4},
+                                     OwnerOptions{.piece_elements = 200, .ahead = 100}}) {
     run_ranks(world, [&, world = world, size = size](std::unique_ptr<Transport> transport) {
       SpareBuffers spare;
       std::uint64_t sent = 0;

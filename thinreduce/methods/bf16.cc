@@ -59,9 +59,8 @@ class Bf16Owner final : public OwnerPayload {
   // Returns the words of a range that `rank` has sent.
   static std::span<const Word> words(UnitRange range, int rank, std::span<const std::byte> bytes) {
     if (bytes.size() != range.size() * sizeof(Word)) {
-      throw Error(ErrorCode::bad_frame,
-                  fmt::format("rank {} sent {} bytes of bf16 for {} elements", rank, bytes.size(),
-                              range.size()));
+      throw Error(ErrorCode::bad_frame, fmt::format("rank {} sent {} bytes of bf16 for {} elements",
+                                                    rank, bytes.size(), range.size()));
     }
     return {reinterpret_cast<const Word*>(bytes.data()), range.size()};
   }
