@@ -15,8 +15,6 @@
 namespace thinreduce {
 namespace {
 
-using namespace std::chrono_literals;
-
 constexpr FrameId kId{.method = 9, .bucket = 1, .step = 2, .elements = 3, .layout_hash = 4};
 constexpr std::size_t kUnit = 3;  // floats per unit; the last unit may have fewer
 
@@ -140,7 +138,7 @@ TEST_P(Owner, IsTheSumInRankOrderAndSendsTheStatedBytes) {
       SpareBuffers spare;
       std::uint64_t sent = 0;
       for (int round = 0; round < 2; ++round) {
-        Exchange exchange(*transport, 30s, kId);
+        Exchange exchange(*transport, Seconds(30), kId);
         FloatOwner payload(transport->rank(), world, size);
         owner_reduce(exchange, payload, spare, options);
         EXPECT_EQ(payload.decoded, expected);
@@ -157,7 +155,7 @@ TEST(OwnerReduction, CountsOneCopyOfThePayload) {
   for (const int world : {1, 2, 4}) {
     constexpr std::size_t kSize = 1200;
     run_ranks(world, [&](std::unique_ptr<Transport> transport) {
-      Exchange exchange(*transport, 30s, kId);
+      Exchange exchange(*transport, Seconds(30), kId);
       SpareBuffers spare;
       FloatOwner payload(transport->rank(), world, kSize);
       owner_reduce(exchange, payload, spare);
@@ -171,7 +169,7 @@ TEST(OwnerReduction, CountsOneCopyOfThePayload) {
 // No rank keeps more messages than are in flight, however many pieces there are.
 TEST(OwnerReduction, KeepsNoMoreMemoryThanIsInFlight) {
   run_ranks(3, [&](std::unique_ptr<Transport> transport) {
-    Exchange exchange(*transport, 30s, kId);
+    Exchange exchange(*transport, Seconds(30), kId);
     SpareBuffers spare;
     FloatOwner payload(transport->rank(), 3, 9000);
     owner_reduce(exchange, payload, spare, {.piece_elements = 30, .ahead = 2});
@@ -183,7 +181,7 @@ TEST(OwnerReduction, KeepsNoMoreMemoryThanIsInFlight) {
 
 TEST(OwnerReduction, ALostRankEndsItOnAllOthers) {
   const auto thrown = try_ranks(4, [](std::unique_ptr<Transport> transport) {
-    Exchange exchange(*transport, 30s, kId);
+    Exchange exchange(*transport, Seconds(30), kId);
     SpareBuffers spare;
     FloatOwner payload(transport->rank(), 4, 100'000);
     try {
@@ -215,7 +213,7 @@ std::vector<std::byte> message(std::uint32_t kind, std::uint32_t units, std::uin
 std::string error_of(const std::vector<std::byte>& payload,
                      const std::function<void(std::vector<std::byte>&)>& alter = {}) {
   const auto thrown = try_ranks(2, [&](std::unique_ptr<Transport> transport) {
-    Exchange exchange(*transport, 10s, kId);
+    Exchange exchange(*transport, Seconds(10), kId);
     if (transport->rank() == 0) {
       SpareBuffers spare;
       FloatOwner owner(0, 2, 20 * kUnit);
