@@ -107,7 +107,8 @@ int bench_codec(const BenchCodecOptions& options) {
   } else {
     const RecordedGradients recorded(options.gradients);
     heading = fmt::format(
-        "{} floats from {}, {} steps of {} ranks; nmse is the mean over the second half of them",
+        "{} floats from {}, {} steps of {} ranks; wire and nmse are means over the second half of "
+        "them",
         recorded.elements(), options.gradients.string(), recorded.steps().size(), recorded.ranks());
     for (const auto& spec : options.specs) {
       results.push_back(bench_gradients(recorded, spec, options.json));
@@ -130,6 +131,14 @@ int bench_codec(const BenchCodecOptions& options) {
   }
   fmt::print("{}; kernels {}; in brackets: speed relative to memcpy\n\n{}", heading,
              kernels::active_target(), table(rows));
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const auto warmup = results[i].value("measured_in_warmup", std::uint64_t{0});
+    if (warmup == 0) continue;
+    fmt::print(
+        "{}: {} of the {} measured steps are uncompressed, because the method is still in "
+        "its warm-up; record more steps\n",
+        options.specs[i], warmup, results[i]["measured_steps"].get<std::uint64_t>());
+  }
   return 0;
 }
 

@@ -3,6 +3,7 @@
 // true mean and methods that learn can learn.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -64,16 +65,17 @@ class GradientBench {
       Report step;
       Distortion total;
       for (std::size_t b = 0; b < recorded_.layouts().size(); ++b) {
-        // Only the second half of the steps counts: methods may learn during the first.
-        total.add(reduce(steps[i], b, i >= steps.size() / 2, step));
+        total.add(reduce(steps[i], b, i >= first_measured(), step));
       }
-      if (i >= steps.size() / 2) errors.push_back(total.normalised());
+      if (i >= first_measured()) {
+        errors.push_back(total.normalised());
+        wire_bytes_ += step.payload_bytes;
+      }
       // The first step touches memory for the first time.
       if (i > 0 || steps.size() == 1) {
         encode_.push_back(step.stages.encode);
         decode_.push_back(step.stages.decode);
       }
-      wire_bytes_ += step.payload_bytes;
       progress.advance();
     }
     return describe(std::accumulate(errors.begin(), errors.end(), 0.0) /
@@ -81,6 +83,16 @@ class GradientBench {
   }
 
  private:
+  // Only the second half of the steps counts: methods may learn during the first.
+  [[nodiscard]] std::size_t first_measured() const { return recorded_.steps().size() / 2; }
+
+  // Returns how many of the measured steps the method still reduced uncompressed.
+  [[nodiscard]] std::uint64_t measured_in_warmup() const {
+    const std::uint64_t warmup = spec_.info->cycle(spec_.options).start;
+    return std::clamp<std::uint64_t>(warmup, first_measured(), recorded_.steps().size()) -
+           first_measured();
+  }
+
   template <typename Work>
   void on_all_ranks(Work&& work) {
     std::vector<std::thread> threads;
@@ -171,8 +183,8 @@ class GradientBench {
       const double typical = median(seconds);
       return typical < 1e-6 ? Json(nullptr) : Json(bytes / typical / 1e9);
     };
-    const auto wire =
-        static_cast<double>(wire_bytes_) / static_cast<double>(recorded_.steps().size());
+    const std::size_t measured = recorded_.steps().size() - first_measured();
+    const auto wire = static_cast<double>(wire_bytes_) / static_cast<double>(measured);
     auto tensors = Json::array();
     for (std::size_t b = 0; b < tensors_.size(); ++b) {
       for (std::size_t t = 0; t < tensors_[b].size(); ++t) {
@@ -186,6 +198,8 @@ class GradientBench {
             {"floats", recorded_.elements()},
             {"ranks", recorded_.ranks()},
             {"steps", recorded_.steps().size()},
+            {"measured_steps", measured},
+            {"measured_in_warmup", measured_in_warmup()},
             {"wire_bytes", wire},
             {"ratio", wire > 0 ? bytes / wire : 0.0},
             {"encode_gbps", speed(encode_)},
@@ -205,7 +219,7 @@ class GradientBench {
   std::vector<std::vector<Sum>> sums_;  // over the steps so far
   std::vector<double> encode_;          // seconds per step, rank 0
   std::vector<double> decode_;
-  std::uint64_t wire_bytes_ = 0;
+  std::uint64_t wire_bytes_ = 0;  // of the measured steps
   std::vector<float> copy_;
   double memcpy_seconds_ = 0;
   double memcpy_bytes_ = 0;

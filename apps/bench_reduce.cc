@@ -1,5 +1,5 @@
-// `thinreduce bench reduce`: measures the time of a whole all-reduce, against uncompressed fp32 and
-// the backend's own all-reduce in the same run.
+// `thinreduce bench reduce`: measures the time of a whole all-reduce, against fp32, bf16 and the
+// backend's own all-reduce in the same run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,11 +33,13 @@ class RankBench {
   RankBench(const BenchReduceOptions& options, std::shared_ptr<Transport> transport)
       : options_(options),
         transport_(std::move(transport)),
+        simulated_(dynamic_cast<SimulatedTransport*>(transport_.get())),
         values_(options.floats),
         quiet_(options.json || transport_->rank() != 0) {}
 
   void run() {
     measure_fp32();
+    measure_bf16();
     auto results = Json::array();
     for (const auto& spec : options_.specs) results.push_back(measure(spec));
     if (transport_->rank() == 0) print(results);
@@ -48,9 +50,11 @@ class RankBench {
   template <typename Work>
   double timed(Work&& work) {
     barrier(*transport_, options_.launch.timeout);
-    const auto start = Clock::now();
+    if (simulated_ != nullptr) simulated_->begin_chain();
+    const auto start = transport_->now();
     work();
-    const double seconds = Seconds(Clock::now() - start).count();
+    const double seconds = Seconds(transport_->now() - start).count();
+    if (simulated_ != nullptr) chain_ = simulated_->longest_chain();
     return largest(gather_values(*transport_, options_.launch.timeout, seconds));
   }
 
@@ -72,6 +76,7 @@ class RankBench {
       synthetic_gradient({transport_->rank(), 0}, values_);
       const double seconds = timed([&] { session.reduce(0, values_); });
       if (step > 0) ours.push_back(seconds);
+      if (simulated_ != nullptr) continue;  // has no all-reduce of its own
       bool has_native = false;
       const double reference = timed([&] { has_native = transport_->native_sum(values_); });
       if (step > 0 && has_native) native.push_back(reference);
@@ -81,6 +86,17 @@ class RankBench {
     if (!native.empty()) reference_seconds_ = median(native);
   }
 
+  void measure_bf16() {
+    Session session(transport_, session_options("bf16"));
+    std::vector<double> seconds;
+    for (int step = 0; step <= options_.steps; ++step) {
+      synthetic_gradient({transport_->rank(), 0}, values_);
+      const double took = timed([&] { session.reduce(0, values_); });
+      if (step > 0) seconds.push_back(took);
+    }
+    bf16_seconds_ = median(seconds);
+  }
+
   Json measure(const std::string& text) {
     const Spec spec = Spec::parse(text);
     const bool records = transport_->rank() == 0;
@@ -88,6 +104,7 @@ class RankBench {
     std::vector<double> latency;
     Report last;
     bool identical = true;
+    std::uint64_t chain = 0;
     Json whole;
     second_moment_.resize(spec.info->second_moment ? options_.floats : 0);
     synthetic_second_moment(second_moment_);
@@ -107,6 +124,7 @@ class RankBench {
         synthetic_gradient({transport_->rank(), static_cast<std::uint64_t>(step)}, values_);
         const double took = timed([&] { last = session.reduce(0, values_, second_moment_); });
         if (step >= warmup) seconds.push_back(took);
+        chain = chain_;
         const auto hashes = gather_values(*transport_, options_.launch.timeout,
                                           checksum(std::as_bytes(std::span(values_))));
         identical = identical && std::count(hashes.begin(), hashes.end(), hashes[0]) ==
@@ -116,11 +134,16 @@ class RankBench {
       }
       if (cycle_steps > 0) whole = measure_cycle(session, cycle_steps, progress);
       std::vector<float> small(1000, 1.0F);
-      for (int i = 0; i < 100; ++i) latency.push_back(timed([&] { session.reduce(1, small); }));
+      // Virtual time needs one try: other programs do not disturb it, and 1,024 ranks take long.
+      const int tries = simulated_ != nullptr ? 1 : 100;
+      for (int i = 0; i < tries; ++i) latency.push_back(timed([&] { session.reduce(1, small); }));
     }
     const auto bytes = gather_values(*transport_, options_.launch.timeout, last.bytes_sent);
+    const auto chains = gather_values(*transport_, options_.launch.timeout, chain);
+    const auto longest = *std::max_element(chains.begin(), chains.end());
     return describe(spec, seconds, last,
                     {{"bytes_sent", *std::max_element(bytes.begin(), bytes.end())},
+                     {"latencies", simulated_ != nullptr ? Json(longest) : Json(nullptr)},
                      {"identical", identical},
                      {"nmse", normalised_error(applied, wanted)},
                      {"latency_us", median(latency) * 1e6},
@@ -172,17 +195,19 @@ class RankBench {
         {"ranks", transport_->size()},
         {"floats", options_.floats},
         {"transport", options_.launch.transport},
-        {"link", options_.launch.link.to_string()},
+        {"link", link_text(options_.launch)},
+        {"simulated", simulated_ != nullptr},
         {"steps", options_.steps},
         {"simd", kernels::active_target()},
         {"seconds", typical},
         {"fp32_seconds", fp32_seconds_},
+        {"bf16_seconds", bf16_seconds_},
         {"speedup", fp32_seconds_ / typical},
         {"reference_seconds", nullptr},
         {"fp32_link_seconds", nullptr},
         {"ratio", last.payload_bytes > 0 ? bytes / static_cast<double>(last.payload_bytes) : 0}};
     if (reference_seconds_) result["reference_seconds"] = *reference_seconds_;
-    const double rate = options_.launch.link.bytes_per_second;
+    const double rate = slowest_link();
     const double world = transport_->size();
     if (rate > 0) result["fp32_link_seconds"] = 2 * (world - 1) / world * bytes / rate;
     result.update(more);
@@ -194,14 +219,26 @@ class RankBench {
     return result;
   }
 
+  // Returns the bytes per second of the slowest rank's link; 0: unlimited.
+  [[nodiscard]] double slowest_link() const {
+    if (!options_.launch.simulate) return options_.launch.link.bytes_per_second;
+    double slowest = 0;
+    for (int rank = 0; rank < transport_->size(); ++rank) {
+      const double rate = options_.launch.simulate->of(rank).bytes_per_second;
+      if (rate > 0 && (slowest == 0 || rate < slowest)) slowest = rate;
+    }
+    return slowest;
+  }
+
   void print(const Json& results) const {
     if (options_.json) {
       fmt::print("{}\n", (results.size() == 1 ? results[0] : results).dump(2));
       return;
     }
-    fmt::print("{} ranks ({}), {} floats, link {}, kernels {}; times are medians of {} steps\n\n",
+    fmt::print("{} ranks ({}), {} floats, link {}, kernels {}; {}times are medians of {} steps\n\n",
                transport_->size(), options_.launch.transport, options_.floats,
-               options_.launch.link.to_string(), kernels::active_target(), options_.steps);
+               link_text(options_.launch), kernels::active_target(),
+               simulated_ != nullptr ? "virtual " : "", options_.steps);
     std::vector<std::vector<std::string>> rows{{"method", "time", "vs fp32", "sent/rank", "ratio",
                                                 "encode", "wire", "decode", "wait", "nmse",
                                                 "same bits"}};
@@ -220,9 +257,10 @@ class RankBench {
                       result["identical"].get<bool>() ? "yes" : "NO"});
     }
     fmt::print("{}\n", table(rows));
-    fmt::print("fp32 takes {} for {} floats", show_seconds(fp32_seconds_), options_.floats);
+    fmt::print("fp32 takes {} for {} floats, bf16 {}", show_seconds(fp32_seconds_), options_.floats,
+               show_seconds(bf16_seconds_));
     if (!results[0]["fp32_link_seconds"].is_null()) {
-      fmt::print("; its bytes alone take {} on the link",
+      fmt::print("; the bytes of fp32 alone take {} on the link",
                  show_seconds(results[0]["fp32_link_seconds"].get<double>()));
     }
     if (reference_seconds_) {
@@ -247,10 +285,13 @@ class RankBench {
 
   const BenchReduceOptions& options_;
   std::shared_ptr<Transport> transport_;
+  SimulatedTransport* simulated_;  // null in real time
   std::vector<float> values_;
   std::vector<float> second_moment_;  // for methods that read one
   bool quiet_;
   double fp32_seconds_ = 0;
+  double bf16_seconds_ = 0;
+  std::uint64_t chain_ = 0;  // longest chain of messages to this rank in the last timed work
   std::optional<double> reference_seconds_;
 };
 

@@ -68,9 +68,21 @@ std::optional<double> parse_number(const std::string& text) {
   return value;
 }
 
-// Replaces 1e6 by 1000000, which CLI11 can convert; digits stay as they are.
+// Returns the number that "25.6M" stands for: k, M and G are powers of 1000.
+std::optional<double> parse_with_suffix(const std::string& text) {
+  constexpr std::string_view kSuffixes = "kMG";
+  const auto place = text.empty() ? std::string::npos : kSuffixes.find(text.back());
+  if (place == std::string::npos) return parse_number(text);
+  const auto value = parse_number(text.substr(0, text.size() - 1));
+  // Rounded, because 25.6e6 may have no exact product.
+  if (value)
+    return std::round(*value * std::pow(1000.0, static_cast<double>(place + 1)) * 1e3) / 1e3;
+  return std::nullopt;
+}
+
+// Replaces 1e6 and 1M by 1000000, which CLI11 can convert; digits stay as they are.
 bool take_whole_number(std::string& text, double min, double max) {
-  const auto value = parse_number(text);
+  const auto value = parse_with_suffix(text);
   if (!value || *value != std::floor(*value) || *value < min || *value > max) return false;
   if (text.find_first_not_of("0123456789") == std::string::npos) return true;
   if (std::abs(*value) > kExact) return false;
@@ -129,7 +141,8 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error) {
 CLI::Validator whole_number(double min, double max) {
   return {[min, max](std::string& text) {
             if (take_whole_number(text, min, max)) return std::string();
-            return fmt::format("must be a whole number, {}; got '{}'", show_range(min, max), text);
+            return fmt::format("must be a whole number, {}, such as 1000, 1e3 or 1k; got '{}'",
+                               show_range(min, max), text);
           },
           show_range(min, max)};
 }
@@ -181,9 +194,8 @@ void add_launch_options(CLI::App& command, LaunchOptions& launch) {
   command
       .add_option_function<std::string>(
           "--link", [&](const std::string& text) { launch.link = Link::parse(text); },
-          "Emulated link per rank: BANDWIDTH[,LATENCY] in kbit, mbit, gbit and us, ms, s, for "
-          "example "
-          "100mbit,5ms.")
+          "Emulated link per rank, in real time: BANDWIDTH[,LATENCY] in kbit, mbit, gbit and us, "
+          "ms, s, for example 100mbit,5ms.")
       ->type_name("LINK")
       ->default_str("unlimited")
       ->group(group);

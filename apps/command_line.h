@@ -11,7 +11,7 @@
 namespace thinreduce::apps {
 
 // Value checks for Option::transform(). Their descriptions are the ranges that --help shows.
-// Whole numbers may be written as 1000000 or 1e6.
+// Whole numbers may be written as 1000000, 1e6 or 1M.
 [[nodiscard]] CLI::Validator whole_number(double min, double max);
 // Also takes the word "auto", which becomes -1.
 [[nodiscard]] CLI::Validator whole_number_or_auto(double min, double max);

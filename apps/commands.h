@@ -40,9 +40,9 @@ struct BenchReduceOptions {
 int bench_reduce(const BenchReduceOptions& options);
 
 struct ReportOptions {
-  std::vector<std::string> runs;  // folders that `thinreduce train` wrote
-  std::string codec;              // file with the output of `bench codec --json`, or ""
-  std::string output = "report.html";
+  std::vector<std::string> runs;       // folders that `thinreduce train` wrote
+  std::string codec;                   // file with the output of `bench codec --json`, or ""
+  std::string output = "report.html";  // "-": standard output
   bool json = false;
 };
 int report(const ReportOptions& options);

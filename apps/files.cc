@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 
 #include "apps/terminal.h"
@@ -33,6 +34,14 @@ int try_reserving(const std::filesystem::path& folder, std::uint64_t bytes) {
 
 void write_text(const std::filesystem::path& file, std::string_view text) {
   write_file(file, std::as_bytes(std::span(text)));
+}
+
+void write_standard_output(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) {
+    return;
+  }
+  throw Error(ErrorCode::unavailable,
+              fmt::format("can't write to standard output: {}", std::strerror(errno)));
 }
 
 std::string read_text(const std::filesystem::path& file) {

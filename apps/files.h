@@ -12,6 +12,8 @@
 namespace thinreduce::apps {
 
 void write_text(const std::filesystem::path& file, std::string_view text);
+// Throws Error{unavailable} when standard output is closed or full.
+void write_standard_output(std::string_view text);
 [[nodiscard]] std::string read_text(const std::filesystem::path& file);
 
 // Returns the sentence of a JSON error without the prefix "[json.exception.parse_error.101] ".

@@ -53,6 +53,11 @@ int run_rank(const LaunchOptions& options, std::unique_ptr<Transport> connected,
 
 int run_threads(const LaunchOptions& options, const RankMain& rank_main) {
   auto transports = connect_threads(options.ranks > 0 ? options.ranks : kDefaultRanks);
+  if (options.simulate) {
+    auto simulated = simulate(std::move(transports), {.links = *options.simulate});
+    transports.assign(std::make_move_iterator(simulated.begin()),
+                      std::make_move_iterator(simulated.end()));
+  }
   std::atomic<int> code = 0;
   std::vector<std::thread> threads;
   for (auto& transport : transports) {
@@ -175,7 +180,16 @@ int run_mpi(const LaunchOptions& options, const RankMain& rank_main) {
 
 }  // namespace
 
+std::string link_text(const LaunchOptions& options) {
+  return options.simulate ? options.simulate->to_string() : options.link.to_string();
+}
+
 int launch(const LaunchOptions& options, const RankMain& rank_main) {
+  if (options.simulate && (options.transport != "threads" || options.link.limits())) {
+    throw Error(ErrorCode::bad_input,
+                "--simulate gives the ranks, which are threads, links in virtual time: leave out "
+                "--transport and --link");
+  }
   if (options.transport == "gloo") return run_gloo(options, rank_main);
   if (options.transport == "mpi") return run_mpi(options, rank_main);
   return run_threads(options, rank_main);

@@ -4,9 +4,11 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "thinreduce/transport/simulate.h"
 #include "thinreduce/transport/throttle.h"
 #include "thinreduce/transport/transport.h"
 
@@ -19,12 +21,16 @@ struct LaunchOptions {
   std::string transport = "threads";
   int ranks = 0;          // 0: the default, or the size of the world that was started
   std::string interface;  // of gloo; "": the one that reaches rank 0
-  Link link;
+  Link link;              // emulated in real time
+  std::optional<ClusterLinks> simulate;  // of a virtual cluster; only with threads
   Seconds timeout{60};
   Seconds patience = WaitLimits::kDefaultPatience;
   // This program's own arguments, with which further ranks are started.
   std::vector<std::string> arguments;
 };
+
+// Returns the links as text, emulated or simulated.
+[[nodiscard]] std::string link_text(const LaunchOptions& options);
 
 // Runs on every rank; throws when the rank fails.
 using RankMain = std::function<void(std::shared_ptr<Transport>)>;

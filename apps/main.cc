@@ -85,6 +85,15 @@ CLI::App* add_reduce(CLI::App& bench, BenchReduceOptions& options) {
   command->add_flag("--cycle", options.cycle,
                     "Also times one whole cycle of the method, its uncompressed steps included.");
   add_launch_options(*command, options.launch);
+  command
+      ->add_option_function<std::string>(
+          "--simulate",
+          [&](const std::string& text) { options.launch.simulate = ClusterLinks::parse(text); },
+          "Virtual cluster: every rank gets a core and this link of its own, in virtual time, "
+          "whatever this machine has. Ranks may differ: 1gbit,5ms;3=100mbit,40ms gives rank 3 "
+          "another link.")
+      ->type_name("LINK")
+      ->group("Ranks and link");
   command->footer("Example: thinreduce bench reduce --method qsgd --ranks 4 --link 1gbit,1ms");
   return command;
 }
@@ -94,7 +103,10 @@ CLI::App* add_report(CLI::App& app, ReportOptions& options) {
   command->add_option("RUN", options.runs, "One or more folders that `thinreduce train` wrote.")
       ->type_name("")
       ->required();
-  command->add_option("-o,--output", options.output, "HTML file to write.")->type_name("FILE");
+  command
+      ->add_option("-o,--output", options.output,
+                   "HTML file to write; - writes the page, and no table, to standard output.")
+      ->type_name("FILE");
   command
       ->add_option(
           "--codec", options.codec,
@@ -104,6 +116,13 @@ CLI::App* add_report(CLI::App& app, ReportOptions& options) {
   command->add_flag("--json", options.json, "Prints the summary table as JSON.");
   command->footer("Example: thinreduce report runs/* -o report.html");
   return command;
+}
+
+// The page and the table can't share standard output.
+void check_report(const ReportOptions& options) {
+  if (options.output != "-" || !options.json) return;
+  throw Error(ErrorCode::bad_input,
+              "-o - and --json both write to standard output: leave out --json or name a file");
 }
 
 // Recorded gradients have a size and a number of steps of their own.
@@ -141,7 +160,10 @@ int run(int argc, char** argv) {
   if (const auto code = parse(app, argc, argv)) return *code;
 
   if (*methods_command) return list_methods(methods_json);
-  if (*report_command) return report(page);
+  if (*report_command) {
+    check_report(page);
+    return report(page);
+  }
   if (*codec_command) {
     check_codec(*codec_command);
     codec.specs = checked_specs(codec.specs);

@@ -14,7 +14,12 @@ int report(const ReportOptions& options) {
   std::vector<CodecResult> codec;
   if (!options.codec.empty()) codec = read_codec_results(options.codec);
   const std::vector<SummaryRow> rows = summarise(runs);
-  write_text(options.output, make_page(runs, rows, codec));
+  const std::string page = make_page(runs, rows, codec);
+  if (options.output == "-") {
+    write_standard_output(page);
+    return 0;
+  }
+  write_text(options.output, page);
   if (options.json) {
     fmt::print("{}\n", to_json(rows).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {

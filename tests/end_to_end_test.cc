@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/help_text.h"
 #include "tests/processes.h"
 #include "thinreduce/method/registry.h"
 #include "thinreduce/transport/socket.h"
@@ -249,6 +250,10 @@ TEST(WrongUsage, ExitsWithTwoAndSaysWhatToDo) {
       {{"bench", "reduce", "--method", "dqsg:levels=4"}, "levels must be odd", {}},
       {{"bench", "codec", "--gradients", "recorded", "--warmup", "3"}, "leave out --warmup", {}},
       {{"bench", "reduce", "--link", "fast"}, "100mbit,5ms", {}},
+      {{"bench", "reduce", "--simulate", "1gbit;3"}, "must be RANK=LINK", {}},
+      {{"bench", "reduce", "--simulate", "1gbit;4=1mbit"}, "the ranks are 0 to 3", {}},
+      {{"bench", "reduce", "--simulate", "1gbit", "--link", "1gbit"}, "leave out", {}},
+      {{"bench", "reduce", "--simulate", "1gbit", "--transport", "gloo"}, "leave out", {}},
       {{"bench", "reduce", "--ranks", "0"}, "--ranks", {}},
       {{"bench", "reduce", "--floats", "-3"}, "--floats", {}},
       {{"bench", "reduce", "--transport", "pigeon"}, "one of: threads, gloo, mpi", {}},
@@ -268,17 +273,53 @@ TEST(WrongUsage, ExitsWithTwoAndSaysWhatToDo) {
 }
 
 TEST(Help, ShowsRangesAndDefaultsThatAgree) {
-  const Finished end = run({kProgram, "bench", "reduce", "--help"});
-  EXPECT_EQ(end.code, 0) << end.err;
-  EXPECT_NE(end.out.find("[1 to 1024; default 4]"), std::string::npos) << end.out;
-  EXPECT_EQ(end.out.find("Excludes"), std::string::npos) << end.out;
+  const std::vector<std::vector<std::string>> commands{
+      {}, {"methods"}, {"bench"}, {"bench", "codec"}, {"bench", "reduce"}, {"report"}};
+  std::size_t ranges = 0;
+  for (const auto& words : commands) {
+    std::vector<std::string> command{kProgram};
+    command.insert(command.end(), words.begin(), words.end());
+    command.emplace_back("--help");
+    const Finished end = run(command);
+    EXPECT_EQ(end.code, 0) << end.err;
+    ranges += testing_support::check_help(end.out);
+  }
+  EXPECT_GE(ranges, 6U);
 }
 
-TEST(WholeNumbers, MayHaveAnExponent) {
-  const Finished end = run({kProgram, "bench", "codec", "--method", "fp32", "--floats", "1e3",
-                            "--steps", "2e0", "--warmup", "auto", "--json"});
-  ASSERT_EQ(end.code, 0) << end.err;
-  EXPECT_EQ(nlohmann::json::parse(end.out)["floats"], 1000);
+TEST(WholeNumbers, MayHaveAnExponentOrASuffix) {
+  for (const auto& [text, floats] : std::map<std::string, int>{
+           {"1e3", 1000}, {"1k", 1000}, {"0.0256M", 25600}, {"1.001k", 1001}}) {
+    const Finished end = run({kProgram, "bench", "codec", "--method", "fp32", "--floats", text,
+                              "--steps", "2e0", "--warmup", "auto", "--json"});
+    ASSERT_EQ(end.code, 0) << text << end.err;
+    EXPECT_EQ(nlohmann::json::parse(end.out)["floats"], floats);
+  }
+}
+
+TEST(Simulate, CountsLatenciesAndTakesTheirTime) {
+  const auto reduce = [&](const std::string& link, const std::string& ranks) {
+    const Finished end =
+        run({kProgram, "bench", "reduce", "--simulate", link, "--ranks", ranks, "--method", "fp32",
+             "--method", "topk", "--floats", "10k", "--steps", "1", "--json"});
+    EXPECT_EQ(end.code, 0) << end.err;
+    return nlohmann::json::parse(end.out);
+  };
+  const auto results = reduce("unlimited,10ms", "8");
+  // An agreement and a ring of 2 (N - 1) messages; an agreement and a gather.
+  EXPECT_EQ(results[0]["latencies"], 15);
+  EXPECT_EQ(results[1]["latencies"], 2);
+  EXPECT_GE(results[0]["seconds"].get<double>(), 0.15);
+  EXPECT_GE(results[1]["seconds"].get<double>(), 0.02);
+  for (const auto& result : results) {
+    EXPECT_EQ(result["simulated"], true);
+    EXPECT_EQ(result["identical"], true);
+    EXPECT_EQ(result["link"], "unlimited,10ms");
+    EXPECT_GE(result["fp32_seconds"].get<double>(), 0.15);
+    EXPECT_GE(result["bf16_seconds"].get<double>(), 0.15);
+  }
+  // One slow rank slows all.
+  EXPECT_GE(reduce("unlimited;1=unlimited,100ms", "3")[0]["seconds"].get<double>(), 0.4);
 }
 
 TEST(UnknownSimd, IsRefusedWithWhatThereIs) {

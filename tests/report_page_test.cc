@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <set>
 #include <sstream>
 
 #include "tests/processes.h"
@@ -67,7 +68,7 @@ std::string write_codec(const fs::path& folder) {
   const auto add = [&](const std::string& method, double ratio, double nmse) {
     results.push_back({{"method", method}, {"ratio", ratio}, {"nmse", nmse}, {"floats", 1000}});
   };
-  add("fp32", 1, 0);
+  add("fp32", 1, 7.51e-16);  // rounding
   add("bf16", 2, 2.6e-6);
   add("topk:density=0.01,feedback=on", 62, 0.41);
   add("topk:density=0.05,feedback=on", 12.5, 0.17);
@@ -75,6 +76,7 @@ std::string write_codec(const fs::path& folder) {
   add("dqsg", 7.9, 0.011);
   add("gradiveq:slice=256,basis=32", 7.6, 0.24);
   add("sketch", 12, 0.66);
+  results.back()["measured_in_warmup"] = 3;
   write_file(folder / "codec.json", results.dump());
   return (folder / "codec.json").string();
 }
@@ -154,6 +156,51 @@ TEST(Page, DrawsEveryChartOfSixMethods) {
   for (const char* chart : {"time", "bytes", "step", "loss"}) expect_drawn(browser.out, chart, 6);
   expect_drawn(browser.out, "stages", 6);  // compute, exposed, encode, wire, decode, wait
   expect_drawn(browser.out, "codec", 5);   // fp32 is lossless and not drawn
+  EXPECT_NE(browser.out.find("error is 0 or float rounding: fp32 (32 bits"), std::string::npos);
+  EXPECT_NE(browser.out.find("were uncompressed: sketch (2.67 bits"), std::string::npos);
+  EXPECT_NE(browser.out.find(">2.6e-6<"), std::string::npos);
+}
+
+TEST(Page, MarksOfThirteenMethodsDiffer) {
+  const fs::path folder = work("marks");
+  auto results = nlohmann::json::array();
+  const std::vector<std::string> methods{
+      "fp32", "bf16",   "topk",     "qsgd",     "terngrad", "dqsg",         "ndqsg",
+      "fft",  "sketch", "gradiveq", "powersgd", "variance", "gradiveq+dqsg"};
+  for (std::size_t i = 0; i < methods.size(); ++i) {
+    const auto place = static_cast<double>(i + 1);
+    results.push_back({{"method", methods[i]}, {"ratio", 2 * place}, {"nmse", 0.01 * place}});
+  }
+  write_file(folder / "codec.json", results.dump());
+  const auto finished =
+      make_report(write_runs(folder, {{.method = "dqsg"}}),
+                  {"--codec", (folder / "codec.json").string(), "-o", folder / "report.html"});
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  const Finished browser = browse(folder / "report.html");
+  expect_clean(browser);
+  const std::string chart = browser.out.substr(browser.out.find("id=\"chart-codec\""));
+  const std::regex marker("class=\"u-marker\" style=\"([^\"]*clip-path[^\"]*)\"");
+  std::set<std::string> looks;
+  std::size_t markers = 0;
+  for (std::sregex_iterator it(chart.begin(), chart.end(), marker), end; it != end; ++it) {
+    looks.insert((*it)[1]);
+    ++markers;
+  }
+  EXPECT_EQ(markers, methods.size());
+  EXPECT_EQ(looks.size(), methods.size());
+}
+
+TEST(Report, GoesToStandardOutput) {
+  const fs::path folder = work("stdout");
+  const auto runs = write_runs(folder, {{.method = "fp32"}});
+  const auto finished = make_report(runs, {"-o", "-"});
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  EXPECT_EQ(finished.out.rfind("<!DOCTYPE html>", 0), 0U);
+  EXPECT_NE(finished.out.find("</html>"), std::string::npos);
+  EXPECT_FALSE(fs::exists("-"));
+  const auto both = make_report(runs, {"-o", "-", "--json"});
+  EXPECT_EQ(both.code, 2);
+  EXPECT_NE(both.err.find("leave out --json"), std::string::npos) << both.err;
 }
 
 // Moves the mouse over the page and records the values that the page then shows.

@@ -28,7 +28,7 @@ namespace thinreduce {
 // One vector per rank.
 using PerRank = std::vector<std::vector<float>>;
 
-// Keeps every field that a method shows, in order; shows them back when `loading`.
+// Keeps every field that a method shows, in order; shows them back when `shows_back`.
 class MemoryArchive final : public Archive {
  public:
   using Archive::Archive;
@@ -41,12 +41,13 @@ class MemoryArchive final : public Archive {
     floats(name, values);
   }
   void number(std::string_view name, std::uint64_t& value) override {
-    if (loading) {
+    if (shows_back) {
       value = numbers.at(at_number++).second;
     } else {
       numbers.emplace_back(name, value);
     }
   }
+  [[nodiscard]] bool loading() const override { return shows_back; }
   [[nodiscard]] const std::vector<float>& find(std::string_view name) const {
     for (const auto& [key, values] : vectors) {
       if (key == name) return values;
@@ -64,7 +65,7 @@ class MemoryArchive final : public Archive {
     throw BrokenInvariant("the archive has such a number");
   }
 
-  bool loading = false;
+  bool shows_back = false;
   bool has_summed = false;  // the method owes something to the sum over the ranks
   std::size_t at_vector = 0, at_number = 0;
   std::vector<std::pair<std::string, std::vector<float>>> vectors;
@@ -74,7 +75,7 @@ class MemoryArchive final : public Archive {
   void begin_part(std::size_t /*part*/) override {}
   void end_part(std::size_t /*part*/) override {}
   void floats(std::string_view name, std::vector<float>& values) {
-    if (loading) {
+    if (shows_back) {
       values = vectors.at(at_vector++).second;
     } else {
       vectors.emplace_back(name, values);
@@ -175,7 +176,7 @@ class TestWorld {
     return archive;
   }
   void load(std::size_t rank, MemoryArchive archive) {
-    archive.loading = true;
+    archive.shows_back = true;
     methods_[rank]->state(archive);
     EXPECT_EQ(archive.at_vector, archive.vectors.size());
     EXPECT_EQ(archive.at_number, archive.numbers.size());

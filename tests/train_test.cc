@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/help_text.h"
 #include "tests/processes.h"
 
 namespace thinreduce {
@@ -54,16 +55,19 @@ class Train : public testing::Test {
     words.insert(words.end(), more.begin(), more.end());
     return run(words);
   }
-  // Returns the losses of all steps and of the last evaluation as text.
-  [[nodiscard]] std::string result(const std::string& out) const {
+  // Returns the losses of all steps as text.
+  [[nodiscard]] std::string losses(const std::string& out) const {
     std::string text;
     std::uint64_t expected = 1;
     for (const auto& line : lines_of(folder / out / "steps.jsonl")) {
       EXPECT_EQ(line["step"], expected++);
       text += line["loss"].dump() + " ";
     }
-    const auto checkpoint = json_of(folder / out / "checkpoint.json");
-    return text + lines_of(folder / out / "evaluations.jsonl").back()["loss"].dump();
+    return text;
+  }
+  // Returns the losses of all steps and of the last evaluation as text.
+  [[nodiscard]] std::string result(const std::string& out) const {
+    return losses(out) + lines_of(folder / out / "evaluations.jsonl").back()["loss"].dump();
   }
 
   fs::path folder = fs::path(testing::TempDir()) / fmt::format("train-{}", ::getpid());
@@ -154,6 +158,65 @@ TEST_F(Train, ResumesToTheSameBits) {
     EXPECT_NE(newer.err.find(std::string(name) + ": format 2 was written by a newer"),
               std::string::npos)
         << newer.err;
+  }
+}
+
+// Resuming a run that is finished changes neither its figures nor its evaluations.
+TEST_F(Train, AFinishedRunResumesToItsOwnSummary) {
+  ASSERT_EQ(run(command("a", {"--ranks", "2", "--steps", "6", "--link", "500mbit"})).code, 0);
+  const auto summary = json_of(folder / "a" / "summary.json");
+  const auto evaluations = text_of(folder / "a" / "evaluations.jsonl");
+  EXPECT_GT(summary["step_seconds"].get<double>(), 0);
+  const Finished again = resume("a");
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(json_of(folder / "a" / "summary.json"), summary);
+  EXPECT_EQ(text_of(folder / "a" / "evaluations.jsonl"), evaluations);
+  // A given link counts, even one without a limit.
+  ASSERT_EQ(resume("a", {"--link", "unlimited"}).code, 0);
+  EXPECT_EQ(json_of(folder / "a" / "summary.json")["link"], "unlimited");
+}
+
+TEST_F(Train, ZeroIsAValueAndNotTheDefault) {
+  ASSERT_EQ(run(command("a", {"--ranks", "1", "--steps", "3", "--lr", "0", "--weight-decay", "0",
+                              "--momentum", "0", "--batch", "1000"}))
+                .code,
+            0);
+  const auto config = json_of(folder / "a" / "config.json");
+  for (const char* key : {"learning_rate", "weight_decay", "momentum"}) {
+    EXPECT_EQ(config[key], 0.0) << key;
+  }
+  for (const auto& line : lines_of(folder / "a" / "steps.jsonl")) {
+    EXPECT_EQ(line["learning_rate"], 0.0);
+  }
+}
+
+// The run is killed in the middle of an epoch of 937 steps, at a step that depends on the machine.
+TEST_F(Train, AKilledRunResumesFromItsLastCheckpointToTheSameBits) {
+  const std::vector<std::string> common{"--ranks",    "2",       "--epochs", "50",
+                                        "--batch",    "32",      "--method", "topk",
+                                        "--schedule", "constant"};
+  auto words = common;
+  words.insert(words.end(), {"--checkpoint-every", "3"});
+  Process training(command("killed", words), {});
+  const fs::path checkpoint = folder / "killed" / "checkpoint.json";
+  for (int tries = 0; tries < 3000 && !fs::exists(checkpoint); ++tries) {
+    std::this_thread::sleep_for(20ms);
+  }
+  training.kill(SIGKILL);
+  (void)training.finish(60s);
+  const auto saved = json_of(checkpoint)["step"].get<std::uint64_t>();
+  EXPECT_EQ(saved % 3, 0U);
+  ASSERT_LT(saved, 937U) << "the epoch ended before the run was killed";
+  const std::string stop = std::to_string(saved + 4);
+  const Finished rest = resume("killed", {"--stop-after", stop, "--checkpoint-every", "1000"});
+  ASSERT_EQ(rest.code, 1) << rest.err;
+  words = common;
+  words.insert(words.end(), {"--stop-after", stop});
+  ASSERT_EQ(run(command("straight", words)).code, 1);
+  EXPECT_EQ(losses("straight"), losses("killed"));
+  for (const char* rank : {"rank-0.state", "rank-1.state"}) {
+    EXPECT_EQ(text_of(folder / "straight" / ("checkpoint-" + stop) / rank),
+              text_of(folder / "killed" / ("checkpoint-" + stop) / rank));
   }
 }
 
@@ -270,6 +333,12 @@ TEST_F(Train, RecordedGradientsServeTheCodecBench) {
   EXPECT_NE(cut.err.find("step-000004-rank-1-bucket-1.f32"), std::string::npos) << cut.err;
 }
 
+TEST(TrainUsage, HelpShowsRangesAndDefaultsThatAgree) {
+  const Finished end = run({THINREDUCE_PROGRAM, "train", "--help"});
+  EXPECT_EQ(end.code, 0) << end.err;
+  EXPECT_GE(testing_support::check_help(end.out), 10U) << end.out;
+}
+
 TEST(TrainUsage, ExitsWithTwoAndSaysWhatToDo) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
       {{"--model", "lenet9"}, "fc-300-100"},
@@ -277,7 +346,8 @@ TEST(TrainUsage, ExitsWithTwoAndSaysWhatToDo) {
       {{"--model", "lenet", "--data", "cifar10", "--ranks", "1"}, "--data mnist"},
       {{"--resume", "/tmp", "--model", "lenet"}, "leave out --model"},
       {{"--resume", "/tmp", "--out", "x"}, "leave out --out"},
-      {{"--steps", "many"}, "must be a whole number, 0 or more; got 'many'"},
+      {{"--steps", "many"},
+       "must be a whole number, 1 or more, such as 1000, 1e3 or 1k; got 'many'"},
       {{"--nonsense"}, "`thinreduce train` has no option '--nonsense'"},
       {{"--link", "fast"}, "100mbit,5ms"},
   };

@@ -10,6 +10,8 @@
 #include "apps/report/series.h"
 #include "apps/report/statistics.h"
 #include "thinreduce/ensure.h"
+#include "thinreduce/error.h"
+#include "thinreduce/method/spec.h"
 
 namespace thinreduce::apps {
 namespace {
@@ -66,6 +68,15 @@ ordered_json stage_means(const RunRecord& run) {
   return {{"compute", mean(&RunStep::compute)}, {"exposed", mean(&RunStep::exposed)},
           {"encode", mean(&RunStep::encode)},   {"wire", mean(&RunStep::wire)},
           {"decode", mean(&RunStep::decode)},   {"wait", mean(&RunStep::wait)}};
+}
+
+// Returns the name without options: "gradiveq+qsgd".
+std::string method_of(const std::string& spec) {
+  try {
+    return Spec::parse(spec).name();
+  } catch (const Error&) {
+    return spec.substr(0, spec.find(':'));  // written by another version
+  }
 }
 
 }  // namespace
@@ -143,9 +154,10 @@ ordered_json chart_data(const std::vector<RunRecord>& runs, const std::vector<Su
   }
   for (const CodecResult& result : codec) {
     data["codec"].push_back({{"label", short_spec(result.method)},
-                             {"method", result.method.substr(0, result.method.find(':'))},
+                             {"method", method_of(result.method)},
                              {"bits", result.bits},
-                             {"nmse", result.nmse}});
+                             {"nmse", result.nmse},
+                             {"warmup", result.warmup}});
   }
   return data;
 }

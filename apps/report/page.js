@@ -21,6 +21,9 @@
     },
   };
   const dashes = [[], [7, 4], [2, 3]];
+  // Corners of the marks, within -1 to 1; no corners: a circle. Marks of the same colour differ in shape
+  // as lines differ in dashes.
+  const shapes = [[], [[-1, -1], [1, -1], [1, 1], [-1, 1]], [[0, -1.1], [1.1, 0.9], [-1.1, 0.9]]];
   const printWidth = 655;  // CSS pixels: the width of A4 minus the margins and the padding of a card
 
   let printing = false;
@@ -28,14 +31,15 @@
   const hidden = new Set();  // labels that the reader has hidden
   const theme = () => (darkMode.matches && !printing ? themes.dark : themes.light);
 
+  const form = (index) => ({ dash: dashes[Math.min(index, 2)], shape: shapes[Math.min(index, 2)] });
   // One look per label, the same in every chart.
   const looks = new Map();
   const look = (label, reference) => {
     if (!looks.has(label)) {
       const before = [...looks.values()].filter((other) => other.reference === reference).length;
       looks.set(label, reference
-        ? { reference, dash: dashes[Math.min(before, 2)], width: 3 }
-        : { reference, hue: before % 7, dash: dashes[Math.min(Math.floor(before / 7), 2)], width: 2 });
+        ? { reference, ...form(before), width: 3 }
+        : { reference, hue: before % 7, ...form(Math.floor(before / 7)), width: 2 });
     }
     return looks.get(label);
   };
@@ -58,6 +62,7 @@
   const last = (values) => values.findLast((value) => value != null);
   const percent = (value) => value == null ? "–" : (value * 100).toFixed(2) + " %";
   const plain = (value) => value == null ? "–" : digits(value, 4);
+  const small = (value) => (value >= 1e-3 ? digits(value, 3) : value.toExponential(1));
 
   const axis = (label, format, more = {}) => ({
     label, labelSize: 22, labelGap: 2, labelFont: "12px system-ui, sans-serif", font: "12px system-ui, sans-serif",
@@ -123,6 +128,7 @@
     };
     options.series.forEach((series, i) => { if (i > 0) series.show = !hidden.has(series.label); });
     chart.plot = new uPlot(options, chart.data, plot);
+    chart.built?.(chart.plot);
   };
 
   // Curves with different x values, joined on one x axis so that the cursor works for all of them.
@@ -182,7 +188,7 @@
         })),
       ],
     });
-    return { id, options, data: joined, points: total, height, empty, colours: () => shown.map((curve) => colour(curve.look)) };
+    return { id, options, data: joined, points: total, height, empty, curves: shown, colours: () => shown.map((curve) => colour(curve.look)) };
   };
 
   const runs = data.runs.map((run) => ({ ...run, look: look(run.label, run.reference) }));
@@ -269,33 +275,57 @@
     };
   };
 
+  // Paths of a series whose points are marks of its shape; `hollow(index)` says which are not filled.
+  const marks = (its, hollow) => (u, series, first, last) => {
+    const outline = new Path2D();
+    const filled = new Path2D();
+    const radius = 5 * devicePixelRatio;
+    for (let i = first; i <= last; ++i) {
+      if (u.data[series][i] == null) continue;
+      const x = u.valToPos(u.data[0][i], "x", true);
+      const y = u.valToPos(u.data[series][i], "y", true);
+      for (const path of hollow(i) ? [outline] : [outline, filled]) {
+        if (its.shape.length === 0) { path.moveTo(x + radius, y); path.arc(x, y, radius, 0, 2 * Math.PI); continue; }
+        its.shape.forEach(([right, down], corner) => path[corner === 0 ? "moveTo" : "lineTo"](x + right * radius, y + down * radius));
+        path.closePath();
+      }
+    }
+    return { stroke: outline, fill: filled, flags: 3 };
+  };
+  const clip = (its) => its.shape.length === 0 ? "circle()"
+    : `polygon(${its.shape.map((corner) => corner.map((at) => `${50 + 45 * at}%`).join(" ")).join(", ")})`;
+
   const rateDistortion = () => {
+    // Results without a loss are listed in the caption: a logarithmic axis has no zero, and errors
+    // of float rounding (about 1e-15) would squeeze all others into one corner.
+    const lossless = (result) => result.nmse < 1e-12;
     // A method with several sets of options is one curve, in the colour of its first run.
     const families = new Map();
     for (const result of data.codec) {
-      if (!(result.nmse > 0)) continue;  // lossless: listed in the caption, since a logarithmic axis has no zero
+      if (lossless(result)) continue;
       if (!families.has(result.method)) families.set(result.method, []);
       families.get(result.method).push(result);
     }
-    const lossless = data.codec.filter((result) => !(result.nmse > 0));
-    const note = document.getElementById("lossless");
-    note.textContent = lossless.length === 0 ? ""
-      : "Not drawn, because the error is 0: " + lossless.map((result) => `${result.label} (${digits(result.bits, 3)} bits per element)`).join(", ") + ".";
+    const list = (before, results) => results.length === 0 ? ""
+      : before + results.map((result) => `${result.label} (${digits(result.bits, 3)} bits per element)`).join(", ") + ". ";
+    document.getElementById("codec-notes").textContent =
+      list("Not drawn, because the error is 0 or float rounding: ", data.codec.filter(lossless))
+      + list("Hollow, or not drawn: still in warm-up, so that some or all of the measured steps were uncompressed: ", data.codec.filter((result) => result.warmup));
     const chart = lines({
       id: "codec", height: 320, log: true, yLog: true, points: "all", idle: "point at a mark to see its options", empty: "All methods are lossless.",
       xName: "bits per element", xAxis: plain, xFormat: (bits) => (bits == null ? "" : digits(bits, 3)),
-      yName: "normalised squared error", yTick: (value) => (value >= 1e-3 ? digits(value, 2) : value.toExponential(0)), yFormat: plain,
+      yName: "normalised squared error", yTick: (value) => (value >= 1e-3 ? digits(value, 2) : value.toExponential(0)), yFormat: small,
       curves: [...families].map(([method, results]) => {
         results.sort((a, b) => a.bits - b.bits);
         const run = runs.find((one) => one.label === results[0].label) ?? runs.find((one) => one.method === method);
         return {
-          label: method, look: run ? run.look : look(method, false),
+          label: method, look: run ? run.look : look(method, false), results,
           x: results.map((result) => result.bits), y: results.map((result) => result.nmse),
           value: (nmse, bits) => {
-            if (bits == null && results.length === 1) return digits(results[0].nmse, 3);
+            if (bits == null && results.length === 1) return small(results[0].nmse);
             const result = results.find((one) => one.bits === bits);
-            const options = result == null ? "" : result.label.slice(method.length + 1);
-            return nmse == null ? "" : (options ? options + ": " : "") + digits(nmse, 3);
+            const options = result == null ? "" : result.label.startsWith(method + ":") ? result.label.slice(method.length + 1) : result.label;
+            return nmse == null ? "" : (options && options !== method ? options + ": " : "") + small(nmse);
           },
         };
       }),
@@ -304,7 +334,19 @@
     chart.options = () => {
       const all = options();
       all.cursor.hover = { prox: 30 };
+      all.series.slice(1).forEach((series, i) => {
+        const { look: its, results } = chart.curves[i];
+        const hollow = (index) => results.find((one) => one.bits === chart.data[0][index])?.warmup;
+        series.points = { ...series.points, width: 2, paths: marks(its, hollow) };
+      });
       return all;
+    };
+    chart.built = (plot) => {
+      const keys = [...plot.root.querySelectorAll(".u-legend .u-marker")].slice(-chart.curves.length);
+      keys.forEach((key, i) => {
+        key.style.background = colour(chart.curves[i].look);
+        key.style.clipPath = clip(chart.curves[i].look);
+      });
     };
     return chart;
   };

@@ -23,7 +23,10 @@ std::vector<CodecResult> read_codec_results(const std::filesystem::path& file) {
     const double nmse = entry.number("nmse");
     if (!(ratio > 0)) entry.fail(fmt::format("\"ratio\" must be above 0, but is {}", ratio));
     if (!(nmse >= 0)) entry.fail(fmt::format("\"nmse\" must be 0 or more, but is {}", nmse));
-    results.push_back({entry.text("method"), 32 / ratio, nmse});
+    results.push_back({.method = entry.text("method"),
+                       .bits = 32 / ratio,
+                       .nmse = nmse,
+                       .warmup = entry.number("measured_in_warmup") > 0});
   }
   return results;
 }

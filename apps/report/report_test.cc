@@ -300,6 +300,17 @@ TEST(Summarise, DoesNotCompareTheAccuracyOfHalfATraining) {
   EXPECT_THAT(overview({reference, half}), HasSubstr("1 of 2 runs did not finish"));
 }
 
+// Older versions wrote 0 when a finished run was resumed.
+TEST(Runs, ATimeOfZeroComesFromTheSteps) {
+  const Folder folder;
+  const fs::path path = write_run(folder / "a", {});
+  const double before = read_run(path).step_seconds;
+  auto summary = nlohmann::json::parse(read_file(path / "summary.json"));
+  summary["step_seconds"] = 0;
+  write_file(path / "summary.json", summary.dump());
+  EXPECT_NEAR(read_run(path).step_seconds, before, 0.2 * before);
+}
+
 TEST(CodecResults, ReadOneOrMany) {
   const Folder folder;
   const fs::path file = folder / "codec.json";

@@ -126,7 +126,8 @@ RunRecord read_run(const std::filesystem::path& folder) {
   take_number(summary, "accuracy", run.accuracy);
   take_number(summary, "seconds", run.seconds);
   take_number(summary, "steps", run.steps_done);
-  take_number(summary, "step_seconds", run.step_seconds);
+  // A step always takes time; 0 means that the summary was written without any step.
+  if (summary.number("step_seconds") > 0) take_number(summary, "step_seconds", run.step_seconds);
   take_number(summary, "bytes_sent_total", run.bytes_sent);
   take_number(summary, "ratio", run.ratio);
   if (const auto* identical = summary.find("identical"); identical != nullptr) {

@@ -55,12 +55,12 @@ class PlainLoop {
 int bench_plain(const TrainOptions& given, const Dataset& data) {
   TrainOptions options = given;
   options.method = "fp32";
-  if (options.steps == 0) options.steps = 100;
+  if (!options.steps) options.steps = 100;
   settle(options, 1, data.train.count);
-  at::set_num_threads(options.threads);
+  at::set_num_threads(*options.threads);
   PlainLoop plain(options, data);
   Replica replica(options, data, std::move(connect_threads(1)[0]));
-  apps::Progress progress("steps", options.steps, options.json);
+  apps::Progress progress("steps", *options.steps, options.json);
   std::vector<double> plain_seconds;
   std::vector<double> our_seconds;
   double plain_loss = 0;
@@ -72,10 +72,10 @@ int bench_plain(const TrainOptions& given, const Dataset& data) {
   };
   // Both loops take turns, so that a busy machine slows both; the first steps warm up.
   constexpr std::uint64_t kWarmup = 3;
-  for (std::uint64_t step = 0; step < options.steps + kWarmup; ++step) {
+  for (std::uint64_t step = 0; step < *options.steps + kWarmup; ++step) {
     const double theirs = timed([&] { plain_loss = plain.step(step); });
     const double ours = timed([&] {
-      our_loss = replica.step({.step = step, .learning_rate = options.learning_rate}).loss;
+      our_loss = replica.step({.step = step, .learning_rate = *options.learning_rate}).loss;
     });
     if (step < kWarmup) continue;
     plain_seconds.push_back(theirs);
@@ -87,8 +87,8 @@ int bench_plain(const TrainOptions& given, const Dataset& data) {
   const double ours = batch / apps::median(our_seconds);
   const Json result{{"model", options.model},
                     {"batch", options.batch},
-                    {"threads", options.threads},
-                    {"steps", options.steps},
+                    {"threads", *options.threads},
+                    {"steps", *options.steps},
                     {"plain_images_per_second", theirs},
                     {"thinreduce_images_per_second", ours},
                     {"ratio", ours / theirs},
@@ -100,7 +100,8 @@ int bench_plain(const TrainOptions& given, const Dataset& data) {
     fmt::print(
         "{}, batch {}, {} threads: {:.1f} images/s in plain libtorch, {:.1f} with thinreduce "
         "(ratio {:.3f}); medians of {} steps\n",
-        options.model, options.batch, options.threads, theirs, ours, ours / theirs, options.steps);
+        options.model, options.batch, *options.threads, theirs, ours, ours / theirs,
+        *options.steps);
   }
   return 0;
 }

@@ -14,9 +14,9 @@ namespace thinreduce::train {
 
 int bench_second_moment(const TrainOptions& given) {
   TrainOptions options = given;
-  if (options.steps == 0) options.steps = 30;
+  if (!options.steps) options.steps = 30;
   settle(options, 1, options.batch);
-  at::set_num_threads(options.threads);
+  at::set_num_threads(*options.threads);
   const ModelInfo& model = find_model(options.model);
   const auto network = make_network(options.model, options.seed);
   GradientBuckets buckets(*network, options.bucket_floats, 0);
@@ -42,10 +42,10 @@ int bench_second_moment(const TrainOptions& given) {
   };
   Times plain;
   Times squared;
-  apps::Progress progress("backward passes", options.steps, options.json);
+  apps::Progress progress("backward passes", *options.steps, options.json);
   // Both passes take turns, so that a busy machine slows both; the first passes warm up.
   constexpr std::uint64_t kWarmup = 2;
-  for (std::uint64_t step = 0; step < options.steps + kWarmup; ++step) {
+  for (std::uint64_t step = 0; step < *options.steps + kWarmup; ++step) {
     const bool timed = step >= kWarmup;
     pass(timed ? &plain : nullptr);
     SecondMoments moments(*network, buckets.layouts());
@@ -57,8 +57,8 @@ int bench_second_moment(const TrainOptions& given) {
   const double forward = apps::median(plain.forward);
   const Json result{{"model", options.model},
                     {"batch", options.batch},
-                    {"threads", options.threads},
-                    {"steps", options.steps},
+                    {"threads", *options.threads},
+                    {"steps", *options.steps},
                     {"forward_seconds", forward},
                     {"backward_seconds", without},
                     {"with_second_moment_seconds", with},
@@ -71,8 +71,8 @@ int bench_second_moment(const TrainOptions& given) {
         "{}, batch {}, {} threads: backward takes {:.1f} ms, with second moments {:.1f} ms: {:.0f} "
         "% "
         "more for backward, {:.0f} % more for forward and backward; medians of {} passes\n",
-        options.model, options.batch, options.threads, without * 1e3, with * 1e3,
-        (with / without - 1) * 100, (with - without) / (forward + without) * 100, options.steps);
+        options.model, options.batch, *options.threads, without * 1e3, with * 1e3,
+        (with / without - 1) * 100, (with - without) / (forward + without) * 100, *options.steps);
   }
   return 0;
 }

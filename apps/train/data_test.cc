@@ -284,6 +284,19 @@ TEST(Options, SurviveTheConfigFile) {
   EXPECT_EQ(options.threads, 1);
   const auto text = thrown_text(ErrorCode::bad_input, [&] { from_json({}, "config", again); });
   EXPECT_NE(text.find("config"), std::string::npos);
+  for (const char* key : {"batch", "steps", "evaluate_every", "check_every", "threads"}) {
+    auto json = nlohmann::json::parse(to_json(options).dump());
+    json[key] = 0;
+    const auto zero = thrown_text(ErrorCode::bad_input, [&] { from_json(json, "config", again); });
+    EXPECT_NE(zero.find(key), std::string::npos) << zero;
+  }
+  // Zero is a value of its own.
+  TrainOptions zeros;
+  zeros.learning_rate = 0;
+  zeros.weight_decay = 0;
+  settle(zeros, 4, 50000);
+  EXPECT_EQ(zeros.learning_rate, 0);
+  EXPECT_EQ(zeros.weight_decay, 0);
   options.data = "mnist";
   thrown_text(ErrorCode::bad_input, [&] { settle(options, 4, 60000); });
 }

@@ -59,9 +59,10 @@ void add_training_options(CLI::App& app, TrainOptions& options) {
   app.add_option("--epochs", options.epochs, "Number of passes over all training images.")
       ->type_name("X")
       ->transform(number(1e-6, 1e6));
-  app.add_option("--steps", options.steps, "Number of steps; 0 takes it from --epochs.")
+  app.add_option("--steps", options.steps, "Number of steps; overrides --epochs.")
       ->type_name("N")
-      ->transform(whole_number(0, kNoLimit));
+      ->transform(whole_number(1, kNoLimit))
+      ->default_str("from --epochs");
   app.add_option("--batch", options.batch, "Images per rank and step.")
       ->type_name("N")
       ->transform(whole_number(1, 100000));
@@ -73,16 +74,18 @@ void add_training_options(CLI::App& app, TrainOptions& options) {
       ->type_name("NAME")
       ->transform(one_of({"sgd", "adam"}));
   app.add_option("--learning-rate,--lr", options.learning_rate,
-                 "Peak learning rate; 0: the default of the model and optimizer.")
+                 "Peak learning rate of the schedule.")
       ->type_name("X")
-      ->transform(number(0, 1e6));
+      ->transform(number(0, 1e6))
+      ->default_str("the model's for sgd, 0.001 for adam");
   app.add_option("--momentum", options.momentum, "Momentum of sgd; ignored by adam.")
       ->type_name("X")
       ->transform(number(0, 0.9999));
   app.add_option("--weight-decay", options.weight_decay,
-                 "Weight decay; -1: the default of the model.")
+                 "Weight decay, added to the gradient by the optimizer.")
       ->type_name("X")
-      ->transform(number(-1, 10));
+      ->transform(number(0, 10))
+      ->default_str("the model's");
   app.add_option("--schedule", options.schedule, "Schedule of the learning rate.")
       ->type_name("NAME")
       ->transform(one_of({"constant", "step", "cosine", "onecycle"}));
@@ -106,10 +109,10 @@ void add_exchange_options(CLI::App& app, TrainOptions& options) {
       ->type_name("N")
       ->transform(whole_number(0, kNoLimit));
   app.add_option("--evaluate-every", options.evaluate_every,
-                 "Steps between evaluations; 0 evaluates ten times per run, or once per epoch if "
-                 "that is more often.")
+                 "Steps between evaluations on test images.")
       ->type_name("N")
-      ->transform(whole_number(0, kNoLimit));
+      ->transform(whole_number(1, kNoLimit))
+      ->default_str("a tenth of the run, at most an epoch");
   app.add_option("--evaluate-samples", options.evaluate_samples,
                  "Test images per evaluation; the last evaluation uses all of them.")
       ->type_name("N")
@@ -119,9 +122,10 @@ void add_exchange_options(CLI::App& app, TrainOptions& options) {
       ->type_name("N")
       ->transform(whole_number(1, 1000000));
   app.add_option("--threads", options.threads,
-                 "Threads per rank; 0 takes 1, or all cores for a single rank.")
+                 "Threads per rank that compute forward and backward.")
       ->type_name("N")
-      ->transform(whole_number(0, 1024));
+      ->transform(whole_number(1, 1024))
+      ->default_str("1, or all cores for a single rank");
 }
 
 void add_run_options(CLI::App& app, TrainOptions& options) {
@@ -140,9 +144,15 @@ void add_run_options(CLI::App& app, TrainOptions& options) {
       ->type_name("RUN")
       ->group(group);
   app.add_option("--stop-after", options.stop_after,
-                 "Saves and stops after this step, as Ctrl-C does; 0 never stops.")
+                 "Saves and stops after this step, as Ctrl-C does.")
       ->type_name("STEP")
-      ->transform(whole_number(0, kNoLimit))
+      ->transform(whole_number(1, kNoLimit))
+      ->group(group);
+  app.add_option("--checkpoint-every", options.checkpoint_every,
+                 "Steps between checkpoints, from which --resume continues after a crash.")
+      ->type_name("STEPS")
+      ->transform(whole_number(1, kNoLimit))
+      ->default_str(fmt::format("once per epoch, and after {} s without one", kCheckpointSeconds))
       ->group(group);
   app.add_option("--save-gradients", options.save_gradients,
                  "Folder in which to record every rank's gradients, for `thinreduce bench codec "
@@ -234,8 +244,11 @@ int run(int argc, char** argv) {
   options.launch.arguments.assign(argv, argv + argc);
   options.interrupted = [] { return stop_signals != 0; };
   if (!options.resume.empty()) {
-    if (app.count("--transport") == 0) options.launch.transport.clear();
+    const apps::LaunchOptions given = options.launch;
     read_config(options.resume, options);
+    if (app.count("--ranks") > 0) options.launch.ranks = given.ranks;
+    if (app.count("--transport") > 0) options.launch.transport = given.transport;
+    if (app.count("--link") > 0) options.launch.link = given.link;
   } else if (app.count("--data") == 0) {
     options.data = find_model(options.model).data;
   }

@@ -14,12 +14,12 @@ inline std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TrainOption
   if (options.optimizer == "adam") {
     return std::make_unique<torch::optim::Adam>(
         network.parameters(),
-        torch::optim::AdamOptions(options.learning_rate).weight_decay(options.weight_decay));
+        torch::optim::AdamOptions(*options.learning_rate).weight_decay(*options.weight_decay));
   }
   return std::make_unique<torch::optim::SGD>(network.parameters(),
-                                             torch::optim::SGDOptions(options.learning_rate)
+                                             torch::optim::SGDOptions(*options.learning_rate)
                                                  .momentum(options.momentum)
-                                                 .weight_decay(options.weight_decay));
+                                                 .weight_decay(*options.weight_decay));
 }
 
 inline void set_learning_rate(torch::optim::Optimizer& optimizer, double rate) {

@@ -13,6 +13,18 @@
 #include "thinreduce/method/spec.h"
 
 namespace thinreduce::train {
+namespace {
+
+template <typename T>
+void read_value(const nlohmann::json& json, T& value) {
+  value = json.get<T>();
+}
+template <typename T>
+void read_value(const nlohmann::json& json, std::optional<T>& value) {
+  value = json.get<T>();
+}
+
+}  // namespace
 
 void check(const TrainOptions& options) {
   const Spec spec = Spec::parse(options.method);
@@ -46,22 +58,22 @@ void settle(TrainOptions& options, int ranks, std::size_t training_images) {
                     ranks, options.batch, options.batch * static_cast<std::size_t>(ranks),
                     options.data, training_images));
   }
-  if (options.steps == 0) {
+  if (!options.steps) {
     options.steps = static_cast<std::uint64_t>(
         std::max(1.0, std::round(options.epochs * static_cast<double>(per_epoch))));
   }
-  options.epochs = static_cast<double>(options.steps) / static_cast<double>(per_epoch);
+  options.epochs = static_cast<double>(*options.steps) / static_cast<double>(per_epoch);
   const bool adam = options.optimizer == "adam";
-  if (options.learning_rate == 0) options.learning_rate = adam ? 1e-3 : model.learning_rate;
-  if (options.weight_decay < 0) options.weight_decay = model.weight_decay;
+  if (!options.learning_rate) options.learning_rate = adam ? 1e-3 : model.learning_rate;
+  if (!options.weight_decay) options.weight_decay = model.weight_decay;
   if (adam) options.momentum = 0;
   if (spec.momentum_inside()) options.momentum = 0;
   if (options.augment == "auto") options.augment = options.data == "cifar10" ? "on" : "off";
-  if (options.evaluate_every == 0) {
-    options.evaluate_every = std::min<std::uint64_t>(per_epoch, (options.steps + 9) / 10);
+  if (!options.evaluate_every) {
+    options.evaluate_every = std::min<std::uint64_t>(per_epoch, (*options.steps + 9) / 10);
   }
   const auto cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  if (options.threads == 0) options.threads = ranks > 1 ? 1 : cores;
+  if (!options.threads) options.threads = ranks > 1 ? 1 : cores;
 }
 
 Json to_json(const TrainOptions& options) {
@@ -70,27 +82,25 @@ Json to_json(const TrainOptions& options) {
           {"model", options.model},
           {"batch", options.batch},
           {"epochs", options.epochs},
-          {"steps", options.steps},
+          {"steps", options.steps.value()},
           {"optimizer", options.optimizer},
-          {"learning_rate", options.learning_rate},
+          {"learning_rate", options.learning_rate.value()},
           {"momentum", options.momentum},
-          {"weight_decay", options.weight_decay},
+          {"weight_decay", options.weight_decay.value()},
           {"schedule", options.schedule},
           {"seed", options.seed},
           {"augment", options.augment == "on"},
           {"bucket_floats", options.bucket_floats},
           {"min_elements", options.min_elements},
           {"warmup_steps", options.warmup_steps},
-          {"evaluate_every", options.evaluate_every},
+          {"evaluate_every", options.evaluate_every.value()},
           {"evaluate_samples", options.evaluate_samples},
           {"check_every", options.check_every},
-          {"threads", options.threads}};
+          {"threads", options.threads.value()}};
 }
 
 void from_json(const nlohmann::json& json, const std::string& what, TrainOptions& options) {
-  const auto read = [&](const char* key, auto& value) {
-    value = json.at(key).get<std::decay_t<decltype(value)>>();
-  };
+  const auto read = [&](const char* key, auto& value) { read_value(json.at(key), value); };
   try {
     read("method", options.method);
     read("data", options.data);
@@ -115,8 +125,11 @@ void from_json(const nlohmann::json& json, const std::string& what, TrainOptions
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::bad_input, fmt::format("{}: {}", what, apps::plain_text(error)));
   }
-  if (options.batch == 0) {
-    throw Error(ErrorCode::bad_input, fmt::format("{}: \"batch\" is 0, must be 1 or more", what));
+  for (const char* key : {"batch", "steps", "evaluate_every", "check_every", "threads"}) {
+    if (const auto& value = json.at(key); value < 1) {
+      throw Error(ErrorCode::bad_input,
+                  fmt::format("{}: \"{}\" is {}, must be 1 or more", what, key, value.dump()));
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "apps/launch.h"
@@ -13,34 +14,42 @@ namespace thinreduce::train {
 
 using Json = nlohmann::ordered_json;
 
+// Without --checkpoint-every, a crash in a long epoch loses at most about this much work.
+inline constexpr double kCheckpointSeconds = 300;
+
+// Settings that are empty by default get their values from settle().
 struct TrainOptions {
   // Settings that decide the result; config.json saves them for a resumed run.
   std::string method = "fp32";
   std::string data = "mnist";
   std::string model = "lenet";
   double epochs = 1;
-  std::uint64_t steps = 0;  // 0: from epochs
-  std::size_t batch = 32;   // images per rank
+  std::optional<std::uint64_t> steps;  // none: from epochs
+  std::size_t batch = 32;              // images per rank
   std::uint64_t seed = 1;
   std::string optimizer = "sgd";
-  double learning_rate = 0;  // peak; 0: the default of the model and the optimizer
+  std::optional<double> learning_rate;  // peak; none: the default of the model and the optimizer
   double momentum = 0.9;
-  double weight_decay = -1;  // below 0: the model's default
+  std::optional<double> weight_decay;  // none: the model's default
   std::string schedule = "onecycle";
   std::string augment = "auto";  // on, off; auto: on for cifar10
   std::size_t bucket_floats = 1'048'576;
   std::size_t min_elements = 1024;
   std::uint64_t warmup_steps = 0;
-  std::uint64_t evaluate_every = 0;  // 0: ten times per run, or once per epoch if that is more
+  // None: ten times per run, or once per epoch if that is more.
+  std::optional<std::uint64_t> evaluate_every;
   std::size_t evaluate_samples = 2000;
   std::uint64_t check_every = 50;
-  int threads = 0;  // per rank; 0: all cores for a single rank, otherwise 1
+  std::optional<int> threads;  // per rank; none: all cores for a single rank, otherwise 1
 
   // Settings of this process, which a resumed run may change.
   std::filesystem::path out;  // empty: runs/<data>-<model>-<method>-<n>
   bool overwrite = false;
-  std::filesystem::path resume;  // run folder whose config.json gave the settings above
-  std::uint64_t stop_after = 0;  // step after which to stop; 0: never
+  std::filesystem::path resume;             // run folder whose config.json gave the settings above
+  std::optional<std::uint64_t> stop_after;  // step after which to stop
+  // Steps between checkpoints; none: at the end of each epoch, and kCheckpointSeconds after the
+  // last.
+  std::optional<std::uint64_t> checkpoint_every;
   std::filesystem::path save_gradients;
   std::uint64_t save_every = 10;
   std::filesystem::path data_dir;  // empty: the user's cache

@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 #include <torch/torch.h>
 
+#include <array>
+#include <cmath>
 #include <future>
 #include <sstream>
 
@@ -22,8 +24,11 @@
 namespace thinreduce::train {
 namespace {
 
-// Bucket 0 carries the loss and the request to stop; the gradient's buckets follow.
+// Bucket 0 carries the status; the gradient's buckets follow.
 constexpr std::uint32_t kStatusBucket = 0;
+// Positions in the status, of which all ranks get the mean. A loss that is not finite travels as a
+// 1 in `diverged`, because the engine refuses to reduce it.
+enum Status : std::size_t { kLoss, kStop, kSave, kDiverged, kStatusSize };
 constexpr std::uint32_t kFirstBucket = 1;
 
 BatchOptions batch_options(const TrainOptions& options, const Transport& transport) {
@@ -61,7 +66,7 @@ class Replica::Torch {
         data_(data),
         transport_(std::move(transport)),
         batches_(data, batch_options(options, *transport_)) {
-    at::set_num_threads(options.threads);
+    at::set_num_threads(*options.threads);
     network_ = make_network(options.model, options.seed);
     optimizer_ = make_optimizer(options, *network_);
     for (const auto& buffer : network_->buffers()) {
@@ -75,8 +80,8 @@ class Replica::Torch {
     labels_ = torch::empty({static_cast<std::int64_t>(options.batch)}, torch::kLong);
     session_ = std::make_unique<Session>(transport_, session_options(options));
     // Reduced by fp32: a method with momentum would apply it to these values, too.
-    handles_.push_back(
-        session_->add_bucket({.id = kStatusBucket, .elements = 2, .tensors = {}, .spec = "fp32"}));
+    handles_.push_back(session_->add_bucket(
+        {.id = kStatusBucket, .elements = kStatusSize, .tensors = {}, .spec = "fp32"}));
     for (const auto& layout : buckets_->layouts()) handles_.push_back(session_->add_bucket(layout));
   }
 
@@ -84,12 +89,9 @@ class Replica::Torch {
     try {
       return try_step(settings);
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::bad_input) throw;
-      throw Error(
-          ErrorCode::bad_input,
-          fmt::format("the training diverged in step {}: {}; try a lower --learning-rate or "
-                      "another --method",
-                      settings.step + 1, error.what()));
+      // Other bad input, such as a bucket that the method can't reduce, is no divergence.
+      if (!error.is_nonfinite()) throw;
+      throw Error(ErrorCode::bad_input, explain_divergence(settings, error.what()));
     }
   }
 
@@ -179,6 +181,23 @@ class Replica::Torch {
   const Batches& batches() const { return batches_; }
 
  private:
+  // The learning rate is one possible cause; the method is another, which a run with fp32 rules
+  // out.
+  [[nodiscard]] std::string explain_divergence(const StepSettings& settings,
+                                               const std::string& what) const {
+    const std::string rate =
+        fmt::format("lower --learning-rate (its peak is {}, in this step it is {:.3g})",
+                    *options_.learning_rate, settings.learning_rate);
+    const std::string text = fmt::format("the training diverged: {} at step {} with method {}; ",
+                                         what, settings.step + 1, options_.method);
+    if (Spec::parse(options_.method).name() == "fp32") return text + rate + " or check the data";
+    return text + fmt::format(
+                      "run the same command with --method fp32 to find the cause: if that "
+                      "diverges too, {}; if it does not, change the method's options or "
+                      "the method",
+                      rate);
+  }
+
   StepResult try_step(const StepSettings& settings) {
     const auto sent_before = transport_->total_traffic().bytes_sent;
     const auto start = Clock::now();
@@ -187,7 +206,13 @@ class Replica::Torch {
     if (moments_) moments_->begin();
     const auto loss = torch::nn::functional::cross_entropy(network_->forward(images_), labels_);
     // Submitted before backward, so that its latency is hidden.
-    float status[2]{loss.item<float>(), settings.stop ? 1.0F : 0.0F};
+    const auto own_loss = loss.item<float>();
+    const bool diverged = !std::isfinite(own_loss);
+    std::array<float, kStatusSize> status{};
+    status[kLoss] = diverged ? 0.0F : own_loss;
+    status[kStop] = settings.stop ? 1.0F : 0.0F;
+    status[kSave] = settings.save ? 1.0F : 0.0F;
+    status[kDiverged] = diverged ? 1.0F : 0.0F;
     std::vector<std::future<Report>> pending;
     pending.push_back(session_->submit(handles_[kStatusBucket], status));
     buckets_->begin([&](const BucketLayout& layout, std::span<float> values) {
@@ -211,6 +236,8 @@ class Replica::Torch {
         if (!failed) failed = std::current_exception();
       }
     }
+    // A loss that is NaN makes gradients NaN; the loss is the clearer of the two errors.
+    if (status[kDiverged] > 0) throw Error::nonfinite("the loss is NaN or infinite");
     if (failed) std::rethrow_exception(failed);
     StepResult result;
     result.report = session_->finish_step();
@@ -218,8 +245,9 @@ class Replica::Torch {
     set_learning_rate(*optimizer_, settings.learning_rate);
     optimizer_->step();
     const auto end = Clock::now();
-    result.loss = status[0];
-    result.stop = status[1] > 0;
+    result.loss = status[kLoss];
+    result.stop = status[kStop] > 0;
+    result.save = status[kSave] > 0;
     result.step_seconds = seconds_between(start, end);
     result.exposed_seconds = seconds_between(computed, exchanged);
     result.compute_seconds = result.step_seconds - result.exposed_seconds;

@@ -18,6 +18,7 @@ namespace thinreduce::train {
 struct StepResult {
   double loss = 0;    // mean over the ranks
   bool stop = false;  // whether any rank was asked to stop; equal on all ranks
+  bool save = false;  // whether any rank wants a checkpoint; equal on all ranks
   double step_seconds = 0;
   double compute_seconds = 0;
   double exposed_seconds = 0;  // spent waiting for the exchange after backward
@@ -29,6 +30,7 @@ struct StepSettings {
   std::uint64_t step = 0;  // counts from 0
   double learning_rate = 0;
   bool stop = false;  // whether this rank was asked to stop
+  bool save = false;  // whether this rank wants a checkpoint after the step
   const apps::GradientWriter* record = nullptr;
 };
 

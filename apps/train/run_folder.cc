@@ -88,6 +88,17 @@ RunFolder RunFolder::resume(const fs::path& path, std::uint64_t step) {
   return folder;
 }
 
+std::vector<double> RunFolder::step_seconds() const {
+  std::vector<double> seconds;
+  std::ifstream in(path_ / kSteps);
+  for (std::string line; std::getline(in, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (!json.is_object() || !json.contains("step_seconds")) continue;
+    if (const auto& value = json["step_seconds"]; value.is_number()) seconds.push_back(value);
+  }
+  return seconds;
+}
+
 void RunFolder::open() {
   steps_.open(path_ / kSteps, std::ios::app);
   evaluations_.open(path_ / kEvaluations, std::ios::app);
@@ -129,6 +140,7 @@ void write_checkpoint(const fs::path& run, const Checkpoint& checkpoint) {
                   {"seconds", checkpoint.seconds},
                   {"bytes_sent_total", checkpoint.bytes_sent_total},
                   {"payload_total", checkpoint.payload_total},
+                  {"evaluated", checkpoint.evaluated},
                   {"accuracy", checkpoint.accuracy},
                   {"best_accuracy", checkpoint.best_accuracy},
                   {"loss", checkpoint.loss},
@@ -153,6 +165,7 @@ Checkpoint read_checkpoint(const fs::path& run) {
     checkpoint.seconds = json.at("seconds").get<double>();
     checkpoint.bytes_sent_total = json.at("bytes_sent_total").get<std::uint64_t>();
     checkpoint.payload_total = json.at("payload_total").get<std::uint64_t>();
+    checkpoint.evaluated = json.value("evaluated", std::uint64_t{0});
     checkpoint.accuracy = json.at("accuracy").get<double>();
     checkpoint.best_accuracy = json.at("best_accuracy").get<double>();
     checkpoint.loss = json.at("loss").get<double>();
@@ -194,13 +207,9 @@ void read_config(const fs::path& run, TrainOptions& options) {
   }
   from_json(json, file.string(), options);
   try {
-    if (options.launch.ranks == 0) options.launch.ranks = json.at("ranks").get<int>();
-    if (options.launch.transport.empty()) {
-      options.launch.transport = json.at("transport").get<std::string>();
-    }
-    if (!options.launch.link.limits()) {
-      options.launch.link = Link::parse(json.at("link").get<std::string>());
-    }
+    options.launch.ranks = json.at("ranks").get<int>();
+    options.launch.transport = json.at("transport").get<std::string>();
+    options.launch.link = Link::parse(json.at("link").get<std::string>());
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::bad_input,
                 fmt::format("{}: {}", file.string(), apps::plain_text(error)));

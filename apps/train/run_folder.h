@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <vector>
 
 #include "apps/train/options.h"
 
@@ -19,6 +20,8 @@ class RunFolder {
   static RunFolder create(const TrainOptions& options, std::uint64_t bytes);
   // Opens an existing folder and removes the lines after `step`.
   static RunFolder resume(const std::filesystem::path& path, std::uint64_t step);
+  // Returns the seconds of every step that is in the folder.
+  [[nodiscard]] std::vector<double> step_seconds() const;
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   void write_config(const Json& config) const;
@@ -43,7 +46,8 @@ struct Checkpoint {
   double seconds = 0;
   std::uint64_t bytes_sent_total = 0;
   std::uint64_t payload_total = 0;
-  double accuracy = -1;  // of the last evaluation; below 0: none so far
+  std::uint64_t evaluated = 0;  // step of the last evaluation
+  double accuracy = -1;         // of the last evaluation; below 0: none so far
   double best_accuracy = -1;
   double loss = 0;
   std::uint64_t model_checksum = 0;
@@ -56,7 +60,8 @@ void write_checkpoint(const std::filesystem::path& run, const Checkpoint& checkp
 // Removes all checkpoint folders of the run except the newest.
 void remove_old_checkpoints(const std::filesystem::path& run, const Checkpoint& newest);
 
-// Reads the settings of a run that is to be resumed into `options`.
+// Reads the settings of a run that is to be resumed into `options`, with its ranks, transport and
+// link.
 void read_config(const std::filesystem::path& run, TrainOptions& options);
 
 }  // namespace thinreduce::train

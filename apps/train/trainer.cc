@@ -44,7 +44,7 @@ std::uint64_t space_needed(const TrainOptions& options, int ranks) {
   const std::uint64_t optimizer = options.optimizer == "adam" ? 2 : 1;
   const std::uint64_t checkpoint =
       model * (1 + optimizer) + 2 * model * static_cast<std::uint64_t>(ranks);
-  return 2 * checkpoint + options.steps * kLine;
+  return 2 * checkpoint + *options.steps * kLine;
 }
 
 std::string show_time(double seconds) {
@@ -59,7 +59,7 @@ class Trainer {
       : options_(options), transport_(transport), leads_(transport->rank() == 0) {
     settle(options_, transport->size(), data.train.count);
     schedule_ = {
-        .kind = options_.schedule, .peak = options_.learning_rate, .steps = options_.steps};
+        .kind = options_.schedule, .peak = *options_.learning_rate, .steps = *options_.steps};
     compare_settings();
     prepare_folder();
     replica_ = std::make_unique<Replica>(options_, data, transport);
@@ -74,16 +74,16 @@ class Trainer {
 
   Outcome run() {
     announce();
-    progress_.emplace(Spec::parse(options_.method).name(), options_.steps,
+    progress_.emplace(Spec::parse(options_.method).name(), *options_.steps,
                       options_.json || !leads_);
     progress_->skip(state_.step);
-    bool stop = false;
-    while (state_.step < options_.steps && !stop) stop = step();
+    bool stop = options_.stop_after && state_.step >= *options_.stop_after;
+    while (state_.step < *options_.steps && !stop) stop = step();
     // The last step is always checked and saved.
     write_steps();
     replica_->check_replicas(state_.step);
-    const bool interrupted = state_.step < options_.steps;
-    if (!interrupted && evaluated_ != state_.step) evaluate(kAllImages);
+    const bool interrupted = state_.step < *options_.steps;
+    if (!interrupted && state_.evaluated != state_.step) evaluate(kAllImages);
     save();
     progress_.reset();
     Outcome outcome{.interrupted = interrupted, .summary = {}};
@@ -107,6 +107,7 @@ class Trainer {
     const StepResult result = replica_->step({.step = state_.step,
                                               .learning_rate = rate,
                                               .stop = options_.interrupted(),
+                                              .save = wants_checkpoint(),
                                               .record = record ? &*writer_ : nullptr});
     state_.step = number;
     state_.seconds += result.step_seconds;
@@ -125,26 +126,36 @@ class Trainer {
     }
     show_progress(result);
     const bool stop = result.stop || number == options_.stop_after;
-    const bool last = number == options_.steps;
-    const bool epoch_ends = number % replica_->steps_per_epoch() == 0;
-    const bool evaluation = !last && number % options_.evaluate_every == 0;
+    const bool last = number == *options_.steps;
+    const bool evaluation = !last && number % *options_.evaluate_every == 0;
+    // A run that ends here saves itself.
+    const bool checkpoint =
+        !last && !stop &&
+        (result.save || (options_.checkpoint_every ? number % *options_.checkpoint_every == 0
+                                                   : number % replica_->steps_per_epoch() == 0));
     if (record) {
       // Rank 0 lists the step after all ranks have written it.
       apps::barrier(*transport_, options_.launch.timeout);
       writer_->add_step(number);
     }
-    if (evaluation || epoch_ends || stop || number % options_.check_every == 0) write_steps();
+    if (evaluation || checkpoint || stop || number % options_.check_every == 0) write_steps();
     if (number % options_.check_every == 0) replica_->check_replicas(number);
     if (evaluation) evaluate(options_.evaluate_samples);
     if (last) evaluate(kAllImages);
-    if (epoch_ends && !last && !stop) save();
+    if (checkpoint) save();
     return stop;
+  }
+
+  // Rank 0's clock decides for all ranks.
+  [[nodiscard]] bool wants_checkpoint() const {
+    return leads_ && !options_.checkpoint_every &&
+           Seconds(Clock::now() - saved_at_).count() > kCheckpointSeconds;
   }
 
   void show_progress(const StepResult& result) {
     if (!progress_->shown()) return progress_->advance();
     const double left = state_.seconds / static_cast<double>(state_.step) *
-                        static_cast<double>(options_.steps - state_.step);
+                        static_cast<double>(*options_.steps - state_.step);
     std::string accuracy;
     if (state_.accuracy >= 0) accuracy = fmt::format(", {:.2f} %", state_.accuracy * 100);
     progress_->advance(fmt::format(
@@ -191,7 +202,7 @@ class Trainer {
   void evaluate(std::size_t samples) {
     if (!own_figures_.empty()) write_steps();
     const Evaluation result = replica_->evaluate(samples);
-    evaluated_ = state_.step;
+    state_.evaluated = state_.step;
     state_.accuracy = result.accuracy;
     state_.loss = result.loss;
     state_.best_accuracy = std::max(state_.best_accuracy, result.accuracy);
@@ -206,7 +217,7 @@ class Trainer {
     folder_->flush();
     if (progress_->shown() || options_.json) return;
     fmt::print("step {}/{}  accuracy {:.2f} %  loss {:.4f}  {}  {} sent\n", state_.step,
-               options_.steps, result.accuracy * 100, result.loss,
+               *options_.steps, result.accuracy * 100, result.loss,
                apps::show_seconds(state_.seconds),
                apps::show_bytes(static_cast<double>(state_.bytes_sent_total)));
     std::fflush(stdout);
@@ -223,6 +234,7 @@ class Trainer {
       write_file(folder / "model.bin", model);
     }
     apps::barrier(*transport_, options_.launch.timeout);
+    saved_at_ = Clock::now();
     if (!leads_) return;
     write_checkpoint(out_, state_);
     remove_old_checkpoints(out_, state_);
@@ -246,7 +258,8 @@ class Trainer {
   void compare_settings() {
     Json settings = to_json(options_);
     settings["resume"] = options_.resume.string();
-    settings["stop_after"] = options_.stop_after;
+    settings["stop_after"] = options_.stop_after.value_or(0);
+    settings["checkpoint_every"] = options_.checkpoint_every.value_or(0);
     settings["record"] = options_.save_gradients.empty() ? 0 : options_.save_every;
     const auto all =
         apps::gather_values(*transport_, options_.launch.timeout, checksum(settings.dump()));
@@ -275,7 +288,10 @@ class Trainer {
                         "copy the newer run folder to all machines",
                         options_.resume.string(), steps[0], rank, steps[rank]));
       }
-      if (leads_) folder_ = RunFolder::resume(options_.resume, state_.step);
+      if (leads_) {
+        folder_ = RunFolder::resume(options_.resume, state_.step);
+        step_seconds_ = folder_->step_seconds();
+      }
     }
     std::array<std::byte, 4096> text{};
     if (leads_) {
@@ -303,7 +319,7 @@ class Trainer {
         fs::remove(folder / "gradients.json");
       }
       const std::uint64_t records =
-          options_.steps / options_.save_every * static_cast<std::uint64_t>(transport_->size());
+          *options_.steps / options_.save_every * static_cast<std::uint64_t>(transport_->size());
       apps::require_space(folder, records * replica_->parameters() * sizeof(float));
     }
     // The other ranks wait until the folder exists.
@@ -392,10 +408,10 @@ class Trainer {
   std::optional<apps::GradientWriter> writer_;
   std::optional<apps::Progress> progress_;
   Checkpoint state_;
-  std::uint64_t evaluated_ = 0;           // step of the last evaluation
   std::vector<RankFigures> own_figures_;  // of the steps that are not written yet
   std::vector<Json> lines_;               // of the same steps, on rank 0
-  std::vector<double> step_seconds_;
+  std::vector<double> step_seconds_;      // of the whole run, on rank 0
+  Clock::time_point saved_at_ = Clock::now();
 };
 
 }  // namespace

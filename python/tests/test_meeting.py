@@ -26,6 +26,22 @@ def test_no_socket_stays_open(monkeypatch):
         assert "ResourceWarning" not in err, err
 
 
+def test_the_watch_for_control_c_closes_its_sockets():
+    # The first function that is registered is called last.
+    program = """
+import atexit
+from thinreduce._interrupts import watch
+ends = []
+atexit.register(lambda: print([end.fileno() for end in ends]))
+watch.install()
+ends += [watch._reader, watch._writer]
+"""
+    command = [sys.executable, "-X", "dev", "-W", "error", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "[-1, -1]\n", done.stdout + done.stderr
+    assert done.stderr == ""
+
+
 def test_ranks_meet_without_master_addr(tmp_path):
     env = {k: v for k, v in os.environ.items() if not k.startswith("MASTER_")}
     started = [

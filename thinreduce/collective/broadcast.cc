@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "thinreduce/collective/checked.h"
 #include "thinreduce/collective/chunks.h"
 
 namespace thinreduce {
@@ -22,21 +23,21 @@ void broadcast(Exchange& exchange, int root, std::span<std::byte> message,
     return message.subspan(range.begin, range.size());
   };
 
-  std::vector<Pending> receives(segments);
+  std::vector<CheckedReceive> receives;
   if (!first) {
     for (std::size_t s = 0; s < segments; ++s) {
-      receives[s] =
-          exchange.transport().receive((rank + world - 1) % world, Channel::data, segment(s));
+      receives.emplace_back(exchange, (rank + world - 1) % world, segment(s));
     }
   }
-  std::vector<Pending> sends;
+  std::vector<CheckedSend> sends;
   for (std::size_t s = 0; s < segments; ++s) {
-    if (!first) exchange.wait(*receives[s]);
-    if (!last) {
-      sends.push_back(exchange.transport().send((rank + 1) % world, Channel::data, segment(s)));
-    }
+    if (!first) receives[s].wait(exchange);
+    if (last) continue;
+    const int next = (rank + 1) % world;
+    first ? sends.emplace_back(exchange, next, segment(s))
+          : sends.emplace_back(exchange, next, segment(s), receives[s].hash());
   }
-  for (auto& send : sends) exchange.wait(*send);
+  for (auto& send : sends) send.wait(exchange);
 }
 
 }  // namespace thinreduce

@@ -1,6 +1,7 @@
 // Broadcast: every rank gets the root's bytes, along a chain root, root+1, ... in segments.
 //
-// Latencies: N-1, pipelined. Bytes sent: the message by every rank but the last of the chain.
+// Latencies: N-1, pipelined. Bytes sent by every rank but the last of the chain: the message, and
+// 8 for the checksum of each segment (checked.h).
 #pragma once
 
 #include <cstddef>

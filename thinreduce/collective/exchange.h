@@ -2,10 +2,12 @@
 // limits for every wait, and the times and bytes spent.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "thinreduce/report.h"
 #include "thinreduce/transport/transport.h"
@@ -16,10 +18,17 @@ namespace thinreduce {
 // The stages that a method times itself.
 enum class Stage { encode, decode };
 
+// Buffers that receives reuse.
+using SpareBuffers = std::vector<std::vector<std::byte>>;
+
 class Exchange {
  public:
   Exchange(Transport& transport, const WaitLimits& limits, const FrameId& id)
-      : transport_(transport), limits_(limits), id_(id) {}
+      : transport_(transport),
+        limits_(limits),
+        id_(id),
+        sent_(static_cast<std::size_t>(transport.size())),
+        received_(sent_.size()) {}
 
   [[nodiscard]] Transport& transport() { return transport_; }
   [[nodiscard]] int rank() const { return transport_.rank(); }
@@ -36,26 +45,40 @@ class Exchange {
     charge(stages.wire, [&] { operation.wait(Deadline::after(limits_)); });
   }
 
+  // Number the messages with a checksum that go to `peer` and come from it in this exchange. The
+  // number is part of the checksum: a message that is lost, repeated or out of order is refused.
+  [[nodiscard]] std::uint64_t number_sent(int peer) {
+    return sent_[static_cast<std::size_t>(peer)]++;
+  }
+  [[nodiscard]] std::uint64_t number_received(int peer) {
+    return received_[static_cast<std::size_t>(peer)]++;
+  }
+
   StageTimes stages;
   // Bytes of one copy of this rank's compressed bucket, added up by the collectives; methods leave
   // it alone. A gather and through_root() count this rank's frames, a ring its payload averaged
   // over the hops, a broadcast its message on every rank. On one rank each counts as if there were
   // peers.
   std::uint64_t payload_bytes = 0;
+  // Where gather_pieces() takes its buffers from and leaves them; null: it allocates them. All
+  // buckets of a session share them, so that their number depends on the number of ranks alone.
+  SpareBuffers* spare = nullptr;
   // Figures of this step that the method reports, by name.
   std::map<std::string, double> statistics;
 
  private:
   template <typename Work>
-  static void charge(double& stage, Work&& work) {
-    const auto start = Clock::now();
+  void charge(double& stage, Work&& work) {
+    const auto start = transport_.now();
     std::forward<Work>(work)();
-    stage += Seconds(Clock::now() - start).count();
+    stage += Seconds(transport_.now() - start).count();
   }
 
   Transport& transport_;
   WaitLimits limits_;
   FrameId id_;
+  std::vector<std::uint64_t> sent_;      // messages numbered so far, by peer
+  std::vector<std::uint64_t> received_;  // the same
 };
 
 }  // namespace thinreduce

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "thinreduce/collective/checked.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
+#include "thinreduce/wire/checksum.h"
 
 namespace thinreduce {
 namespace {
@@ -94,15 +96,17 @@ void fold_directly(Exchange& exchange, std::span<float> values, FloatRing::Fold 
   const auto part = [&](int rank) {
     return std::span(all).subspan(static_cast<std::size_t>(rank) * values.size(), values.size());
   };
-  std::vector<Pending> pending;
+  std::vector<CheckedReceive> receives;
+  std::vector<CheckedSend> sends;
+  const std::uint64_t hash = checksum(std::as_bytes(values));
   for (int distance = 1; distance < exchange.size(); ++distance) {
     const int from = (exchange.rank() + exchange.size() - distance) % exchange.size();
     const int to = (exchange.rank() + distance) % exchange.size();
-    pending.push_back(
-        exchange.transport().receive(from, Channel::data, std::as_writable_bytes(part(from))));
-    pending.push_back(exchange.transport().send(to, Channel::data, std::as_bytes(values)));
+    receives.emplace_back(exchange, from, std::as_writable_bytes(part(from)));
+    sends.emplace_back(exchange, to, std::as_bytes(values), hash);
   }
-  for (auto& operation : pending) exchange.wait(*operation);
+  for (auto& receive : receives) receive.wait(exchange);
+  for (auto& send : sends) send.wait(exchange);
   exchange.timed(Stage::decode, [&] {
     std::copy(values.begin(), values.end(), part(exchange.rank()).begin());
     std::copy(part(0).begin(), part(0).end(), values.begin());
@@ -149,14 +153,14 @@ void ring_max(Exchange& exchange, std::span<float> values, const RingOptions& op
 }
 
 void require_finite_sum(const Exchange& exchange, std::span<const float> sums,
-                        std::string_view what) {
+                        std::string_view what, std::size_t first) {
   const std::size_t bad = kernels::first_nonfinite(sums);
   if (bad == sums.size()) return;
-  throw Error(
-      ErrorCode::bad_frame,
-      fmt::format("bucket {}, step {}: {} {} is {} after the sum over {} ranks; a gradient "
-                  "overflowed or a rank sent garbage",
-                  exchange.id().bucket, exchange.id().step, what, bad, sums[bad], exchange.size()));
+  throw Error(ErrorCode::bad_frame,
+              fmt::format("bucket {}, step {}: {} {} is {} after the sum over {} ranks; a gradient "
+                          "overflowed or a rank sent garbage",
+                          exchange.id().bucket, exchange.id().step, what, first + bad, sums[bad],
+                          exchange.size()));
 }
 
 void agree_on_maxima(Exchange& exchange, std::span<float> magnitudes, std::vector<float>& own,

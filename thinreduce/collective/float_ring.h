@@ -1,7 +1,7 @@
 // Rings of float32, in place: sums and maxima.
 //
 // Latencies and bytes are those of ring.h. At most RingOptions::direct_bytes go directly to every
-// other rank instead and are added in rank order: 1 latency, (N-1)*payload bytes sent.
+// other rank instead and are added in rank order: 1 latency, (N-1)*(payload + 8) bytes sent.
 #pragma once
 
 #include <cstddef>
@@ -39,9 +39,10 @@ void ring_max(Exchange& exchange, std::span<float> values, const RingOptions& op
 void agree_on_maxima(Exchange& exchange, std::span<float> magnitudes, std::vector<float>& own,
                      std::string_view what);
 
-// Throws Error{bad_frame}, which calls an element `what`, when a sum over the ranks is NaN or Inf.
-// No method may go on with such a sum: it would end in the residual or the mean.
+// Throws Error{bad_frame}, which calls an element `what` and counts from `first`, when a sum over
+// the ranks is NaN or Inf. No method may go on with such a sum: it would end in the residual or the
+// mean.
 void require_finite_sum(const Exchange& exchange, std::span<const float> sums,
-                        std::string_view what);
+                        std::string_view what, std::size_t first = 0);
 
 }  // namespace thinreduce

@@ -8,7 +8,9 @@ namespace thinreduce {
 
 FramedSend::FramedSend(Exchange& exchange, int peer, const FrameHeaderBytes& header,
                        std::span<const std::byte> payload)
-    : header_(exchange.transport().send(peer, Channel::header, header)) {
+    : numbered_(std::make_unique<FrameHeaderBytes>(header)) {
+  number_header(*numbered_, exchange.number_sent(peer));
+  header_ = exchange.transport().send(peer, Channel::header, *numbered_);
   if (!payload.empty()) payload_ = exchange.transport().send(peer, Channel::data, payload);
 }
 
@@ -21,12 +23,13 @@ FramedReceive::FramedReceive(Exchange& exchange, int peer, std::size_t limit,
                              std::vector<std::byte> memory)
     : peer_(peer),
       limit_(limit),
+      number_(exchange.number_received(peer)),
       payload_(std::move(memory)),
       pending_header_(exchange.transport().receive(peer, Channel::header, bytes_)) {}
 
 void FramedReceive::wait_header(Exchange& exchange) {
   exchange.wait(*pending_header_);
-  header_ = decode_header(bytes_, peer_);
+  header_ = decode_header(bytes_, peer_, number_);
   check_id(header_, exchange.id());
   if (header_.payload_bytes > limit_) {
     throw Error(

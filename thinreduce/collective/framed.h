@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -14,12 +16,14 @@ namespace thinreduce {
 
 class FramedSend {
  public:
-  // `header` and `payload` must stay valid until wait() returns or this object is destroyed.
+  // Numbers the header, which is that of any message with this payload. `payload` must stay valid
+  // until wait() returns or this object is destroyed.
   FramedSend(Exchange& exchange, int peer, const FrameHeaderBytes& header,
              std::span<const std::byte> payload);
   void wait(Exchange& exchange);
 
  private:
+  std::unique_ptr<FrameHeaderBytes> numbered_;
   Pending header_;
   Pending payload_;
 };
@@ -43,6 +47,7 @@ class FramedReceive {
  private:
   int peer_;
   std::size_t limit_;
+  std::uint64_t number_;
   FrameHeaderBytes bytes_{};
   FrameHeader header_;
   std::vector<std::byte> payload_;

@@ -106,7 +106,6 @@ class PieceGather {
 
 void gather(Exchange& exchange, std::span<const std::byte> own, std::size_t limit,
             const OnPayload& on_payload) {
-  SpareBuffers unused;
   const PieceWork one{.pieces = 1,
                       .limit = limit,
                       .write = [&](std::size_t) { return own; },
@@ -116,11 +115,14 @@ void gather(Exchange& exchange, std::span<const std::byte> own, std::size_t limi
                               on_payload(static_cast<int>(rank), payloads[rank]);
                             }
                           }};
-  gather_pieces(exchange, one, unused);
+  // Its payloads may be as large as a bucket: their buffers are not kept.
+  SpareBuffers unused;
+  PieceGather(exchange, one, unused).run();
 }
 
-void gather_pieces(Exchange& exchange, const PieceWork& work, SpareBuffers& spare) {
-  PieceGather(exchange, work, spare).run();
+void gather_pieces(Exchange& exchange, const PieceWork& work) {
+  SpareBuffers unused;
+  PieceGather(exchange, work, exchange.spare == nullptr ? unused : *exchange.spare).run();
 }
 
 }  // namespace thinreduce

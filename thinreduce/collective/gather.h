@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <functional>
 #include <span>
-#include <vector>
 
 #include "thinreduce/collective/exchange.h"
 
@@ -39,10 +38,8 @@ struct PieceWork {
   std::function<void(std::size_t piece, std::span<const std::span<const std::byte>> payloads)> take;
 };
 
-// Buffers that receives reuse from one gather to the next.
-using SpareBuffers = std::vector<std::vector<std::byte>>;
-
-// Gathers in pieces. If it throws, only some of the pieces may have been taken.
-void gather_pieces(Exchange& exchange, const PieceWork& work, SpareBuffers& spare);
+// Gathers in pieces, with buffers from Exchange::spare. If it throws, only some of the pieces may
+// have been taken.
+void gather_pieces(Exchange& exchange, const PieceWork& work);
 
 }  // namespace thinreduce

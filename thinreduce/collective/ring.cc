@@ -2,12 +2,21 @@
 
 #include <algorithm>
 #include <deque>
+#include <optional>
 #include <vector>
 
+#include "thinreduce/collective/checked.h"
 #include "thinreduce/collective/chunks.h"
 
 namespace thinreduce {
 namespace {
+
+std::size_t segments_per_chunk(std::size_t world, std::size_t units, std::size_t unit_bytes,
+                               const RingOptions& options) {
+  const std::size_t longest_chunk = (units + world - 1) / world;
+  const std::size_t per_segment = std::max<std::size_t>(1, options.segment_bytes / unit_bytes);
+  return std::max<std::size_t>(1, (longest_chunk + per_segment - 1) / per_segment);
+}
 
 class Ring {
  public:
@@ -19,10 +28,7 @@ class Ring {
         right_((rank_ + 1) % world_),
         left_((rank_ + world_ - 1) % world_),
         receives_(options.receives_ahead) {
-    const std::size_t longest_chunk = (payload.units() + world() - 1) / world();
-    const std::size_t units =
-        std::max<std::size_t>(1, options.segment_bytes / payload.unit_bytes());
-    segments_ = std::max<std::size_t>(1, (longest_chunk + units - 1) / units);
+    segments_ = segments_per_chunk(world(), payload.units(), payload.unit_bytes(), options);
   }
 
   // Transfers are numbered: hop h moves segment s as transfer h * segments + s. The segment that
@@ -45,7 +51,7 @@ class Ring {
   struct Receive {
     std::vector<std::byte> scratch;
     std::span<std::byte> bytes;
-    Pending pending;  // null for an empty segment
+    std::optional<CheckedReceive> pending;  // none for an empty segment
   };
 
   [[nodiscard]] std::size_t world() const { return static_cast<std::size_t>(world_); }
@@ -85,7 +91,7 @@ class Ring {
         receive.bytes = payload_.wire(range, world_);
       }
       if (range.size() > 0) {
-        receive.pending = exchange_.transport().receive(left_, Channel::data, receive.bytes);
+        receive.pending.emplace(exchange_, left_, receive.bytes);
       }
     }
   }
@@ -100,26 +106,32 @@ class Ring {
       return;
     }
     if (partial) exchange_.timed(Stage::encode, [&] { payload_.encode(range); });
-    exchange_.wait(*receive.pending);
+    receive.pending->wait(exchange_);
     if (partial) {
       exchange_.timed(Stage::decode, [&] { payload_.add(range, summed(t), receive.bytes); });
     }
     const int now_summed = partial ? summed(t) + 1 : world_;
-    if (t + segments_ < transfers()) send(range, now_summed);
+    if (t + segments_ < transfers()) {
+      // A complete sum is passed on as it came, with the hash that was just checked.
+      send(range, now_summed, partial ? std::nullopt : std::optional(receive.pending->hash()));
+    }
     if (now_summed == world_) exchange_.timed(Stage::decode, [&] { payload_.decode(range); });
   }
 
-  void send(UnitRange range, int over) {
-    sends_.push_back(range.size() == 0 ? nullptr
-                                       : exchange_.transport().send(right_, Channel::data,
-                                                                    payload_.wire(range, over)));
+  void send(UnitRange range, int over, std::optional<std::uint64_t> hash = std::nullopt) {
+    sends_.emplace_back();
+    if (range.size() > 0) {
+      const auto bytes = payload_.wire(range, over);
+      hash ? sends_.back().emplace(exchange_, right_, bytes, *hash)
+           : sends_.back().emplace(exchange_, right_, bytes);
+    }
     ++sent_;
   }
 
   // Waits for the first `count` sends.
   void release_sends(std::size_t count) {
     for (; released_ < count; ++released_) {
-      if (sends_.front()) exchange_.wait(*sends_.front());
+      if (sends_.front()) sends_.front()->wait(exchange_);
       sends_.pop_front();
     }
   }
@@ -135,7 +147,7 @@ class Ring {
   std::size_t sent_ = 0;      // sends started
   std::size_t released_ = 0;  // sends completed
   std::vector<Receive> receives_;
-  std::deque<Pending> sends_;
+  std::deque<std::optional<CheckedSend>> sends_;  // none for an empty segment
 };
 
 // Returns the bytes of the whole payload in its wire form, averaged over the 2(N-1) hops: partial
@@ -163,13 +175,17 @@ void ring_all_reduce(Exchange& exchange, RingPayload& payload, const RingOptions
   Ring(exchange, payload, options).run();
 }
 
-std::uint64_t ring_bytes_sent(int rank, int world, std::size_t units, std::size_t unit_bytes) {
-  if (world == 1) return 0;
+std::uint64_t ring_bytes_sent(int rank, int world, std::size_t units, std::size_t unit_bytes,
+                              const RingOptions& options) {
   const auto parts = static_cast<std::size_t>(world);
-  const auto chunk = [&](int distance) {
-    return cut({0, units}, parts, static_cast<std::size_t>(rank + distance) % parts).size();
-  };
-  return (2 * units - chunk(1) - chunk(2)) * unit_bytes;
+  const std::size_t segments = segments_per_chunk(parts, units, unit_bytes, options);
+  std::uint64_t bytes = 0;
+  for (std::size_t hop = 0; hop + 2 < 2 * parts; ++hop) {
+    const std::size_t chunk = (static_cast<std::size_t>(rank) + 2 * parts - hop) % parts;
+    const UnitRange range = cut({0, units}, parts, chunk);
+    bytes += range.size() * unit_bytes + std::min(segments, range.size()) * kMessageChecksumBytes;
+  }
+  return bytes;
 }
 
 }  // namespace thinreduce

@@ -7,7 +7,8 @@
 // round once more. Each segment is forwarded as soon as it arrives, so encoding, adding and
 // decoding one segment overlaps with the transfer of the others.
 //
-// Latencies: 2(N-1). Bytes sent by rank r: 2*payload - chunk(r+1) - chunk(r+2) (chunks modulo N).
+// Latencies: 2(N-1). Bytes sent by rank r: 2*payload - chunk(r+1) - chunk(r+2) (chunks modulo N),
+// and 8 for the checksum of each segment (checked.h).
 //
 // The order of addition depends only on N and the number of units, and one rank completes each sum,
 // so all ranks end with the same bits.
@@ -62,6 +63,7 @@ void ring_all_reduce(Exchange& exchange, RingPayload& payload, const RingOptions
 
 // Returns the bytes that `rank` sends in a ring of `units` units of `unit_bytes` bytes.
 [[nodiscard]] std::uint64_t ring_bytes_sent(int rank, int world, std::size_t units,
-                                            std::size_t unit_bytes);
+                                            std::size_t unit_bytes,
+                                            const RingOptions& options = {});
 
 }  // namespace thinreduce

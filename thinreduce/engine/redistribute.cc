@@ -129,8 +129,8 @@ std::vector<std::vector<std::byte>> redistribute(std::span<const std::vector<std
   std::vector<SessionState> decoded;
   for (const auto& state : states) decoded.push_back(decode_state(state, "saved state"));
   std::vector<std::vector<std::byte>> result;
-  for (const SessionState& state : redistribute(std::move(decoded), world)) {
-    result.push_back(encode_state(state));
+  for (SessionState& state : redistribute(std::move(decoded), world)) {
+    result.push_back(encode_state(std::move(state)));
   }
   return result;
 }

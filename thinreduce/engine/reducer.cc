@@ -4,15 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
+#include <limits>
 #include <utility>
 
 #include "thinreduce/collective/float_ring.h"
-#include "thinreduce/collective/gather.h"
+#include "thinreduce/engine/findings.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/methods/fp32.h"
-#include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/checksum.h"
 
 namespace thinreduce {
@@ -38,37 +37,11 @@ void for_raw_elements(const BucketLayout& compressed, std::span<float> values, s
   });
 }
 
-// Follows a sum that looked for NaN and Inf: every rank tells all others where it found one in its
-// own values and in those of the rank before it, so that all ranks come to the same verdict. If it
-// found none, its frame is empty.
-void compare_findings(Exchange& exchange, const BucketLayout& layout, const Nonfinite& found) {
-  const std::uint64_t none = exchange.id().elements;
-  const std::array<std::uint64_t, 2> seen{found.own, found.left};
-  const bool clean = found.own >= none && found.left >= none;
-  const auto world = static_cast<std::size_t>(exchange.size());
-  std::vector<std::uint64_t> first(world, none);  // by the rank whose values they are
-  gather(exchange, std::as_bytes(std::span(seen)).first(clean ? 0 : sizeof(seen)), sizeof(seen),
-         [&](int rank, std::span<const std::byte> finding) {
-           if (finding.empty()) return;
-           if (finding.size() != sizeof(seen)) {
-             throw Error(
-                 ErrorCode::bad_frame,
-                 fmt::format(
-                     "rank {}'s NaN report has {} bytes and must have {}; run the same build on "
-                     "all ranks",
-                     rank, finding.size(), sizeof(seen)));
-           }
-           const auto own = static_cast<std::size_t>(rank);
-           const std::size_t left = (own + world - 1) % world;
-           first[own] = std::min(first[own], load_value<std::uint64_t>(finding, 0));
-           first[left] = std::min(first[left], load_value<std::uint64_t>(finding, 8));
-         });
-  for (std::size_t rank = 0; rank < world; ++rank) {
-    if (first[rank] >= none) continue;
-    throw Disagreement{nonfinite_gradient(exchange.id(), static_cast<int>(rank),
-                                          layout.describe_element(first[rank]),
-                                          "the bucket's values are now undefined")};
-  }
+// Adds gradients of two steps. A sum beyond the largest float is clamped to it.
+void add_finite(std::span<float> to, std::span<const float> values) {
+  constexpr float kMost = std::numeric_limits<float>::max();
+  kernels::add(to, values);
+  for (float& value : to) value = std::clamp(value, -kMost, kMost);
 }
 
 }  // namespace
@@ -150,13 +123,13 @@ void Reducer::announce(Job& job) {
 }
 
 bool Reducer::checks_late(const Slot& slot, const Job& job) const {
-  // A method must not see a NaN, because it would stay in the residual for good.
-  return !compresses(slot) && job.values.size_bytes() > kCheckFirstBytes;
+  // Neither a method nor `unsent` must see a NaN, because it would stay there for good.
+  return !compresses(slot) && !slot.bucket->keeps && job.values.size_bytes() > kCheckFirstBytes;
 }
 
 Report Reducer::reduce(Job& job) {
   if (job.refusal) refuse(job);
-  const auto started = Clock::now();
+  const auto started = transport_.now();
   const RegisteredBucket& bucket = *job.bucket;
   Slot& slot = slots_.at(bucket.id());
   Exchange exchange(transport_, options_.limits(),
@@ -165,6 +138,7 @@ Report Reducer::reduce(Job& job) {
                      .step = slot.step,
                      .elements = bucket.elements(),
                      .layout_hash = bucket.hash});
+  exchange.spare = &spare_;
   try {
     job.agreement->conclude(options_.limits(), bucket.layout);
     // The ranks agree with each other; the bucket must also be the same as in the last step.
@@ -180,11 +154,12 @@ Report Reducer::reduce(Job& job) {
       if (!slot.confirmed) slots_.erase(bucket.id());
       throw Disagreement{error};
     }
+    keep(job);
     throw;
   }
   slot.confirmed = true;
   loaded_.erase(bucket.id());
-  exchange.stages.wait = Seconds(Clock::now() - started).count();
+  exchange.stages.wait = Seconds(transport_.now() - started).count();
 
   copy_for_undo(slot);
   reduce_slot(slot, job, exchange);
@@ -201,24 +176,47 @@ Report Reducer::reduce(Job& job) {
   report.payload_bytes = exchange.payload_bytes;
   report.stages = exchange.stages;
   report.queued = Seconds(started - job.submitted).count();
-  report.total = Seconds(Clock::now() - job.submitted).count();
+  report.total = Seconds(transport_.now() - job.submitted).count();
   report.statistics = std::move(exchange.statistics);
   return report;
 }
 
 void Reducer::reduce_slot(Slot& slot, const Job& job, Exchange& exchange) {
-  if (!compresses(slot)) {
+  if (!slot.unsent.empty()) add_finite(job.values, slot.unsent);
+  if (compresses(slot)) {
+    reduce_compressed(slot, job, exchange);
+  } else {
     reduce_uncompressed(slot, job, exchange);
-    return;
   }
+  slot.unsent.clear();
+}
+
+// The method's exchange is the last one, because the method settles its residual with it: a failure
+// after it would find the gradient gone.
+void Reducer::reduce_compressed(Slot& slot, const Job& job, Exchange& exchange) {
   const BucketLayout& compressed = slot.bucket->compressed;
   const std::span<float> raw(slot.raw_values);
   for_raw_elements(compressed, job.values, raw, [](std::span<float> in, std::span<float> run) {
     std::copy(in.begin(), in.end(), run.begin());
-    std::fill(in.begin(), in.end(), 0.0F);
   });
-  slot.method->reduce(Bucket{compressed, job.values, job.second_moment}, exchange);
-  ring_sum(exchange, raw, 1.0F / static_cast<float>(exchange.size()));
+  if (slot.bucket->keeps) slot.raw_gradient = slot.raw_values;
+  bool taken = false;  // the method has its part of the gradient
+  try {
+    ring_sum(exchange, raw, 1.0F / static_cast<float>(exchange.size()));
+    for_raw_elements(compressed, job.values, raw, [](std::span<float> in, std::span<float>) {
+      std::fill(in.begin(), in.end(), 0.0F);
+    });
+    taken = true;
+    slot.method->reduce(Bucket{compressed, job.values, job.second_moment}, exchange);
+  } catch (...) {
+    if (!slot.bucket->keeps) throw;
+    slot.unsent.assign(job.values.size(), 0.0F);
+    if (!taken) std::copy(job.values.begin(), job.values.end(), slot.unsent.begin());
+    for_raw_elements(
+        compressed, slot.unsent, slot.raw_gradient,
+        [](std::span<float> out, std::span<float> run) { std::ranges::copy(run, out.begin()); });
+    throw;
+  }
   slot.method->finish_uncompressed(raw);
   for_raw_elements(compressed, job.values, raw, [](std::span<float> out, std::span<float> run) {
     std::copy(run.begin(), run.end(), out.begin());
@@ -227,12 +225,37 @@ void Reducer::reduce_slot(Slot& slot, const Job& job, Exchange& exchange) {
 
 void Reducer::reduce_uncompressed(Slot& slot, const Job& job, Exchange& exchange) {
   const float share = 1.0F / static_cast<float>(exchange.size());
-  if (checks_late(slot, job)) {
-    compare_findings(exchange, job.bucket->layout, ring_sum_checked(exchange, job.values, share));
-  } else {
-    ring_sum(exchange, job.values, share);
+  if (slot.bucket->keeps) slot.raw_gradient.assign(job.values.begin(), job.values.end());
+  try {
+    if (checks_late(slot, job)) {
+      const auto error = compare_findings(exchange, job.bucket->layout,
+                                          ring_sum_checked(exchange, job.values, share));
+      if (error) throw Disagreement{*error};
+    } else {
+      ring_sum(exchange, job.values, share);
+    }
+  } catch (...) {
+    if (slot.bucket->keeps) slot.unsent = std::move(slot.raw_gradient);
+    throw;
   }
   if (slot.method) slot.method->finish_uncompressed(job.values);
+}
+
+void Reducer::keep(const Job& job) {
+  const RegisteredBucket& bucket = *job.bucket;
+  auto found = slots_.find(bucket.id());
+  if (found == slots_.end()) {
+    try {
+      found = slots_.emplace(bucket.id(), make_slot(job.bucket)).first;
+    } catch (const Error&) {
+      return;  // no step of this bucket would have succeeded
+    }
+  }
+  Slot& slot = found->second;
+  const bool finite = kernels::first_nonfinite(job.values) == job.values.size();
+  if (!slot.bucket->keeps || slot.bucket->hash != bucket.hash || !finite) return;
+  slot.unsent.resize(job.values.size());
+  add_finite(slot.unsent, job.values);
 }
 
 void Reducer::show_state(Slot& slot, Archive& archive) {
@@ -246,6 +269,13 @@ void Reducer::show_state(Slot& slot, Archive& archive) {
       throw Error(ErrorCode::bad_state,
                   fmt::format("its spec differs from '{}'; use the spec with which it was saved",
                               spec.full_text()));
+    }
+  }
+  if (slot.bucket->keeps) {
+    archive.summed("unsent", slot.unsent);
+    if (const auto bad = kernels::first_nonfinite(slot.unsent); bad < slot.unsent.size()) {
+      throw Error(ErrorCode::bad_state,
+                  fmt::format("field 'unsent' is {} at index {}", slot.unsent[bad], bad));
     }
   }
   if (slot.method) slot.method->state(archive);

@@ -42,8 +42,11 @@ class Reducer {
 
   // Sends this rank's statement about the job.
   void announce(Job& job);
-  // Throws Disagreement, or Error when the exchange failed.
+  // Throws Disagreement, or Error when the exchange failed: the gradient is then kept.
   Report reduce(Job& job);
+  // Keeps the gradient of a job that is not reduced because the session is over: it is part of the
+  // saved state and is added to a later step. Does nothing where a spec keeps no residual.
+  void keep(const Job& job);
 
   // Starts a step that undo_step() can take back: copies each bucket's state before its next
   // reduce.
@@ -68,6 +71,10 @@ class Reducer {
     std::vector<float> raw_values;   // values of the raw tensors, side by side
     BucketState before;              // the state before the step that began last
     std::uint64_t copied_in = 0;     // that step's number; `before` of earlier ones is out of date
+    // This rank's gradient of the current step that travels uncompressed, if it must be kept.
+    std::vector<float> raw_gradient;
+    // Gradient of failed steps that the method did not take in, one float per element, or empty.
+    std::vector<float> unsent;
   };
 
   void announce_refusal(Job& job);
@@ -81,6 +88,7 @@ class Reducer {
   // Returns whether NaN and Inf are looked for during the sum and not before.
   [[nodiscard]] bool checks_late(const Slot& slot, const Job& job) const;
   void reduce_slot(Slot& slot, const Job& job, Exchange& exchange);
+  void reduce_compressed(Slot& slot, const Job& job, Exchange& exchange);
   void reduce_uncompressed(Slot& slot, const Job& job, Exchange& exchange);
   [[nodiscard]] RankInWorld place() const { return {transport_.rank(), transport_.size()}; }
   void copy_for_undo(Slot& slot);
@@ -93,6 +101,7 @@ class Reducer {
   // State of buckets that were loaded and not submitted yet, by bucket id.
   std::map<std::uint32_t, BucketState> loaded_;
   std::uint64_t begun_ = 0;  // number of steps that began; 0: nothing is copied
+  SpareBuffers spare_;       // of all buckets' exchanges
 };
 
 }  // namespace thinreduce

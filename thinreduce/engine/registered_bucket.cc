@@ -7,7 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "thinreduce/engine/state_file.h"
 #include "thinreduce/error.h"
+#include "thinreduce/method/archive.h"
 #include "thinreduce/methods/fp32.h"
 #include "thinreduce/wire/checksum.h"
 
@@ -57,6 +59,16 @@ std::uint64_t hash_layout(const BucketLayout& layout) {
   return checksum(text);
 }
 
+// Returns whether a method of this spec owes anything to later steps: it shows a residual.
+bool keeps_residual(const Spec& spec) {
+  const auto method = spec.make({.layout = {.elements = 1}, .rank = 0, .world = 1, .seed = 0});
+  BucketState state;
+  state.fields = save_fields([&](Archive& archive) { method->state(archive); }, {});
+  const auto fields = split_fields(state);
+  return std::any_of(fields.begin(), fields.end(),
+                     [](const StateField& field) { return field.kind == FieldKind::summed; });
+}
+
 }  // namespace
 
 RegisteredBucket::RegisteredBucket(BucketLayout given, Spec parsed, std::size_t min_elements)
@@ -73,6 +85,7 @@ RegisteredBucket::RegisteredBucket(BucketLayout given, Spec parsed, std::size_t 
   }
   if (layout.tensors.empty() && layout.elements < min_elements) raw = layout.elements;
   compressible = raw < layout.elements && spec.info->wire_id != fp32_info().wire_id;
+  keeps = keeps_residual(spec);
 }
 
 }  // namespace thinreduce

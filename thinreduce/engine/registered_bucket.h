@@ -24,6 +24,7 @@ struct RegisteredBucket {
   BucketLayout compressed;   // the layout with only those tensors that the method compresses
   std::size_t raw = 0;       // number of elements outside these tensors
   bool compressible = true;  // whether there is anything that the spec's method compresses
+  bool keeps = false;        // whether the spec's method keeps a residual: nothing may be lost then
 };
 
 }  // namespace thinreduce

@@ -287,9 +287,9 @@ class Session::Worker {
   }
 
   Report work(Job& job) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (failure_) throw Error(*failure_);
+    if (const auto failure = current_failure()) {
+      reducer_.keep(job);
+      throw Error(*failure);
     }
     try {
       Report report = reducer_.reduce(job);
@@ -306,6 +306,11 @@ class Session::Worker {
       fail(error);
       throw error;
     }
+  }
+
+  [[nodiscard]] std::optional<Error> current_failure() {
+    const std::lock_guard lock(mutex_);
+    return failure_;
   }
 
   void fail(const Error& error) {
@@ -363,7 +368,7 @@ std::future<Report> Session::submit(const BucketHandle& bucket, std::span<float>
   const std::size_t elements = bucket.layout().elements;
   Job job;
   job.bucket = bucket.bucket_;
-  job.submitted = Clock::now();
+  job.submitted = worker_->transport().now();
   if (bucket.session_ != worker_.get()) {
     job.refusal = {Numbers::foreign_handle, 0};
   } else if (values.size() != elements) {

@@ -7,6 +7,7 @@
 
 #include "thinreduce/engine/whole_file.h"
 #include "thinreduce/ensure.h"
+#include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/checksum.h"
@@ -19,16 +20,34 @@ constexpr std::uint32_t kVersion = 3;
 
 class ByteWriter {
  public:
+  // Counts bytes, or writes them to memory that is allocated once.
+  void count_only() { counts_only_ = true; }
+  void reserve(std::size_t bytes) { out.reserve(bytes); }
+  [[nodiscard]] bool counts_only() const { return counts_only_; }
+  [[nodiscard]] std::size_t size() const { return size_; }
+
   template <PlainValue T>
   void value(T v) {
     bytes(std::as_bytes(std::span<const T>(&v, 1)));
   }
-  void bytes(std::span<const std::byte> more) { out.insert(out.end(), more.begin(), more.end()); }
+  void bytes(std::span<const std::byte> more) {
+    size_ += more.size();
+    if (!counts_only_) out.insert(out.end(), more.begin(), more.end());
+  }
   void text(std::string_view text) {
     value(static_cast<std::uint32_t>(text.size()));
     bytes(std::as_bytes(std::span(text)));
   }
+  // Appends all that another writer has.
+  void append(const ByteWriter& other) {
+    size_ += other.size_;
+    if (!counts_only_) out.insert(out.end(), other.out.begin(), other.out.end());
+  }
   std::vector<std::byte> out;
+
+ private:
+  bool counts_only_ = false;
+  std::size_t size_ = 0;
 };
 
 std::string read_text(ByteReader& reader) {
@@ -58,6 +77,11 @@ class FieldWriter final : public Archive {
     writer_.out.clear();
   }
 
+  // Counts the bytes of all fields instead of keeping them, or makes room for as many.
+  void count_only() { writer_.count_only(); }
+  void reserve(std::size_t bytes) { writer_.reserve(bytes); }
+  [[nodiscard]] std::size_t size() const { return writer_.size(); }
+
   void summed(std::string_view name, std::vector<float>& values, Length /*length*/) override {
     field(name, FieldKind::summed, std::span<const float>(values));
   }
@@ -67,24 +91,30 @@ class FieldWriter final : public Archive {
   void number(std::string_view name, std::uint64_t& value) override {
     field(name, FieldKind::number, std::span<const std::uint64_t>(&value, 1));
   }
+  [[nodiscard]] bool loading() const override { return false; }
   [[nodiscard]] std::vector<std::byte> take() { return std::move(writer_.out); }
 
  private:
   void begin_part(std::size_t part) override {
-    ensure(part == parts_ && enclosing_.out.empty(), "parts must be shown in order and not nested");
+    ensure(part == parts_ && enclosing_.size() == 0, "parts must be shown in order and not nested");
     enclosing_ = std::exchange(writer_, ByteWriter{});
+    if (enclosing_.counts_only()) writer_.count_only();
     ++parts_;
   }
   void end_part(std::size_t /*part*/) override {
     const ByteWriter inner = std::exchange(writer_, std::exchange(enclosing_, ByteWriter{}));
-    field(kPart, FieldKind::part, std::span<const std::byte>(inner.out));
+    head(kPart, FieldKind::part, inner.size());
+    writer_.append(inner);
   }
 
-  template <typename T>
-  void field(std::string_view name, FieldKind kind, std::span<const T> values) {
+  void head(std::string_view name, FieldKind kind, std::size_t count) {
     writer_.text(name);
     writer_.value(static_cast<std::uint8_t>(kind));
-    writer_.value(static_cast<std::uint64_t>(values.size()));
+    writer_.value(static_cast<std::uint64_t>(count));
+  }
+  template <typename T>
+  void field(std::string_view name, FieldKind kind, std::span<const T> values) {
+    head(name, kind, values.size());
     writer_.bytes(std::as_bytes(values));
   }
 
@@ -118,6 +148,7 @@ class FieldReader final : public Archive {
     }
     value = values[0];
   }
+  [[nodiscard]] bool loading() const override { return true; }
   void finish() const { reader_.finish(); }
 
  private:
@@ -132,10 +163,15 @@ class FieldReader final : public Archive {
 
   void floats(std::string_view name, FieldKind kind, std::vector<float>& values, Length length) {
     read(name, kind, values);
-    // Some methods allocate their residual in the first step.
-    if (length == Length::per_element && !values.empty() && values.size() != elements_) {
+    const bool none = length == Length::per_element_or_none && values.empty();
+    if (length != Length::any && !none && values.size() != elements_) {
       throw Error(ErrorCode::bad_state, fmt::format("field '{}' has {} values for {} elements",
                                                     name, values.size(), elements_));
+    }
+    if (const std::size_t bad = kernels::first_nonfinite(values); bad < values.size()) {
+      throw Error(
+          ErrorCode::bad_state,
+          fmt::format("value {} of field '{}' is {} and must be finite", bad, name, values[bad]));
     }
   }
 
@@ -166,20 +202,25 @@ class FieldReader final : public Archive {
 
 }  // namespace
 
-std::vector<std::byte> encode_state(const SessionState& state) {
+std::vector<std::byte> encode_state(SessionState state) {
   ByteWriter writer;
+  // The numbers before a bucket's fields take less than 64 bytes, the others as well.
+  std::size_t bytes = 64 + state.settings.size();
+  for (const auto& [id, bucket] : state.buckets) bytes += 64 + bucket.fields.size();
+  writer.reserve(bytes);
   writer.value(kMagic);
   writer.value(kVersion);
   writer.value(static_cast<std::uint32_t>(state.world));
   writer.value(static_cast<std::uint32_t>(state.rank));
   writer.text(state.settings);
   writer.value(static_cast<std::uint32_t>(state.buckets.size()));
-  for (const auto& [id, bucket] : state.buckets) {
+  for (auto& [id, bucket] : state.buckets) {
     writer.value(id);
     writer.value(bucket.step);
     writer.value(bucket.elements);
     writer.value(static_cast<std::uint64_t>(bucket.fields.size()));
     writer.bytes(bucket.fields);
+    bucket.fields = std::vector<std::byte>();  // so that no more than one bucket is in memory twice
   }
   writer.value(checksum(std::span<const std::byte>(writer.out)));
   return std::move(writer.out);
@@ -214,6 +255,10 @@ SessionState decode_state(std::span<const std::byte> bytes, std::string_view wha
       BucketState& bucket = state.buckets[id];
       bucket.step = reader.value<std::uint64_t>();
       bucket.elements = reader.value<std::uint64_t>();
+      if (bucket.step > Archive::kMaxSteps) {
+        refuse(
+            fmt::format("bucket {} is at step {}, beyond {}", id, bucket.step, Archive::kMaxSteps));
+      }
       const auto fields = reader.take(reader.value<std::uint64_t>());
       bucket.fields.assign(fields.begin(), fields.end());
     }
@@ -229,8 +274,8 @@ std::string state_file_name(const std::filesystem::path& file) {
   return fmt::format("state file {}", file.string());
 }
 
-void write_state(const std::filesystem::path& file, const SessionState& state) {
-  write_file(file, encode_state(state));
+void write_state(const std::filesystem::path& file, SessionState state) {
+  write_file(file, encode_state(std::move(state)));
 }
 
 SessionState read_state(const std::filesystem::path& file) {
@@ -279,7 +324,15 @@ std::vector<std::byte> join_fields(const std::vector<StateField>& fields) {
 
 std::vector<std::byte> save_fields(const ShowState& show, const RankInWorld& place,
                                    std::vector<std::byte> reused) {
+  std::size_t bytes = 0;
+  if (reused.capacity() == 0) {
+    FieldWriter count(place, {});
+    count.count_only();
+    show(count);
+    bytes = count.size();
+  }
   FieldWriter fields(place, std::move(reused));
+  fields.reserve(bytes);
   show(fields);
   return fields.take();
 }

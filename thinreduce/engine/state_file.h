@@ -37,13 +37,13 @@ struct SessionState {
 
 // Converts a state to the bytes of such a file, and back. decode_state throws Error{bad_state} for
 // damaged bytes; `what` names them in the message.
-[[nodiscard]] std::vector<std::byte> encode_state(const SessionState& state);
+[[nodiscard]] std::vector<std::byte> encode_state(SessionState state);
 [[nodiscard]] SessionState decode_state(std::span<const std::byte> bytes, std::string_view what);
 // Returns the name that messages use for a state from this file.
 [[nodiscard]] std::string state_file_name(const std::filesystem::path& file);
 
 // Replaces the file atomically. Throws Error{unavailable} naming the file and the reason.
-void write_state(const std::filesystem::path& file, const SessionState& state);
+void write_state(const std::filesystem::path& file, SessionState state);
 // Throws Error{unavailable} when the file can't be read, Error{bad_state} when it is damaged.
 [[nodiscard]] SessionState read_state(const std::filesystem::path& file);
 

@@ -37,8 +37,8 @@ class Method {
 
   // Replaces bucket.values, which are finite, by the mean over all ranks: the same bits on every
   // rank. Gradient that is not sent must stay in the residual. Throws Error when a peer fails or
-  // sends impossible bytes; gradient that was taken in and not delivered must then still be in the
-  // residual.
+  // sends impossible bytes; the residual must then hold the whole gradient, and state that must be
+  // the same on all ranks must be as before. So a method settles both after its last message.
   virtual void reduce(const Bucket& bucket, Exchange& exchange) = 0;
 
   // Adds this rank's residual to `values`, one per element of the bucket: the gradient that

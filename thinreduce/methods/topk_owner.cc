@@ -1,10 +1,13 @@
 #include "thinreduce/methods/topk_owner.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <vector>
 
 #include "thinreduce/collective/owner.h"
 #include "thinreduce/ensure.h"
+#include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/methods/top_selector.h"
@@ -29,6 +32,7 @@ class TopKOwner final : public Method, private OwnerPayload {
     if (elements_ == 0) return;
     mean_ = bucket.values;
     source_ = bucket.values;
+    rank_ = exchange.rank();
     share_ = 1.0f / static_cast<float>(exchange.size());
     owned_ = cut({0, elements_}, static_cast<std::size_t>(exchange.size()),
                  static_cast<std::size_t>(exchange.rank()));
@@ -97,7 +101,16 @@ class TopKOwner final : public Method, private OwnerPayload {
   void add_part(UnitRange /*range*/, int rank, std::span<const std::byte> bytes) override {
     add_topk_payload(bytes, rank, sum_);
   }
-  void add_own(UnitRange range) override { kernels::add(sum_, part(source_, range)); }
+  void add_own(UnitRange range) override {
+    kernels::add(sum_, part(source_, range));
+    const std::size_t bad = kernels::first_nonfinite(sum_);
+    if (bad < sum_.size()) {
+      throw Error(ErrorCode::bad_frame,
+                  fmt::format("top-k: element {} of the sum over the ranks is {} at its owner, rank "
+                              "{}; a gradient overflowed",
+                              range.begin + bad, sum_[bad], rank_));
+    }
+  }
   void encode_answer(UnitRange range, std::vector<std::byte>& out) override {
     const auto answer = answer_selector_.select(sum_, values_to_send(density_, range.size()));
     append(answer, range, out);
@@ -126,6 +139,7 @@ class TopKOwner final : public Method, private OwnerPayload {
   SpareBuffers spare_;
 
   // Of the reduction in progress.
+  int rank_ = 0;
   float share_ = 1;
   UnitRange owned_;
   std::span<float> source_;

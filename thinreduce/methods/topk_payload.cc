@@ -102,6 +102,11 @@ void add_topk_payload(std::span<const std::byte> payload, int rank, std::span<fl
       if (!std::isfinite(value))
         refuse(block, fmt::format("value {} at offset {} is not finite", value, offset));
       elements[offset] += value;
+      if (!std::isfinite(elements[offset])) {
+        refuse(block, fmt::format("value {} at offset {} makes the sum over the ranks {}; a "
+                                  "gradient overflowed",
+                                  value, offset, elements[offset]));
+      }
       next = offset + 1;
     }
   }

@@ -60,7 +60,7 @@ struct THINREDUCE_EXPORT Deadline {
 // Independent streams between the same two ranks.
 enum class Channel : std::uint8_t {
   data = 0,       // messages of the collectives
-  header = 1,     // frame headers that announce a payload on `data`
+  header = 1,     // frame headers and checksums that belong to messages on `data`
   agreement = 2,  // checks before a bucket is reduced; runs ahead of the data
 };
 
@@ -99,6 +99,10 @@ class THINREDUCE_EXPORT Transport {
   // Start an operation. Empty messages are allowed.
   [[nodiscard]] Pending send(int peer, Channel channel, std::span<const std::byte> message);
   [[nodiscard]] Pending receive(int peer, Channel channel, std::span<std::byte> message);
+
+  // Returns the time on this rank's clock, for measurements; deadlines are in real time. May be
+  // called from any thread. A simulated cluster has a virtual clock.
+  [[nodiscard]] virtual Clock::time_point now() const { return Clock::now(); }
 
   // Declares that this rank cannot continue: every wait on every rank ends with `reason`. Final.
   virtual void abandon(const std::string& reason) noexcept = 0;

@@ -14,4 +14,8 @@ std::uint64_t checksum(std::string_view text) {
   return XXH3_64bits(text.data(), text.size());
 }
 
+std::uint64_t checksum(std::span<const std::byte> bytes, std::uint64_t seed) {
+  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
+}
+
 }  // namespace thinreduce

@@ -40,7 +40,8 @@ EntropyCoder::EntropyCoder(std::uint32_t alphabet) : alphabet_(alphabet), group_
   for (; kinds_ * alphabet <= 256; ++group_) kinds_ *= alphabet;
   counts_.resize(kinds_);
   frequencies_.resize(kinds_);
-  steps_.resize(kinds_);
+  // A group is a byte: none, not even one made of symbols outside the alphabet, is past the end.
+  steps_.resize(256);
   slots_.resize(kScale);
   symbols_.resize(kinds_);
   for (std::uint32_t kind = 0; kind < kinds_; ++kind) {

@@ -31,6 +31,15 @@ void check_field(const FrameHeader& header, const char* field, T theirs, T ours)
   }
 }
 
+void store_identity(std::span<std::byte> header, const FrameId& id, int rank) {
+  store_value(header, kMethod, id.method);
+  store_value(header, kBucket, id.bucket);
+  store_value(header, kRank, static_cast<std::uint32_t>(rank));
+  store_value(header, kStep, id.step);
+  store_value(header, kElements, id.elements);
+  store_value(header, kLayout, id.layout_hash);
+}
+
 }  // namespace
 
 FrameHeaderBytes encode_header(const FrameId& id, int rank, std::span<const std::byte> payload) {
@@ -38,19 +47,27 @@ FrameHeaderBytes encode_header(const FrameId& id, int rank, std::span<const std:
   const std::span<std::byte> out(bytes);
   store_value(out, kMagic, kFrameMagic);
   store_value(out, kVersion, kFrameVersion);
-  store_value(out, kMethod, id.method);
-  store_value(out, kBucket, id.bucket);
-  store_value(out, kRank, static_cast<std::uint32_t>(rank));
-  store_value(out, kStep, id.step);
-  store_value(out, kElements, id.elements);
-  store_value(out, kLayout, id.layout_hash);
+  store_identity(out, id, rank);
   store_value(out, kLength, static_cast<std::uint64_t>(payload.size()));
   store_value(out, kPayloadChecksum, checksum(payload));
-  store_value(out, kHeaderChecksum, checksum(out.first(kHeaderChecksum)));
+  number_header(bytes, 0);
   return bytes;
 }
 
-FrameHeader decode_header(std::span<const std::byte> bytes, int rank) {
+void number_header(FrameHeaderBytes& header, std::uint64_t number) {
+  const std::span<std::byte> bytes(header);
+  store_value(bytes, kHeaderChecksum, checksum(bytes.first(kHeaderChecksum), number));
+}
+
+std::uint64_t message_checksum(const FrameId& id, int rank, std::uint64_t number,
+                               std::uint64_t hash) {
+  FrameHeaderBytes header{};
+  store_identity(header, id, rank);
+  store_value(std::span(header), kLength, hash);
+  return checksum(std::span(header).subspan(kMethod, kLength - kMethod + sizeof(hash)), number);
+}
+
+FrameHeader decode_header(std::span<const std::byte> bytes, int rank, std::uint64_t number) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorCode::bad_frame, fmt::format("frame from rank {}: {}", rank, why));
   };
@@ -66,10 +83,11 @@ FrameHeader decode_header(std::span<const std::byte> bytes, int rank) {
                        version, kFrameVersion));
   }
   const auto stated = load_value<std::uint64_t>(bytes, kHeaderChecksum);
-  if (const auto actual = checksum(bytes.first(kHeaderChecksum)); stated != actual) {
-    refuse(fmt::format(
-        "header checksum is {:#018x}, computed {:#018x}; the header was altered in transit", stated,
-        actual));
+  if (const auto actual = checksum(bytes.first(kHeaderChecksum), number); stated != actual) {
+    refuse(
+        fmt::format("header checksum is {:#018x}, computed {:#018x} for message {} of the "
+                    "exchange; it was altered or reordered in transit",
+                    stated, actual, number));
   }
   FrameHeader header;
   header.id.method = load_value<std::uint16_t>(bytes, kMethod);

@@ -10,7 +10,7 @@
 namespace thinreduce {
 
 inline constexpr std::uint32_t kFrameMagic = 0x31524854;  // "THR1"
-inline constexpr std::uint16_t kFrameVersion = 1;
+inline constexpr std::uint16_t kFrameVersion = 2;
 inline constexpr std::size_t kFrameHeaderBytes = 64;
 
 // The exchange that a frame belongs to; all ranks of the exchange must have the same.
@@ -37,9 +37,19 @@ using FrameHeaderBytes = std::array<std::byte, kFrameHeaderBytes>;
 [[nodiscard]] FrameHeaderBytes encode_header(const FrameId& id, int rank,
                                              std::span<const std::byte> payload);
 
+// Makes `header` the header of message `number` of its sender to one peer in an exchange;
+// encode_header() returns that of message 0.
+void number_header(FrameHeaderBytes& header, std::uint64_t number);
+
+// Returns the checksum of message `number` from `rank` to one peer in an exchange, for a message
+// without a frame; `hash` is the checksum() of its bytes.
+[[nodiscard]] std::uint64_t message_checksum(const FrameId& id, int rank, std::uint64_t number,
+                                             std::uint64_t hash);
+
 // Reads a header from `rank`. Throws Error{bad_frame} if it is truncated, altered, of another
-// version, or names another sender.
-[[nodiscard]] FrameHeader decode_header(std::span<const std::byte> bytes, int rank);
+// version, not that of message `number`, or names another sender.
+[[nodiscard]] FrameHeader decode_header(std::span<const std::byte> bytes, int rank,
+                                        std::uint64_t number = 0);
 
 // Throws Error{mismatch}, naming the first field that differs, the rank and both values.
 void check_id(const FrameHeader& header, const FrameId& expected);

@@ -62,6 +62,31 @@ TEST(Frame, EveryFlippedBitIsRefused) {
   }
 }
 
+// Frames of one exchange that are repeated or change places.
+TEST(Frame, AHeaderIsRightOnlyAsTheMessageOfItsNumber) {
+  auto header = encode_header(kId, 2, {});
+  for (const std::uint64_t number : {0, 1, 7}) {
+    number_header(header, number);
+    EXPECT_EQ(decode_header(header, 2, number).id, kId);
+    EXPECT_THROW((void)decode_header(header, 2, number + 1), Error) << number;
+  }
+}
+
+TEST(Frame, AMessageChecksumDependsOnEverything) {
+  const std::uint64_t sum = message_checksum(kId, 2, 5, 99);
+  EXPECT_EQ(message_checksum(kId, 2, 5, 99), sum);
+  EXPECT_NE(message_checksum(kId, 3, 5, 99), sum);
+  EXPECT_NE(message_checksum(kId, 2, 6, 99), sum);
+  EXPECT_NE(message_checksum(kId, 2, 5, 98), sum);
+  std::vector<FrameId> others(5, kId);
+  ++others[0].method;
+  ++others[1].bucket;
+  ++others[2].step;
+  ++others[3].elements;
+  ++others[4].layout_hash;
+  for (const FrameId& other : others) EXPECT_NE(message_checksum(other, 2, 5, 99), sum);
+}
+
 TEST(Frame, EveryCutIsRefused) {
   const auto good = whole_frame(kId, "payload");
   for (std::size_t length = 0; length < good.size(); ++length) {
@@ -105,7 +130,7 @@ TEST(Frame, GoldenFrames) {
     }
   }
   EXPECT_EQ(accepted, 3);
-  EXPECT_EQ(refused, 11);
+  EXPECT_EQ(refused, 12);
 }
 
 TEST(ByteReader, RefusesToReadBeyondTheEnd) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -80,7 +79,7 @@ class Fft final : public Method {
     try {
       written_.resize(work.pieces);
       exchange.timed(Stage::encode, [&] { select(bucket.values, theta); });
-      gather_pieces(exchange, work, spare_);
+      gather_pieces(exchange, work);
     } catch (...) {
       put_back(bucket.values, own);
       throw;
@@ -95,9 +94,9 @@ class Fft final : public Method {
   void state(Archive& archive) override {
     if (options_.feedback) archive.summed("residual", residual_);
     if (options_.control) {
-      auto bits = std::bit_cast<std::uint64_t>(options_.control->theta());
-      archive.number("theta", bits);
-      options_.control->set_theta(std::bit_cast<double>(bits));
+      double theta = options_.control->theta();
+      archive.real("theta", theta, {0, options_.control->max_theta()});
+      options_.control->set_theta(theta);
     }
   }
 
@@ -337,8 +336,7 @@ class Fft final : public Method {
   std::vector<float> kept_energy_;    // by rank
   std::vector<RankPiece> ranks_;      // one piece of all ranks
   std::vector<std::vector<std::byte>> written_;  // this rank's payload of each piece
-  SpareBuffers spare_;
-  std::size_t delivered_ = 0;  // groups whose mean is in the bucket
+  std::size_t delivered_ = 0;                    // groups whose mean is in the bucket
 };
 
 }  // namespace

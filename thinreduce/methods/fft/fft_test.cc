@@ -199,7 +199,6 @@ TEST(Fft, AWrongPieceKeepsTheGradient) {
   id.elements = kThreePieces;
   std::jthread peer([&] {
     Exchange exchange(ranks.transport(1), Seconds(20), id);
-    SpareBuffers spare;
     const std::vector<std::byte> wrong(100, std::byte{1});
     PieceWork work;
     work.pieces = 3;
@@ -209,7 +208,7 @@ TEST(Fft, AWrongPieceKeepsTheGradient) {
     };
     work.take = [](std::size_t, std::span<const std::span<const std::byte>>) {};
     try {
-      gather_pieces(exchange, work, spare);
+      gather_pieces(exchange, work);
     } catch (const Error&) {
       // Rank 0 refuses the third piece.
     }

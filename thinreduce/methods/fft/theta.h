@@ -29,6 +29,7 @@ class ThetaControl {
       : start_(start), min_energy_(min_energy), theta_(start) {}
 
   [[nodiscard]] double theta() const { return theta_; }
+  [[nodiscard]] double max_theta() const { return start_; }
   void set_theta(double theta) { theta_ = theta; }
   void update(double kept_energy);
 

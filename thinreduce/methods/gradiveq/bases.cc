@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 
 #include "thinreduce/collective/broadcast.h"
 #include "thinreduce/error.h"
@@ -18,13 +19,6 @@ namespace {
 constexpr double kMemory = 2;
 // A basis that the energy rule makes larger than this fraction of the slice does not pay.
 constexpr double kWorthwhileSize = 0.75;
-
-struct Proposal {
-  std::size_t candidate = 0;
-  std::size_t size = 0;  // 0: the layer is sent uncompressed
-  float mean_weight = 0;
-  std::vector<float> columns;  // U, row-major
-};
 
 std::size_t basis_size(const GradiveqSettings& settings, const Slicing& slicing,
                        const Spectrum& spectrum) {
@@ -66,41 +60,53 @@ std::size_t best_candidate(const GradiveqSettings& settings, const GradiveqLayer
   return best;
 }
 
-Proposal propose(const GradiveqSettings& settings, GradiveqLayer& layer) {
-  Proposal proposal;
-  proposal.candidate = layer.chosen;
-  if (!layer.decided && layer.evidence.size() > 1) {
-    proposal.candidate = best_candidate(settings, layer);
-    GradiveqLayer::Evidence chosen = std::move(layer.evidence[proposal.candidate]);
-    chosen.fit.add(chosen.test);
-    chosen.test = SliceStatistics(layer.candidates[proposal.candidate].slice());
-    layer.evidence.assign(1, std::move(chosen));
-  }
+// Returns whether the next basis also decides on one of several candidates.
+bool decides(const GradiveqLayer& layer) {
+  return !layer.decided && layer.evidence.size() > 1;
+}
+
+NewBasis propose(const GradiveqSettings& settings, const GradiveqLayer& layer) {
+  NewBasis proposal;
+  proposal.candidate = decides(layer) ? best_candidate(settings, layer) : layer.chosen;
+  const auto& [fit, test] = layer.evidence[decides(layer) ? proposal.candidate : 0];
+  std::optional<SliceStatistics> joined;
+  if (decides(layer)) joined.emplace(fit).add(test);
   const Slicing& slicing = layer.candidates[proposal.candidate];
-  const auto k = static_cast<double>(slicing.slice());
-  SliceStatistics& statistics = layer.evidence[0].fit;
-  const Spectrum spectrum = statistics.spectrum();
+  const Spectrum spectrum = (joined ? *joined : fit).spectrum();
   proposal.size = basis_size(settings, slicing, spectrum);
   const bool by_energy = settings.energy > 0 && settings.basis_size == 0;
-  if (by_energy && static_cast<double>(proposal.size) > kWorthwhileSize * k) proposal.size = 0;
+  const double worthwhile = kWorthwhileSize * static_cast<double>(slicing.slice());
+  if (by_energy && static_cast<double>(proposal.size) > worthwhile) proposal.size = 0;
   proposal.columns = spectrum.columns(proposal.size);
+  // The multiple of the mean that predicts a sample best.
+  const double weight = layer.strength > 0 ? layer.agreement / layer.strength : 0;
+  proposal.mean_weight = settings.phases ? 1 : static_cast<float>(std::clamp(weight, 0.0, 1.0));
+  return proposal;
+}
+
+// At the owner: the evidence for the basis after `basis`. Old samples count less, in phases not at
+// all.
+void renew_evidence(const GradiveqSettings& settings, const NewBasis& basis, GradiveqLayer& layer) {
+  const std::size_t slice = layer.candidates[basis.candidate].slice();
+  if (decides(layer)) {
+    GradiveqLayer::Evidence chosen = std::move(layer.evidence[basis.candidate]);
+    chosen.fit.add(chosen.test);
+    chosen.test = SliceStatistics(slice);
+    layer.evidence.assign(1, std::move(chosen));
+  }
+  SliceStatistics& statistics = layer.evidence[0].fit;
   if (settings.phases) {
-    proposal.mean_weight = 1;
-    statistics = SliceStatistics(slicing.slice());
+    statistics = SliceStatistics(slice);
   } else {
-    // The multiple of the mean that predicts a sample best.
-    const double weight = layer.strength > 0 ? layer.agreement / layer.strength : 0;
-    proposal.mean_weight = static_cast<float>(std::clamp(weight, 0.0, 1.0));
-    statistics.forget(kMemory * k);
+    statistics.forget(kMemory * static_cast<double>(slice));
   }
   layer.agreement /= 2;
   layer.strength /= 2;
-  return proposal;
 }
 
 // Broadcasts a proposal: a header of 24 bytes (u32 candidate, u32 size, f32 weight of the mean, u32
 // zero, u64 checksum of the columns), then the columns.
-void broadcast_proposal(const GradiveqLayer& layer, int owner, Proposal& proposal,
+void broadcast_proposal(const GradiveqLayer& layer, int owner, NewBasis& proposal,
                         Exchange& exchange) {
   std::array<std::byte, 24> head{};
   store_value(head, 0, static_cast<std::uint32_t>(proposal.candidate));
@@ -136,40 +142,44 @@ void broadcast_proposal(const GradiveqLayer& layer, int owner, Proposal& proposa
   const std::uint64_t received = checksum(std::as_bytes(std::span(proposal.columns)));
   require(received == expected,
           fmt::format("the checksum is {:016x} instead of {:016x}", received, expected));
-  // Longer columns would let the residual grow instead of shrink.
-  for (std::size_t j = 0; j < proposal.size; ++j) {
-    double norm = 0;
-    for (std::size_t k = 0; k < slice; ++k) {
-      norm += std::pow(static_cast<double>(proposal.columns[k * proposal.size + j]), 2);
-    }
-    require(std::abs(norm - 1) < 1e-3,
-            fmt::format("the squared norm of column {} must be 1 and is {}", j, norm));
+  const auto bad = first_not_normal(proposal.columns, proposal.size);
+  if (bad) {
+    require(false, fmt::format("the squared norm of column {} must be 1 and is {}", bad->column,
+                               bad->squared));
   }
 }
 
 }  // namespace
 
-void renew_bases(const GradiveqSettings& settings, std::span<GradiveqLayer> layers,
-                 const std::vector<std::size_t>& due, std::uint64_t step, Exchange& exchange) {
+std::vector<NewBasis> exchange_bases(const GradiveqSettings& settings,
+                                     std::span<const GradiveqLayer> layers,
+                                     const std::vector<std::size_t>& due, Exchange& exchange) {
   // All owners compute eigenvectors at the same time; then each broadcasts.
-  std::vector<Proposal> proposals(due.size());
+  std::vector<NewBasis> bases(due.size());
   exchange.timed(Stage::encode, [&] {
     for (std::size_t i = 0; i < due.size(); ++i) {
-      if (layers[due[i]].owned) proposals[i] = propose(settings, layers[due[i]]);
+      if (layers[due[i]].owned) bases[i] = propose(settings, layers[due[i]]);
     }
   });
   for (std::size_t i = 0; i < due.size(); ++i) {
-    GradiveqLayer& layer = layers[due[i]];
-    Proposal& proposal = proposals[i];
-    broadcast_proposal(layer, Archive::owner_of(due[i], exchange.size()), proposal, exchange);
-    exchange.timed(Stage::decode, [&] {
-      layer.chosen = proposal.candidate;
-      layer.decided = true;
-      layer.mean_weight = proposal.mean_weight;
-      layer.fresh = true;
-      layer.renewed_at = step;
-      layer.set_basis(proposal.columns, proposal.size);
-    });
+    bases[i].layer = due[i];
+    broadcast_proposal(layers[due[i]], Archive::owner_of(due[i], exchange.size()), bases[i],
+                       exchange);
+  }
+  return bases;
+}
+
+void apply_bases(const GradiveqSettings& settings, std::span<GradiveqLayer> layers,
+                 std::span<const NewBasis> bases, std::uint64_t step) {
+  for (const NewBasis& basis : bases) {
+    GradiveqLayer& layer = layers[basis.layer];
+    if (layer.owned) renew_evidence(settings, basis, layer);
+    layer.chosen = basis.candidate;
+    layer.decided = true;
+    layer.mean_weight = basis.mean_weight;
+    layer.fresh = true;
+    layer.renewed_at = step;
+    layer.set_basis(basis.columns, basis.size);
   }
 }
 

@@ -35,6 +35,8 @@ Message good_message() {
   return message;
 }
 
+constexpr FrameId kId{.step = 12};
+
 // Rank 0 sends `message` as its basis; what rank 1 made of it: nothing, or an error's text.
 std::string received(const Message& message, GradiveqLayer& layer) {
   GradiveqSettings settings;
@@ -43,7 +45,7 @@ std::string received(const Message& message, GradiveqLayer& layer) {
   auto layers = cut_layers(settings, {.layout = layout, .rank = 1, .world = 2, .seed = 0});
   auto transports = connect_threads(2);
   std::jthread peer([&] {
-    Exchange exchange(*transports[0], Seconds(20), {});
+    Exchange exchange(*transports[0], Seconds(20), kId);
     Message copy = message;
     try {
       broadcast(exchange, 0, copy.head);
@@ -53,9 +55,10 @@ std::string received(const Message& message, GradiveqLayer& layer) {
     }
   });
   std::string error;
-  Exchange exchange(*transports[1], Seconds(20), FrameId{.step = 12});
+  Exchange exchange(*transports[1], Seconds(20), kId);
   try {
-    renew_bases(settings, layers, {0}, 12, exchange);
+    const auto bases = exchange_bases(settings, layers, {0}, exchange);
+    apply_bases(settings, layers, bases, kId.step);
     layer = layers[0];
   } catch (const Error& refused) {
     error = refused.what();

@@ -10,6 +10,7 @@
 #include <Eigen/Eigenvalues>
 #include <Eigen/QR>
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "thinreduce/ensure.h"
@@ -40,6 +41,12 @@ Eigen::SelfAdjointEigenSolver<Doubles> solve(const Doubles& symmetric) {
   Eigen::SelfAdjointEigenSolver<Doubles> solver(symmetric);
   ensure(solver.info() == Eigen::Success, "basis: eigenvectors of finite moments must exist");
   return solver;
+}
+
+double length_of(std::span<const float> values) {
+  double energy = 0;
+  for (const float value : values) energy += static_cast<double>(value) * value;
+  return std::sqrt(energy);
 }
 
 // Multiplies into dense rows: without a copy where the columns need no padding.
@@ -155,7 +162,30 @@ Spectrum spectrum_of_samples(std::span<const float> samples, std::size_t slice) 
   return spectrum;
 }
 
+std::optional<ColumnNorm> first_not_normal(std::span<const float> columns, std::size_t size) {
+  for (std::size_t j = 0; j < size; ++j) {
+    double squared = 0;
+    for (std::size_t i = j; i < columns.size(); i += size) {
+      squared += static_cast<double>(columns[i]) * columns[i];
+    }
+    if (!(std::abs(squared - 1) < 1e-3)) return ColumnNorm{j, squared};
+  }
+  return std::nullopt;
+}
+
 void SliceStatistics::add(std::span<const float> samples) {
+  // All samples together are rarely longer than one may be.
+  if (length_of(samples) <= kMaxLength) return take(samples);
+  std::vector<float> shortened(samples.begin(), samples.end());
+  for (std::size_t first = 0; first < shortened.size(); first += slice_) {
+    const auto sample = std::span(shortened).subspan(first, slice_);
+    const double factor = std::min(1.0, kMaxLength / length_of(sample));
+    for (float& value : sample) value = static_cast<float>(value * factor);
+  }
+  take(shortened);
+}
+
+void SliceStatistics::take(std::span<const float> samples) {
   if (samples.empty()) return;
   weight_ += static_cast<double>(samples.size() / slice_);
   if (!folded_ && values_.size() + samples.size() < slice_ * slice_) {
@@ -171,7 +201,7 @@ void SliceStatistics::add(const SliceStatistics& other) {
   if (other.values_.empty()) return;
   if (!other.folded_) {
     const double weight = weight_ + other.weight_;
-    add(std::span<const float>(other.values_));
+    take(other.values_);
     weight_ = weight;
     return;
   }
@@ -254,17 +284,20 @@ void SliceStatistics::add_moments(std::span<const float> samples) {
 }
 
 void SliceStatistics::state(Archive& archive) {
-  show_number(archive, "weight", weight_);
-  show_number(archive, "folded", folded_);
+  archive.real("weight", weight_, {0, 1e15});
+  archive.flag("folded", folded_);
   archive.replicated("moments", values_);
+  // Moments of as many samples as no training has are still floats.
+  const double max = folded_ ? 1e37 : 1.001 * kMaxLength;
+  archive.check_range("moments", values_, {-max, max});
   const std::size_t all = slice_ * slice_;
   const bool fits = folded_ ? values_.size() == all
                             : values_.size() < std::max<std::size_t>(1, all) &&
                                   (slice_ == 0 || values_.size() % slice_ == 0);
-  if (!fits || kernels::first_nonfinite(values_) != values_.size()) {
+  if (archive.loading() && !fits) {
     throw Error(ErrorCode::bad_state,
                 fmt::format("gradiveq: the {} floats of moments in the state do not describe "
-                            "slices of {} floats, or are not finite",
+                            "slices of {} floats",
                             values_.size(), slice_));
   }
 }

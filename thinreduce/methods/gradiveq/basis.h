@@ -2,12 +2,10 @@
 // the slices vary most, and the basis that projects onto the first of these directions.
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
-#include <string_view>
-#include <type_traits>
 #include <vector>
 
 #include "thinreduce/method/archive.h"
@@ -15,14 +13,14 @@
 
 namespace thinreduce {
 
-// Shows a flag, a count or the bits of a floating-point number to an archive.
-template <typename T>
-void show_number(Archive& archive, std::string_view name, T& value) {
-  using Bits = std::conditional_t<std::is_floating_point_v<T>, double, std::uint64_t>;
-  auto bits = std::bit_cast<std::uint64_t>(static_cast<Bits>(value));
-  archive.number(name, bits);
-  value = static_cast<T>(std::bit_cast<Bits>(bits));
-}
+// Returns the first of the `size` columns of U, row-major, whose squared norm is not 1, if any.
+// Longer columns would let the residual grow instead of shrink.
+struct ColumnNorm {
+  std::size_t column = 0;
+  double squared = 0;
+};
+[[nodiscard]] std::optional<ColumnNorm> first_not_normal(std::span<const float> columns,
+                                                         std::size_t size);
 
 // U: `slice` x `size` floats with orthonormal columns. Slices and projections are dense, one after
 // another; `padded` is scratch for the kernels, which pad columns.
@@ -75,8 +73,13 @@ struct Spectrum {
 
 // The second moments of sampled slices: the samples themselves while there are fewer than K, then
 // their K x K matrix. Never holds more than K*K floats.
+//
+// Longer samples than kMaxLength are shortened to it, so that neither one spike nor gradients that
+// are all huge overflow the moments: only the directions of samples count then.
 class SliceStatistics {
  public:
+  static constexpr float kMaxLength = 1e15F;
+
   SliceStatistics() = default;
   explicit SliceStatistics(std::size_t slice) : slice_(slice) {}
 
@@ -95,6 +98,8 @@ class SliceStatistics {
 
  private:
   void fold();
+  // Adds samples that are not too long.
+  void take(std::span<const float> samples);
   void add_moments(std::span<const float> samples);
 
   std::size_t slice_ = 0;

@@ -162,7 +162,7 @@ TEST(GradiveqComposed, SavedStateResumesToTheSameBits) {
   for (auto& [name, values] : cut.vectors) {
     if (name == "owed") values.pop_back();
   }
-  cut.loading = true;
+  cut.shows_back = true;
   EXPECT_THROW(ranks.method(0).state(cut), Error);
 }
 

@@ -21,6 +21,8 @@ namespace {
 
 // The mean of a slice is an exponential average of its samples: it remembers about eight of them.
 constexpr float kMeanRate = 0.125f;
+// Larger magnitudes do not enter the mean.
+constexpr float kMaxMean = SliceStatistics::kMaxLength;
 // The factor per step by which a rank's memory of its own loss fades.
 constexpr float kLossMemory = 0.9f;
 // Votes renew a basis at most this many times per interval.
@@ -84,30 +86,52 @@ class GradiVeQ final : public Method {
     ring_sum(exchange, values, 1.0f);
     exchange.timed(Stage::decode, [&] {
       require_finite_sum(exchange, values, "element");
-      std::fill(kept_.begin(), kept_.end(), 0.0f);
       collect_samples(values);
-      kernels::scale(values, 1.0f / static_cast<float>(exchange.size()));
     });
-    if (++phase_step_ < settings_.uncompressed_steps(cycle_ == 0)) return;
-    renew(due([](std::size_t) { return true; }), exchange);
-    compressing_ = true;
-    phase_step_ = 0;
+    const bool last = phase_step_ + 1 >= settings_.uncompressed_steps(cycle_ == 0);
+    std::vector<NewBasis> bases;
+    if (last) bases = new_bases(due([](std::size_t) { return true; }), exchange);
+    // Nothing can fail from here on.
+    exchange.timed(Stage::decode, [&] {
+      std::fill(kept_.begin(), kept_.end(), 0.0f);
+      if (const float rate = collect_rate(); rate > 0) move_mean(mean_, values, rate);
+      kernels::scale(values, 1.0f / static_cast<float>(exchange.size()));
+      apply_bases(settings_, layers_, bases, step_);
+    });
+    phase_step_ = last ? 0 : phase_step_ + 1;
+    compressing_ = last;
   }
 
-  // The algorithm.
+  // The algorithm. Until the last exchange has succeeded, all ranks keep what they must have alike,
+  // and this rank can take its gradient back.
   void compressed_step(std::span<float> values, Exchange& exchange) {
-    const float share = 1.0f / static_cast<float>(exchange.size());
+    const auto world = static_cast<float>(exchange.size());
     exchange.timed(Stage::encode, [&] {
       choose_whole_slices();
-      vote(values, share);
+      vote(values, 1.0f / world);
+      ring_.start({.layers = layers_,
+                   .values = values,
+                   .mean = mean_,
+                   .kept = kept_,
+                   .exchange = &exchange,
+                   .votes = settings_.trigger > 0});
     });
-    project_sum_and_rebuild(values, exchange);
-    if (!settings_.phases) {
-      exchange.timed(Stage::decode, [&] { learn(values, static_cast<float>(exchange.size())); });
+    std::vector<std::size_t> renewed;
+    std::vector<NewBasis> bases;
+    try {
+      project_sum_and_rebuild(exchange);
+      renewed = due_layers(exchange);
+      if (!settings_.phases) {
+        exchange.timed(Stage::decode, [&] { learn(values, world); });
+        bases = new_bases(renewed, exchange);
+      }
+    } catch (...) {
+      for (std::size_t l = 0; l < layers_.size(); ++l) ring_.take_back(l);
+      throw;
     }
+    // Nothing can fail from here on.
     exchange.statistics["loss"] = local_loss();
-    ++phase_step_;
-    renew_due_bases(exchange);
+    exchange.timed(Stage::decode, [&] { finish_step(values, world, renewed, bases); });
   }
 
   // 1. Draws the samples of this step. With `running`, they are sent whole, and so are the slices
@@ -170,38 +194,41 @@ class GradiVeQ final : public Method {
     layer.basis.project(own, projection, padded_);
     // U is orthonormal: the energy of the projection is not lost.
     const double lost = std::max(0.0, dot(own, own) - dot(projection, projection));
-    // The energy of a gradient near the largest float is not a float.
-    constexpr double kMax = 1e30;
-    layer.lost += static_cast<float>(std::min(lost, kMax));
-    layer.energy += static_cast<float>(std::min(energy, kMax));
+    constexpr float kMax = GradiveqLayer::kMaxEnergy;
+    layer.lost = std::min(layer.lost + static_cast<float>(std::min<double>(lost, kMax)), kMax);
+    layer.energy =
+        std::min(layer.energy + static_cast<float>(std::min<double>(energy, kMax)), kMax);
   }
 
   // 3. Projects the slices, sums projections and whole slices over the ranks, and rebuilds the
   // mean: segment by segment inside the ring, or all at once around a quantizer.
-  void project_sum_and_rebuild(std::span<float> values, Exchange& exchange) {
-    exchange.timed(Stage::encode, [&] {
-      ring_.start({.layers = layers_,
-                   .values = values,
-                   .mean = mean_,
-                   .kept = kept_,
-                   .exchange = &exchange,
-                   .votes = settings_.trigger > 0});
-    });
-    try {
-      if (quantized_) {
-        ring_.reduce_quantized(step_, exchange);
-      } else {
-        settings_.ring(exchange, ring_);
-      }
-    } catch (...) {
-      for (std::size_t l = 0; l < layers_.size(); ++l) ring_.settle(l);
-      throw;
+  void project_sum_and_rebuild(Exchange& exchange) {
+    if (quantized_) {
+      ring_.reduce_quantized(step_, exchange);
+    } else {
+      settings_.ring(exchange, ring_);
     }
-    for (auto& layer : layers_) layer.fresh = !layer.compressed();
   }
 
-  // 4. The samples move the means at all ranks and enter the statistics of the layers' owners.
+  // 4. The samples enter the statistics of the layers' owners and move the means at all ranks.
   void learn(std::span<const float> values, float world) {
+    for_samples(values, world, [&](GradiveqLayer& layer, std::size_t, auto sum, auto mean) {
+      if (layer.owned) layer.take_sample(0, sum, mean);
+    });
+    for (GradiveqLayer& layer : layers_) {
+      if (layer.owned) layer.learn(layer.evidence[0].fit);
+    }
+  }
+  void move_means(std::span<const float> values, float world) {
+    for_samples(values, world, [&](GradiveqLayer& layer, std::size_t place, auto sum, auto mean) {
+      move_mean(mean, sum, kMeanRate);
+      layer.slicing().scatter(mean, place, mean_);
+    });
+  }
+
+  // Calls visit(layer, place, sum over the ranks, mean before it) for the samples of this step.
+  template <typename Visit>
+  void for_samples(std::span<const float> values, float world, Visit visit) {
     for (std::size_t l = 0; l < layers_.size(); ++l) {
       GradiveqLayer& layer = layers_[l];
       const Slicing& slicing = layer.slicing();
@@ -218,25 +245,31 @@ class GradiVeQ final : public Method {
           continue;
         }
         slicing.gather(mean_, place, mean);
-        if (layer.owned) layer.take_sample(0, sum, mean);
-        move_mean(mean, sum, kMeanRate);
-        slicing.scatter(mean, place, mean_);
+        visit(layer, place, sum, mean);
       }
-      if (layer.owned) layer.learn(layer.evidence[0].fit);
     }
   }
 
-  // The same in an uncompressed step, where any slice can be a sample. `sums` are over the ranks.
-  void collect_samples(std::span<const float> sums) {
-    const bool phases = settings_.phases;
+  // Returns the rate at which an uncompressed step moves the mean; 0 if its samples do not count.
+  [[nodiscard]] float collect_rate() const {
+    if (phase_step_ < collect_start()) return 0;
+    // In phases, the mean is that of the phase.
+    return settings_.phases ? 1.0f / static_cast<float>(phase_step_ - collect_start() + 1)
+                            : kMeanRate;
+  }
+  // Returns the step of an uncompressed phase in which collecting samples starts.
+  [[nodiscard]] std::uint64_t collect_start() const {
     const std::uint64_t all_steps = settings_.uncompressed_steps(cycle_ == 0);
-    const std::uint64_t steps = phases ? settings_.collect : all_steps;
-    if (phase_step_ < all_steps - steps) return;
-    // In phases, the mean is that of the phase, and Welford's weights make the moments those around
-    // the final mean.
-    const auto collected = static_cast<float>(phase_step_ - (all_steps - steps) + 1);
-    const float rate = phases ? 1.0f / collected : kMeanRate;
-    const float weight = phases ? std::sqrt(1 - rate) : 1;
+    return settings_.phases ? all_steps - settings_.collect : 0;
+  }
+
+  // Learns from an uncompressed step, where any slice can be a sample. `sums` are over the ranks.
+  void collect_samples(std::span<const float> sums) {
+    const float rate = collect_rate();
+    if (rate == 0) return;
+    const std::uint64_t steps = settings_.uncompressed_steps(cycle_ == 0) - collect_start();
+    // In phases, Welford's weights make the moments those around the final mean.
+    const float weight = settings_.phases ? std::sqrt(1 - rate) : 1;
     for (std::size_t l = 0; l < layers_.size(); ++l) {
       GradiveqLayer& layer = layers_[l];
       for (std::size_t c = 0; c < layer.evidence.size(); ++c) {
@@ -253,27 +286,46 @@ class GradiVeQ final : public Method {
         layer.learn(tests ? layer.evidence[c].test : layer.evidence[c].fit);
       }
     }
-    move_mean(mean_, sums, rate);
   }
 
+  // A spike does not move the mean: it predicts nothing, and the gradients of later steps would be
+  // rounded away beside it.
   static void move_mean(std::span<float> mean, std::span<const float> sum, float rate) {
-    for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += rate * (sum[i] - mean[i]);
+    for (std::size_t i = 0; i < mean.size(); ++i) {
+      const float seen = std::abs(sum[i]) <= kMaxMean ? sum[i] : mean[i];
+      mean[i] += rate * (seen - mean[i]);
+    }
   }
 
-  // 5. With `running`, renews bases that most ranks voted for, and all others in turn, spread over
-  // the interval. With `phases`, ends the phase when it is over or most ranks voted.
-  void renew_due_bases(Exchange& exchange) {
+  // 5. Returns the layers whose basis ends with this step. With `running`, most ranks voted for a
+  // new one, or it is their turn, spread over the interval. With `phases`, any layer ends the
+  // phase.
+  [[nodiscard]] std::vector<std::size_t> due_layers(const Exchange& exchange) const {
     const std::uint64_t interval = settings_.interval;
-    const auto now = due([&](std::size_t l) {
-      const bool turn = (phase_step_ + l * interval / layers_.size()) % interval == 0;
+    const std::uint64_t steps = phase_step_ + 1;
+    return due([&](std::size_t l) {
+      const bool turn = (steps + l * interval / layers_.size()) % interval == 0;
       return voted_out(l, exchange) || (turn && !settings_.phases);
     });
+  }
+
+  [[nodiscard]] std::vector<NewBasis> new_bases(const std::vector<std::size_t>& layers,
+                                                Exchange& exchange) {
+    exchange.statistics["renewed"] = static_cast<double>(layers.size());
+    return exchange_bases(settings_, layers_, layers, exchange);
+  }
+
+  // 6. After the last exchange: moves the means, and turns what was kept of layers whose basis ends
+  // into their residual.
+  void finish_step(std::span<const float> values, float world,
+                   const std::vector<std::size_t>& renewed, std::span<const NewBasis> bases) {
+    for (auto& layer : layers_) layer.fresh = !layer.compressed();
+    ++phase_step_;
     if (!settings_.phases) {
-      exchange.timed(Stage::encode, [&] {
-        for (const auto l : now) ring_.settle(l);
-      });
-      renew(now, exchange);
-    } else if (phase_step_ >= interval || !now.empty()) {
+      move_means(values, world);
+      for (const auto l : renewed) ring_.settle(l);
+      apply_bases(settings_, layers_, bases, step_);
+    } else if (phase_step_ >= settings_.interval || !renewed.empty()) {
       for (std::size_t l = 0; l < layers_.size(); ++l) ring_.settle(l);
       compressing_ = false;
       phase_step_ = 0;
@@ -305,11 +357,6 @@ class GradiVeQ final : public Method {
         std::max<std::uint64_t>(1, settings_.interval / kRenewalsPerInterval);
     return 2 * votes > static_cast<float>(exchange.size()) &&
            step_ - layers_[l].renewed_at >= pause;
-  }
-
-  void renew(const std::vector<std::size_t>& layers, Exchange& exchange) {
-    exchange.statistics["renewed"] = static_cast<double>(layers.size());
-    if (!layers.empty()) renew_bases(settings_, layers_, layers, step_, exchange);
   }
 
   // Returns the fraction of this rank's energy that the bases lose.
@@ -368,17 +415,25 @@ void GradiVeQ::add_residual(std::span<float> values) {
 
 void GradiVeQ::state(Archive& archive) {
   std::size_t layers = layers_.size();
-  archive.number("step", step_);
-  archive.number("phase step", phase_step_);
-  archive.number("cycle", cycle_);
-  show_number(archive, "compressing", compressing_);
-  show_number(archive, "layers", layers);
+  archive.count("step", step_, Archive::kMaxSteps);
+  // A step that failed may be counted in its phase already.
+  archive.count("phase step", phase_step_, step_ + 1);
+  archive.count("cycle", cycle_, step_ + 1);
+  archive.flag("compressing", compressing_);
+  archive.count("layers", layers, Archive::kMaxSteps);
   if (layers != layers_.size()) {
     throw Error(ErrorCode::bad_state, fmt::format("gradiveq: bucket {} has {} tensors to compress, "
                                                   "{} in the state",
                                                   bucket_, layers_.size(), layers));
   }
+  if (const auto end = settings_.uncompressed_steps(cycle_ == 0);
+      archive.loading() && !compressing_ && phase_step_ > end) {
+    throw Error(ErrorCode::bad_state, fmt::format("gradiveq: 'phase step' is {} of {} uncompressed "
+                                                  "steps",
+                                                  phase_step_, end));
+  }
   archive.replicated("mean", mean_, Archive::Length::per_element);
+  archive.check_range("mean", mean_, {-kMaxMean, kMaxMean});
   if (settings_.feedback) archive.summed("kept", kept_);
   for (std::size_t l = 0; l < layers_.size(); ++l) layers_[l].state(archive, l);
 }

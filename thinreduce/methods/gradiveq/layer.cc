@@ -77,39 +77,40 @@ void GradiveqLayer::state(Archive& archive, std::size_t number) {
   std::size_t size = basis.size();
   std::vector<float> columns = basis.columns();
   std::vector<float> errors = owed;
-  show_number(archive, "decided", decided);
-  show_number(archive, "order", chosen);
-  show_number(archive, "fresh", fresh);
-  show_number(archive, "renewed at", renewed_at);
-  show_number(archive, "mean weight", mean_weight);
-  show_number(archive, "lost", lost);
-  show_number(archive, "energy", energy);
-  show_number(archive, "basis size", size);
+  archive.flag("decided", decided);
+  archive.count("order", chosen, candidates.size() - 1);
+  archive.flag("fresh", fresh);
+  archive.count("renewed at", renewed_at, Archive::kMaxSteps);
+  archive.real("mean weight", mean_weight, {0, 1});
+  archive.real("lost", lost, {0, kMaxEnergy});
+  archive.real("energy", energy, {0, kMaxEnergy});
+  archive.count("basis size", size, slicing().slice());
   archive.replicated("basis", columns);
   if (quantized) archive.summed("owed", errors, Archive::Length::any);
   const auto require = [&](bool holds, const std::string& expected) {
-    if (holds) return;
+    if (holds || !archive.loading()) return;
     throw Error(ErrorCode::bad_state,
                 fmt::format("gradiveq: state of tensor '{}': {}", name, expected));
   };
-  require(chosen < candidates.size(),
-          fmt::format("order must be below {} and is {}", candidates.size(), chosen));
+  require(decided || (chosen == 0 && size == 0),
+          fmt::format("order {} and a basis of {} columns need the decision that it lacks", chosen,
+                      size));
   const std::size_t slice = slicing().slice();
-  require(
-      size <= slice && columns.size() == slice * size &&
-          kernels::first_nonfinite(columns) == columns.size(),
-      fmt::format("a basis of {} columns of {} floats must have {} finite floats; the state has {}",
-                  size, slice, size * slice, columns.size()));
-  require(mean_weight >= 0 && mean_weight <= 1,
-          fmt::format("mean weight must be between 0 and 1 and is {}", mean_weight));
+  require(columns.size() == slice * size,
+          fmt::format("a basis of {} columns of {} floats must have {} floats; the state has {}",
+                      size, slice, size * slice, columns.size()));
+  const auto bad = first_not_normal(columns, size);
+  require(!bad, bad ? fmt::format("the squared norm of column {} must be 1 and is {}", bad->column,
+                                  bad->squared)
+                    : "");
   set_basis(columns, size);
-  require(errors.size() == owed.size() && kernels::first_nonfinite(errors) == errors.size(),
-          fmt::format("the state must have {} finite errors, one per projection; it has {}",
-                      owed.size(), errors.size()));
+  require(errors.size() == owed.size(),
+          fmt::format("the state must have {} errors, one per projection; it has {}", owed.size(),
+                      errors.size()));
   owed = std::move(errors);
   archive.owned(number, [&] {
-    show_number(archive, "agreement", agreement);
-    show_number(archive, "strength", strength);
+    archive.real("agreement", agreement, {-1e100, 1e100});
+    archive.real("strength", strength, {0, 1e100});
     pending.clear();
     const SliceStatistics none(slicing().slice());
     if (decided && evidence.size() != 1) evidence.assign(1, {none, none});

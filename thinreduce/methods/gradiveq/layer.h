@@ -24,6 +24,9 @@ enum class SentAs : std::uint8_t {
 };
 
 struct GradiveqLayer {
+  // Max of `lost` and `energy`: the energy of a gradient near the largest float is not a float.
+  static constexpr float kMaxEnergy = 1e36F;
+
   std::string name;
   std::vector<Slicing> candidates;  // the orders to try; without slices: never compressed
   std::size_t chosen = 0;           // in candidates
@@ -84,10 +87,25 @@ struct GradiveqLayer {
 [[nodiscard]] std::vector<GradiveqLayer> cut_layers(const GradiveqSettings& settings,
                                                     const MethodSetup& setup);
 
-// Computes a new basis for each of the layers `due` at its owner and broadcasts it, so that all
-// ranks hold the same bits. Throws Error{bad_frame} that names the owner of an invalid basis.
-void renew_bases(const GradiveqSettings& settings, std::span<GradiveqLayer> layers,
-                 const std::vector<std::size_t>& due, std::uint64_t step, Exchange& exchange);
+// A new basis for a layer, the same bits on all ranks.
+struct NewBasis {
+  std::size_t layer = 0;
+  std::size_t candidate = 0;
+  std::size_t size = 0;  // 0: the layer is sent uncompressed
+  float mean_weight = 0;
+  std::vector<float> columns;  // U, row-major
+};
+
+// Computes a new basis for each of the layers `due` at its owner and broadcasts it. Changes no
+// layer, so that all are as before if the exchange fails. Throws Error{bad_frame} that names the
+// owner of an invalid basis.
+[[nodiscard]] std::vector<NewBasis> exchange_bases(const GradiveqSettings& settings,
+                                                   std::span<const GradiveqLayer> layers,
+                                                   const std::vector<std::size_t>& due,
+                                                   Exchange& exchange);
+// Gives the layers their new bases.
+void apply_bases(const GradiveqSettings& settings, std::span<GradiveqLayer> layers,
+                 std::span<const NewBasis> bases, std::uint64_t step);
 
 // Returns <a, b>, added up in order.
 [[nodiscard]] double dot(std::span<const float> a, std::span<const float> b);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "thinreduce/collective/float_ring.h"
 #include "thinreduce/collective/gather.h"
@@ -14,9 +15,9 @@
 namespace thinreduce {
 namespace {
 
-// Adds up in an order that does not depend on the vector width. Gradients near the largest float
-// have larger products.
-float bounded_dot(std::span<const float> a, std::span<const float> b) {
+// Adds up in an order that does not depend on the vector width. `unit` is subtracted from the
+// exponents.
+float bounded_dot(std::span<const float> a, std::span<const float> b, int unit) {
   constexpr double kMax = 1e30;
   std::array<double, 8> sums{};
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -24,7 +25,14 @@ float bounded_dot(std::span<const float> a, std::span<const float> b) {
   }
   double sum = 0;
   for (const double part : sums) sum += part;
-  return static_cast<float>(std::clamp(sum, -kMax, kMax));
+  return static_cast<float>(std::clamp(std::ldexp(sum, -2 * unit), -kMax, kMax));
+}
+
+// Returns the exponent of a unit in which the products of huge projections are floats; 0 for all
+// others. All ranks know the largest scale.
+int common_unit(float largest_scale) {
+  constexpr float kHuge = 1e10F;
+  return largest_scale > kHuge ? std::ilogb(largest_scale) : 0;
 }
 
 }  // namespace
@@ -63,6 +71,13 @@ void QuantizedProjections::get(std::size_t l, UnitRange places, std::span<float>
   for_projections(layers_[l], places, [&](std::size_t i, std::size_t at) { tile[at] = sum[i]; });
 }
 
+void QuantizedProjections::given(std::size_t l, UnitRange places, std::span<float> tile) const {
+  const GradiveqLayer& layer = layers_[l];
+  const auto own = std::span(own_).subspan(begin_[l]);
+  for_projections(layer, places,
+                  [&](std::size_t i, std::size_t at) { tile[at] = own[i] - layer.owed[i]; });
+}
+
 template <typename Visit>
 void QuantizedProjections::for_whole_slices(Visit visit) const {
   for (std::size_t l = 0; l < layers_.size(); ++l) {
@@ -88,12 +103,13 @@ void QuantizedProjections::exchange(std::uint64_t step, Exchange& exchange,
       own_[begin_[l] + i] = layers_[l].owed[i];
       sent_[begin_[l] + i] = 0;
     });
+    const int unit = common_unit(largest_scale_);
     for (std::size_t l = 0; l < layers_.size(); ++l) {
       const std::size_t floats = begin_[l + 1] - begin_[l];
       const auto own = std::span<const float>(own_).subspan(begin_[l], floats);
       const auto sent = std::span<const float>(sent_).subspan(begin_[l], floats);
-      moments[2 * l] = bounded_dot(own, sent);
-      moments[2 * l + 1] = bounded_dot(sent, sent);
+      moments[2 * l] = bounded_dot(own, sent, unit);
+      moments[2 * l + 1] = bounded_dot(sent, sent, unit);
     }
   });
 }
@@ -107,6 +123,7 @@ void QuantizedProjections::sum_codes(std::uint64_t step, Exchange& exchange) {
   const QuantizedGatherOptions& options = quantizer_.options;
   exchange.timed(Stage::encode, [&] { options.quantizer.measure(own_, 0, options.clip, scales_); });
   agree_on_maxima(exchange, scales_, own_scales_, "block");
+  largest_scale_ = kernels::largest_magnitude(scales_);
   stream_keys(seed_, {.bucket = bucket_, .step = step}, exchange.size(), keys_);
   DitheredRing codes({.quantizer = options.quantizer,
                       .source = own_,
@@ -129,6 +146,7 @@ void QuantizedProjections::sum_codes(std::uint64_t step, Exchange& exchange) {
 // Every rank has its own scales and decodes all payloads.
 void QuantizedProjections::gather_codes(std::uint64_t step, Exchange& exchange) {
   exchange.timed(Stage::encode, [&] { codec_->write(own_, key(step, exchange.rank()), payload_); });
+  largest_scale_ = 0;
   gather(exchange, payload_, codec_->limit(), [&](int rank, std::span<const std::byte> payload) {
     const std::string what =
         fmt::format("gradiveq+{} payload of rank {}", quantizer_.options.name, rank);
@@ -144,6 +162,7 @@ void QuantizedProjections::gather_codes(std::uint64_t step, Exchange& exchange) 
                      std::copy(values.begin(), values.end(), &sent_[first]);
                    }
                  });
+    largest_scale_ = std::max(largest_scale_, kernels::largest_magnitude(codec_->scales()));
   });
 }
 

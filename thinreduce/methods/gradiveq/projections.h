@@ -31,6 +31,8 @@ class QuantizedProjections {
   // Takes this rank's projections of the slices at `places`; returns their sums after finish().
   void put(std::size_t layer, UnitRange places, std::span<const float> tile);
   void get(std::size_t layer, UnitRange places, std::span<float> tile) const;
+  // Returns the part of these sums that came from this rank; only after finish().
+  void given(std::size_t layer, UnitRange places, std::span<float> tile) const;
 
   // Returns the number of floats that the ranks must sum between exchange() and finish().
   [[nodiscard]] std::size_t moments() const { return feedback() ? 2 * layers_.size() : 0; }
@@ -57,6 +59,7 @@ class QuantizedProjections {
   std::vector<float> own_, sum_, sent_;  // this rank's, the sum over the ranks, this rank's part
   // Summed codes, and gathered ones.
   std::vector<float> scales_, own_scales_;
+  float largest_scale_ = 0;  // over all ranks
   std::vector<RandomKey> keys_;
   DitheredRingBuffers buffers_;
   std::optional<BlockCodec> codec_;

@@ -79,6 +79,7 @@ void GradiveqRing::start(const Step& step) {
   const std::size_t floats =
       parts_.back().wire + (quantized_ == nullptr ? 0 : quantized_->moments());
   if (wire_.size() < floats) wire_.resize(floats);
+  if (!step.kept.empty() && own_.size() < floats) own_.resize(floats);
 }
 
 // The last part is the end: it becomes the new part, and another end follows.
@@ -160,6 +161,7 @@ void GradiveqRing::encode(UnitRange range) {
     } else {
       encode_whole(part, wire);
     }
+    if (!own_.empty()) std::copy(wire.begin(), wire.end(), &own_[part.wire]);
   }
 }
 
@@ -288,20 +290,52 @@ void GradiveqRing::to_residual(const Part& part, std::span<float> kept) {
   kernels::add(kept, rebuilt);
 }
 
-void GradiveqRing::settle(std::size_t l) {
-  GradiveqLayer& layer = step_.layers[l];
+void GradiveqRing::add_gradient(const Part& part, std::span<float> kept) {
+  const GradiveqLayer& layer = step_.layers[part.layer];
   const Slicing& slicing = layer.slicing();
   const std::span<const float> values = step_.values;
+  if (!part.delivered) {
+    kernels::add(kept, fetch(slicing, values, part.places, values_copy_));
+    return;
+  }
+  std::span<const float> sent = std::span(own_).subspan(part.wire);
+  if (part.sent_as != SentAs::projection) {
+    kernels::add(kept, sent.first(kept.size()));
+    return;
+  }
+  if (quantized_ != nullptr) {
+    quantized_->given(part.layer, part.places, projections_of(part));
+    sent = projections_of(part);
+  }
+  const auto rebuilt = std::span(slices_).first(kept.size());
+  layer.basis.rebuild(sent.first(projections_of(part).size()), rebuilt, padded_);
+  kernels::add(kept, rebuilt);
+  // The mean was subtracted before the projection.
+  const auto mean = fetch(slicing, step_.mean, part.places, mean_copy_);
+  for (std::size_t i = 0; i < kept.size(); ++i) kept[i] += mean[i] * (layer.mean_weight * share_);
+}
+
+template <typename Finish>
+void GradiveqRing::settle_parts(std::size_t l, Finish finish) {
+  GradiveqLayer& layer = step_.layers[l];
   const UnitRange parts{find_part(l, 0), find_part(l + 1, 0)};
   for (std::size_t p = parts.begin; p < parts.end && !step_.kept.empty(); ++p) {
     const Part& part = parts_[p];
-    const auto kept = fetch(slicing, step_.kept, part.places, kept_copy_);
+    const auto kept = fetch(layer.slicing(), step_.kept, part.places, kept_copy_);
     to_residual(part, kept);
-    if (!part.delivered) kernels::add(kept, fetch(slicing, values, part.places, values_copy_));
-    give_back(slicing, kept, part.places, step_.kept);
+    finish(part, kept);
+    give_back(layer.slicing(), kept, part.places, step_.kept);
   }
   std::fill(layer.owed.begin(), layer.owed.end(), 0.0f);
   layer.fresh = true;
+}
+
+void GradiveqRing::settle(std::size_t l) {
+  settle_parts(l, [](const Part&, std::span<float>) {});
+}
+
+void GradiveqRing::take_back(std::size_t l) {
+  settle_parts(l, [&](const Part& part, std::span<float> kept) { add_gradient(part, kept); });
 }
 
 std::span<const float> GradiveqRing::whole_sum(std::size_t layer, std::size_t place) const {

@@ -42,9 +42,11 @@ class GradiveqRing final : public RingPayload {
   [[nodiscard]] std::span<const float> whole_sum(std::size_t layer, std::size_t place) const;
   [[nodiscard]] std::span<const float> vote_sums() const;
 
-  // Makes `kept` of a layer the residual, of which nothing was sent; the layer is fresh then. After
-  // a failed exchange the residual includes every gradient that was not delivered.
+  // Make `kept` of a layer the residual, of which nothing was sent; the layer is fresh then.
+  // settle() follows a step that was delivered. take_back() follows one that failed: the residual
+  // then includes all of this rank's gradient, whatever was already decoded.
   void settle(std::size_t layer);
+  void take_back(std::size_t layer);
 
   [[nodiscard]] std::size_t units() const override { return unit_begin_.size() - 1; }
   [[nodiscard]] std::size_t unit_bytes() const override;
@@ -80,6 +82,12 @@ class GradiveqRing final : public RingPayload {
   void decode_whole(const Part& part, std::span<const float> wire);
   // Turns `kept` of a part into its residual.
   void to_residual(const Part& part, std::span<float> kept);
+  // Adds this rank's gradient of a part to its residual, from the bucket or, if the mean has
+  // replaced it there, from what was sent.
+  void add_gradient(const Part& part, std::span<float> kept);
+  // Turns `kept` of a layer into its residual and calls finish(part, kept) for every part.
+  template <typename Finish>
+  void settle_parts(std::size_t layer, Finish finish);
   void require_finite(const Part& part, std::span<const float> sum) const;
 
   QuantizedProjections* quantized_;
@@ -88,6 +96,7 @@ class GradiveqRing final : public RingPayload {
   std::vector<Part> parts_{Part{}};         // and an end
   std::vector<std::size_t> unit_begin_{0};  // per unit, in parts_; and the end
   std::vector<float> wire_;
+  std::vector<float> own_;   // what this rank added to wire_; empty without feedback
   std::size_t longest_ = 0;  // floats of the longest part
   // Copies of elements, for layers that are not contiguous, and scratch of the projections.
   std::vector<float> values_copy_, mean_copy_, kept_copy_, slices_, projections_, padded_;

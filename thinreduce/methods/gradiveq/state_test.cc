@@ -27,7 +27,7 @@ TEST(GradiveqState, StateOfAnotherLayoutIsRefused) {
     (void)large.mean(normal_gradients(1, 1280, step));
   }
   auto archive = large.saved(0);
-  archive.loading = true;
+  archive.shows_back = true;
   EXPECT_THROW(small.method(0).state(archive), Error);
   // A basis cut short.
   GradiveqWorld other(1, quick(1, 5), layout_of({{16, 16}}));
@@ -36,7 +36,7 @@ TEST(GradiveqState, StateOfAnotherLayoutIsRefused) {
   for (auto& [name, values] : cut.vectors) {
     if (name == "basis") values.pop_back();
   }
-  cut.loading = true;
+  cut.shows_back = true;
   EXPECT_THROW(other.method(0).state(cut), Error);
 }
 

@@ -4,20 +4,21 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
+#include <limits>
+#include <optional>
 
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/methods/ndqsg/code.h"
+#include "thinreduce/methods/ndqsg/nested_payload.h"
 #include "thinreduce/methods/ndqsg/side_information.h"
 #include "thinreduce/methods/quantize/block_quantizer.h"
 #include "thinreduce/methods/quantize/options.h"
 #include "thinreduce/methods/quantize/quantized_payload.h"
 #include "thinreduce/methods/quantize/stream_keys.h"
-#include "thinreduce/wire/bytes.h"
 
 namespace thinreduce {
 namespace {
@@ -25,32 +26,24 @@ namespace {
 struct NdqsgOptions {
   BlockQuantizer quantizer;
   std::uint32_t ratio = 3;
-  SideInformationOptions side;
+  std::optional<double> alpha;  // none: measured in every step
+  double failures = 0;          // tolerated fraction of wrong elements in a run
   int first_group = 1;  // number of ranks that send plain codes; the others send nested ones
   bool entropy = true;
   bool feedback = false;
   std::uint64_t seed = 0;
 };
 
-// A nested payload has one element in this many as an exact float, at random positions.
-constexpr std::size_t kSampleEvery = 1024;
-constexpr std::size_t kMaxSamples = 4096;
-// Purpose of the random stream that chooses the sample; the dither has purpose 0.
-constexpr std::uint32_t kSampleStream = 1;
-
-std::size_t samples_of(std::size_t elements) {
-  return std::min({elements, elements / kSampleEvery + 1, kMaxSamples});
-}
-
+// The exchange has two stages. First the plain ranks send their payloads, whose mean y every rank
+// computes. Then the nested ranks, which know y and their own values, encode: they decode each run
+// as the others will, and send it in plain codes where nested ones would fail.
 class Ndqsg final : public Method {
  public:
   explicit Ndqsg(const NdqsgOptions& options)
       : options_(options),
         plain_({options.quantizer.elements, options.quantizer.blocks(), options.quantizer.symbols(),
                 options.entropy}),
-        nested_({options.quantizer.elements, options.quantizer.blocks(), options.ratio,
-                 options.entropy}),
-        side_(options.side),
+        nested_({options.quantizer, options.ratio, options.entropy}),
         scales_(options.quantizer.blocks()),
         y_(options.quantizer.elements) {
     if (options_.feedback) residual_.resize(options_.quantizer.elements);
@@ -65,24 +58,17 @@ class Ndqsg final : public Method {
     if (options_.feedback) {
       exchange.timed(Stage::encode, [&] { kernels::add(residual_, bucket.values); });
       source = residual_;
+      error_ = residual_;
     }
-    begin_step(exchange);
-    exchange.timed(Stage::encode, [&] { write(source, exchange); });
-
-    // Payloads come in rank order: first the plain ones, whose mean is y, then the nested ones.
-    const auto limit = std::max(plain_.limit(), nested_.limit() + sample_.size() * sizeof(float));
-    gather(exchange, payload_, limit, [&](int rank, std::span<const std::byte> payload) {
-      if (rank < plain_ranks_) {
-        add_plain(payload, rank, exchange);
-      } else {
-        add_nested(payload, rank, exchange, bucket.values);
-      }
-      if (rank == plain_ranks_ - 1) {
-        std::copy(y_.begin(), y_.end(), bucket.values.begin());
-        kernels::scale(bucket.values,
-                       static_cast<float>(plain_ranks_) / static_cast<float>(exchange.size()));
-      }
-    });
+    sent_nested_ = {};
+    plain_ranks_ =
+        side_.nests() ? std::min(options_.first_group, exchange.size()) : exchange.size();
+    exchange_plain(source, exchange);
+    if (plain_ranks_ < exchange.size()) {
+      exchange_nested(source, exchange, bucket.values);
+    } else {
+      std::copy(y_.begin(), y_.end(), bucket.values.begin());
+    }
     exchange.timed(Stage::decode, [&] {
       for (float& value : bucket.values) value = finite(value);
     });
@@ -102,68 +88,61 @@ class Ndqsg final : public Method {
   [[nodiscard]] std::uint64_t fingerprint() const override { return side_.fingerprint(); }
 
  private:
+  static constexpr std::size_t kPiece = kernels::kCodesPerPack;
+  static_assert(kPiece % NestedPayload::kRunElements == 0, "a piece must be whole runs");
+  using Codes = std::array<std::uint32_t, kPiece>;
+
   static float finite(float value) {
     constexpr float kMaxFloat = std::numeric_limits<float>::max();
     return std::clamp(value, -kMaxFloat, kMaxFloat);
   }
-
   [[nodiscard]] RandomKey key(const Exchange& exchange, int rank) const {
     return stream_key(options_.seed, exchange.id(), rank);
   }
+  static std::string what(int rank) { return fmt::format("ndqsg payload of rank {}", rank); }
 
-  void begin_step(const Exchange& exchange) {
-    plain_ranks_ =
-        side_.nests() ? std::min(options_.first_group, exchange.size()) : exchange.size();
-    code_ = {options_.ratio, side_.alpha()};
-    tried_ = {};
-    const std::size_t samples = plain_ranks_ < exchange.size() ? samples_of(y_.size()) : 0;
-    const RandomKey positions = stream_key(options_.seed, exchange.id(), 0, kSampleStream);
-    sample_.resize(samples);
-    for (std::size_t i = 0; i < samples; ++i) {
-      const std::uint64_t draw = random_bits(positions, static_cast<std::uint32_t>(i));
-      sample_[i] = static_cast<std::size_t>(draw * y_.size() >> 32);
+  template <typename Work>
+  void for_pieces(Work&& work) const {
+    for (std::size_t first = 0; first < y_.size(); first += kPiece) {
+      work(first, std::min(kPiece, y_.size() - first));
     }
-    std::sort(sample_.begin(), sample_.end());
-    if (options_.feedback) error_ = residual_;
   }
 
-  void end_step(Exchange& exchange) {
-    exchange.statistics["nested"] = plain_ranks_ < exchange.size() ? 1 : 0;
-    exchange.statistics["alpha"] = code_.alpha;
-    if (tried_.samples > 0) {
-      exchange.statistics["decode_failures"] =
-          static_cast<double>(tried_.failures) / static_cast<double>(tried_.samples);
-    }
-    if (exchange.size() > options_.first_group) side_.learn(tried_);
-  }
-
-  void write(std::span<const float> source, const Exchange& exchange) {
-    const RandomKey own_key = key(exchange, exchange.rank());
-    const bool nested = exchange.rank() >= plain_ranks_;
-    BlockQuantizer quantizer = options_.quantizer;
-    quantizer.gain = nested ? static_cast<float>(code_.alpha) : 1;
+  // Gathers the payloads of the plain ranks and sets y.
+  void exchange_plain(std::span<const float> source, Exchange& exchange) {
     payload_.clear();
-    (nested ? nested_ : plain_)
-        .write(
-            scales_,
-            [&](std::size_t first, std::span<std::uint32_t> codes) {
-              quantizer.measure_from(source, first, codes.size(), 0, scales_);
-              quantizer.quantize(source.subspan(first, codes.size()), first, scales_, own_key,
-                                 codes);
-              // The code of value 0 is M, a multiple of the ratio.
-              if (nested) code_.wrap(codes);
-            },
-            payload_);
-    if (!nested) return;
-    for (const std::size_t position : sample_) {
-      const auto bytes = std::as_bytes(source.subspan(position, 1));
-      payload_.insert(payload_.end(), bytes.begin(), bytes.end());
+    if (exchange.rank() < plain_ranks_) {
+      exchange.timed(Stage::encode, [&] { write_plain(source, key(exchange, exchange.rank())); });
     }
+    gather(exchange, payload_, plain_.limit(), [&](int rank, std::span<const std::byte> payload) {
+      if (rank < plain_ranks_) {
+        add_plain(payload, rank, exchange);
+      } else {
+        require_empty(payload, rank);
+      }
+    });
+  }
+
+  void write_plain(std::span<const float> source, RandomKey own_key) {
+    plain_.write(
+        scales_,
+        [&](std::size_t first, std::span<std::uint32_t> codes) {
+          options_.quantizer.measure_from(source, first, codes.size(), 0, scales_);
+          options_.quantizer.quantize(source.subspan(first, codes.size()), first, scales_, own_key,
+                                      codes);
+        },
+        payload_);
+  }
+
+  static void require_empty(std::span<const std::byte> payload, int rank) {
+    if (payload.empty()) return;
+    throw Error(ErrorCode::bad_frame, fmt::format("{} has {} bytes in the stage of the other ranks",
+                                                  what(rank), payload.size()));
   }
 
   void add_plain(std::span<const std::byte> payload, int rank, const Exchange& exchange) {
     const RandomKey rank_key = key(exchange, rank);
-    plain_.read(payload, fmt::format("ndqsg payload of rank {}", rank), scales_,
+    plain_.read(payload, what(rank), scales_,
                 [&](std::size_t first, std::span<const std::uint32_t> codes) {
                   const auto part = std::span(values_).first(codes.size());
                   options_.quantizer.dequantize(codes, first, scales_,
@@ -182,60 +161,129 @@ class Ndqsg final : public Method {
                 });
   }
 
-  void add_nested(std::span<const std::byte> payload, int rank, const Exchange& exchange,
-                  std::span<float> mean) {
-    const std::string what = fmt::format("ndqsg payload of rank {}", rank);
-    const std::size_t exact_bytes = sample_.size() * sizeof(float);
-    if (payload.size() < exact_bytes) {
-      throw Error(ErrorCode::bad_frame,
-                  fmt::format("{} is cut: it has {} bytes, its sample alone takes {}", what,
-                              payload.size(), exact_bytes));
+  // Gathers the payloads of the nested ranks; the mean is y's part and theirs.
+  void exchange_nested(std::span<const float> source, Exchange& exchange, std::span<float> mean) {
+    payload_.clear();
+    if (exchange.rank() >= plain_ranks_) {
+      exchange.timed(Stage::encode, [&] { write_nested(source, key(exchange, exchange.rank())); });
     }
-    const auto exact = payload.last(exact_bytes);
-    const RandomKey rank_key = key(exchange, rank);
-    const float share = 1.0f / static_cast<float>(exchange.size());
-    std::size_t next = 0;  // index into the sample
-    nested_.read(payload.first(payload.size() - exact_bytes), what, scales_,
-                 [&](std::size_t first, std::span<const std::uint32_t> codes) {
-                   const auto part = std::span(values_).first(codes.size());
-                   options_.quantizer.dequantize(codes, first, scales_,
-                                                 {.keys = std::span(&rank_key, 1)}, part);
-                   find_values(first, part);
-                   for (; next < sample_.size() && sample_[next] < first + codes.size(); ++next) {
-                     const auto value = load_value<float>(exact, next * sizeof(float));
-                     if (!std::isfinite(value)) {
-                       throw Error(
-                           ErrorCode::bad_frame,
-                           fmt::format("{}: a sampled value is {}, not finite", what, value));
-                     }
-                     compare(sample_[next], part[sample_[next] - first], value);
-                   }
-                   if (rank == exchange.rank()) subtract_own(first, part);
-                   kernels::scale(part, share);
-                   kernels::add(mean.subspan(first, codes.size()), part);
-                 });
+    gather(exchange, payload_, nested_.limit(), [&](int rank, std::span<const std::byte> payload) {
+      if (rank < plain_ranks_) {
+        require_empty(payload, rank);
+        return;
+      }
+      if (rank == plain_ranks_) {
+        std::copy(y_.begin(), y_.end(), mean.begin());
+        kernels::scale(mean,
+                       static_cast<float>(plain_ranks_) / static_cast<float>(exchange.size()));
+      }
+      add_nested(payload, rank, exchange, mean);
+    });
   }
 
-  // Turns (code - u)*step size into the decoded value, using y.
-  void find_values(std::size_t first, std::span<float> values) const {
+  void write_nested(std::span<const float> source, RandomKey own_key) {
+    BlockQuantizer quantizer = options_.quantizer;
+    nested_.clear();
+    quantizer.measure(source, 0, 0, nested_.scales);
+    nested_.alpha = static_cast<float>(options_.alpha ? *options_.alpha : measured_alpha(source));
+    const NestedCode code{options_.ratio, nested_.alpha};
+    for_pieces([&](std::size_t first, std::size_t count) {
+      const auto values = source.subspan(first, count);
+      const auto codes = std::span(codes_).first(count);
+      const auto plain = std::span(plain_codes_).first(count);
+      quantizer.gain = 1;
+      quantizer.quantize(values, first, nested_.scales, own_key, plain);
+      quantizer.gain = nested_.alpha;
+      if (nested_.alpha == 1) {
+        std::copy(plain.begin(), plain.end(), codes.begin());
+      } else {
+        quantizer.quantize(values, first, nested_.scales, own_key, codes);
+      }
+      // The code of value 0 is M, a multiple of the ratio.
+      code.wrap(codes);
+      const auto found = std::span(values_).first(count);
+      quantizer.dequantize(codes, first, nested_.scales, {.keys = std::span(&own_key, 1)}, found);
+      NestedPayload::for_runs(first, count, [&](std::size_t, std::size_t at, std::size_t run) {
+        const auto part = found.subspan(at, run);
+        find_values(code, first + at, part);
+        const std::uint32_t wrong = failures(code, first + at, part, values.subspan(at, run));
+        const bool fails = wrong > options_.failures * static_cast<double>(run);
+        nested_.append((fails ? plain : codes).subspan(at, run), fails);
+        if (!fails) nested_.failures += wrong;
+      });
+    });
+    nested_.write(payload_);
+  }
+
+  // Returns the best alpha for the distances of this rank's values from y.
+  [[nodiscard]] double measured_alpha(std::span<const float> source) const {
+    double squares = 0;
+    for_blocks(0, source.size(), [&](std::size_t at, std::size_t run, float step_size) {
+      for (std::size_t i = at; i < at + run; ++i) {
+        const double z = (static_cast<double>(source[i]) - y_[i]) / step_size;
+        squares += z * z;
+      }
+    });
+    return NestedCode::best_alpha(squares / static_cast<double>(source.size()));
+  }
+
+  // Calls work(offset, count, step size) for the parts of blocks that are not all zeros.
+  template <typename Work>
+  void for_blocks(std::size_t first, std::size_t count, Work&& work) const {
     options_.quantizer.for_each_block(
-        first, values.size(), [&](std::size_t block, std::size_t at, std::size_t run) {
-          const float step_size = options_.quantizer.step_size(scales_[block]);
-          if (step_size == 0) return;  // a block of zeros
-          for (std::size_t i = at; i < at + run; ++i) {
-            values[i] = code_.value(values[i], y_[first + i], step_size);
-          }
+        first, count, [&](std::size_t block, std::size_t at, std::size_t run) {
+          const float step_size = options_.quantizer.step_size(nested_.scales[block]);
+          if (step_size > 0) work(at, run, step_size);
         });
   }
 
-  void compare(std::size_t position, float found, float exact) {
-    const float step_size =
-        options_.quantizer.step_size(scales_[position / options_.quantizer.block]);
-    if (step_size == 0) return;
-    const double z = (static_cast<double>(exact) - y_[position]) / step_size;
-    ++tried_.samples;
-    tried_.failures += code_.failed(found, exact, y_[position], step_size) ? 1 : 0;
-    tried_.square_distance += z * z;
+  // Turns (code - u)*step size into the decoded value, using y.
+  void find_values(const NestedCode& code, std::size_t first, std::span<float> values) const {
+    for_blocks(first, values.size(), [&](std::size_t at, std::size_t run, float step_size) {
+      for (std::size_t i = at; i < at + run; ++i) {
+        values[i] = code.value(values[i], y_[first + i], step_size);
+      }
+    });
+  }
+
+  // Returns the number of values that were decoded wrongly.
+  [[nodiscard]] std::uint32_t failures(const NestedCode& code, std::size_t first,
+                                       std::span<const float> found,
+                                       std::span<const float> exact) const {
+    std::uint32_t wrong = 0;
+    for_blocks(first, found.size(), [&](std::size_t at, std::size_t run, float step_size) {
+      for (std::size_t i = at; i < at + run; ++i) {
+        wrong += code.failed(found[i], exact[i], y_[first + i], step_size) ? 1 : 0;
+      }
+    });
+    return wrong;
+  }
+
+  void add_nested(std::span<const std::byte> payload, int rank, const Exchange& exchange,
+                  std::span<float> mean) {
+    nested_.read(payload, what(rank));
+    const RandomKey rank_key = key(exchange, rank);
+    const NestedCode code{options_.ratio, nested_.alpha};
+    const float share = 1.0f / static_cast<float>(exchange.size());
+    sent_nested_.fraction += nested_.nested_fraction();
+    sent_nested_.failures += nested_.failures;
+    sent_nested_.alpha += nested_.alpha;
+    for_pieces([&](std::size_t first, std::size_t count) {
+      const auto codes = std::span(codes_).first(count);
+      const auto part = std::span(values_).first(count);
+      std::array<bool, kPiece / NestedPayload::kRunElements> is_plain{};
+      NestedPayload::for_runs(0, count, [&](std::size_t run, std::size_t at, std::size_t size) {
+        is_plain[run] = nested_.next(codes.subspan(at, size));
+      });
+      options_.quantizer.dequantize(codes, first, nested_.scales, {.keys = std::span(&rank_key, 1)},
+                                    part);
+      NestedPayload::for_runs(0, count, [&](std::size_t run, std::size_t at, std::size_t size) {
+        if (!is_plain[run]) find_values(code, first + at, part.subspan(at, size));
+      });
+      if (rank == exchange.rank()) subtract_own(first, part);
+      kernels::scale(part, share);
+      kernels::add(mean.subspan(first, count), part);
+    });
   }
 
   void subtract_own(std::size_t first, std::span<const float> sent) {
@@ -243,22 +291,44 @@ class Ndqsg final : public Method {
     for (std::size_t i = 0; i < sent.size(); ++i) error_[first + i] -= sent[i];
   }
 
+  void end_step(Exchange& exchange) {
+    const int nested_ranks = exchange.size() - plain_ranks_;
+    exchange.statistics["nested"] = nested_ranks > 0 ? 1 : 0;
+    if (nested_ranks > 0) {
+      const auto ranks = static_cast<double>(nested_ranks);
+      exchange.statistics["nested_fraction"] = sent_nested_.fraction / ranks;
+      exchange.statistics["alpha"] = sent_nested_.alpha / ranks;
+      exchange.statistics["decode_failures"] =
+          static_cast<double>(sent_nested_.failures) / (ranks * static_cast<double>(y_.size()));
+      side_.learn(sent_nested_.fraction / ranks);
+    } else if (!side_.nests()) {
+      side_.count_plain_step();
+    }
+  }
+
+  // Sums over the nested ranks of one step.
+  struct SentNested {
+    double fraction = 0;
+    double alpha = 0;
+    std::uint64_t failures = 0;
+  };
+
   NdqsgOptions options_;
   QuantizedPayload plain_;
-  QuantizedPayload nested_;
+  NestedPayload nested_;
   SideInformation side_;
   std::vector<float> residual_;
   std::vector<float> error_;  // the next residual, if the exchange succeeds
 
   // The current step.
   int plain_ranks_ = 1;
-  NestedCode code_;
-  Trial tried_;
-  std::vector<std::size_t> sample_;  // positions of the sample, ascending
-  std::vector<float> scales_;
-  std::vector<float> y_;  // side information: the mean over the plain ranks
+  SentNested sent_nested_;
+  std::vector<float> scales_;  // of a plain payload
+  std::vector<float> y_;       // side information: the mean over the plain ranks
   std::vector<std::byte> payload_;
-  std::array<float, kernels::kCodesPerPack> values_{};
+  Codes codes_{};
+  Codes plain_codes_{};
+  std::array<float, kPiece> values_{};
 };
 
 }  // namespace
@@ -284,16 +354,19 @@ MethodInfo ndqsg_info() {
                           "codes take levels/nested values."),
       OptionInfo::number("alpha", 1, 0.5, 1,
                          "Weight of a nested rank's own value against the mean of the plain ranks. "
-                         "auto: chosen in every step from measured distances between the two.")
+                         "auto: chosen in every step from the distances between the two. Below 1 "
+                         "a value is drawn towards that mean, and no longer right on average.")
           .or_word("auto"),
       OptionInfo::number("plain_fraction", 0.5, 0, 1,
                          "Fraction of the ranks that send plain codes, from which the others' "
                          "nested codes are decoded; at least one rank does.")
           .formerly("share"),
       block_option(512),
-      OptionInfo::number("failures", 0.01, 0, 1,
-                         "Tolerated fraction of nested values that are decoded wrongly; above it, "
-                         "a bucket sends plain codes for some steps."),
+      OptionInfo::number("failures", 0, 0, 1,
+                         "Tolerated fraction, in a run of 64 elements, of nested values that are "
+                         "decoded wrongly; above it, the run is sent in plain codes. 0: every "
+                         "value is right. 1: all codes are nested, as in the paper.")
+          .for_paper(),
       entropy_option(),
       feedback_option(),
   };
@@ -316,12 +389,8 @@ MethodInfo ndqsg_info() {
                           .block = static_cast<std::size_t>(options.integer("block")),
                           .levels_per_side = levels};
     settings.ratio = levels / static_cast<std::uint32_t>(options.integer("nested"));
-    settings.side.max_failures = options.number("failures");
-    if (options.text("alpha") == "auto") {
-      settings.side.learns_alpha = true;
-    } else {
-      settings.side.alpha = options.number("alpha");
-    }
+    settings.failures = options.number("failures");
+    if (options.text("alpha") != "auto") settings.alpha = options.number("alpha");
     const double group = std::round(options.number("plain_fraction") * setup.world);
     settings.first_group = std::max(1, static_cast<int>(group));
     settings.entropy = options.on("entropy");

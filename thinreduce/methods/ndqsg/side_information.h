@@ -1,5 +1,5 @@
-// Tracks how near the side information is to the gradients, and decides whether nesting is worth
-// trying and with which alpha. All ranks see the same samples, so they decide the same.
+// Decides whether nesting is worth trying in a step. All ranks see the same payloads, so they
+// decide the same.
 #pragma once
 
 #include <cstdint>
@@ -8,42 +8,30 @@ namespace thinreduce {
 
 class Archive;
 
-// Results on the exactly sent samples of one step.
-struct Trial {
-  std::uint64_t samples = 0;
-  std::uint64_t failures = 0;
-  double square_distance = 0;  // sum of ((x - y) / step size)^2
-};
-
-struct SideInformationOptions {
-  double max_failures = 0.01;  // a larger fraction of failures falls back to plain codes
-  double alpha = 1;
-  bool learns_alpha = false;
-};
-
 class SideInformation {
  public:
-  explicit SideInformation(const SideInformationOptions& options);
-
   // Returns whether the next step uses nested codes.
   [[nodiscard]] bool nests() const { return plain_steps_ == 0; }
-  // Returns alpha of the next step.
-  [[nodiscard]] double alpha() const;
 
-  // Must be called after each step; a step without samples was a plain one.
-  void learn(const Trial& trial);
+  // Must be called after each step that nested, with the fraction of the elements of the nested
+  // ranks for which nested codes were sent; and after each step that did not.
+  void learn(double nested_fraction);
+  void count_plain_step() { --plain_steps_; }
 
   void state(Archive& archive);
   [[nodiscard]] std::uint64_t fingerprint() const;
 
  private:
-  SideInformationOptions options_;
-  // Over the last few hundred to thousand samples.
-  std::uint64_t samples_ = 0;
-  std::uint64_t failures_ = 0;
-  double distance_ = -1;           // mean of ((x - y) / step size)^2; below 0: unknown
-  std::uint64_t plain_steps_ = 0;  // plain steps before the next attempt
-  std::uint64_t next_pause_ = 0;   // plain steps after the next failed attempt
+  // Nested codes need the plain ranks' payloads first, and so a second latency: below this fraction
+  // they are not worth it.
+  static constexpr double kWorthwhile = 0.25;
+  // Steps without nesting after a failed attempt. Gradients change slowly, so each failed attempt
+  // doubles the next pause, up to a limit.
+  static constexpr std::uint64_t kFirstPause = 16;
+  static constexpr std::uint64_t kLongestPause = 1024;
+
+  std::uint64_t plain_steps_ = 0;           // plain steps before the next attempt
+  std::uint64_t next_pause_ = kFirstPause;  // plain steps after the next failed attempt
 };
 
 }  // namespace thinreduce

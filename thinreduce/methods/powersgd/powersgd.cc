@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "thinreduce/collective/float_ring.h"
 #include "thinreduce/ensure.h"
@@ -89,6 +90,7 @@ class PowerSgd final : public Method {
                               "it with the same layout and basis",
                               q_.size(), next_q_.size()));
     }
+    if (archive.loading()) shrink_q();
   }
 
   [[nodiscard]] std::uint64_t fingerprint() const override {
@@ -158,6 +160,18 @@ class PowerSgd final : public Method {
       at += view.elements();
     }
     std::swap(q_, next_q_);
+    shrink_q();
+  }
+
+  // Only the directions of Q's columns matter from here on. After a huge gradient they are so long
+  // that the next M Q would overflow; a power of two shortens them without rounding.
+  void shrink_q() {
+    constexpr float kLong = 1024;
+    for (const Factored& matrix : matrices_) {
+      const auto q = matrix.q(q_);
+      const float largest = kernels::largest_magnitude(q);
+      if (largest > kLong) kernels::scale(q, std::ldexp(1.0f, -std::ilogb(largest)));
+    }
   }
 
   std::uint64_t seed_;

@@ -8,6 +8,7 @@
 
 #include "tests/ranks.h"
 #include "tests/test_world.h"
+#include "thinreduce/collective/checked.h"
 #include "thinreduce/collective/ring.h"
 #include "thinreduce/error.h"
 #include "thinreduce/methods/powersgd/orthonormal.h"
@@ -209,7 +210,7 @@ TEST(PowerSgd, TwoRingSumsABucket) {
       // P is below 16 KiB and is sent to all ranks directly, Q goes round the ring.
       const auto sent = ranks.transport(n).total_traffic();
       EXPECT_EQ(sent.bytes_sent,
-                static_cast<std::size_t>(world - 1) * kP * sizeof(float) +
+                static_cast<std::size_t>(world - 1) * (kP * sizeof(float) + kMessageChecksumBytes) +
                     ring_bytes_sent(static_cast<int>(n), world, kQ, sizeof(float)));
       EXPECT_EQ(sent.messages_sent, static_cast<std::size_t>(3 * (world - 1)));
     }

@@ -1,9 +1,15 @@
 // Quantizes a run of floats into one rank's payload, and decodes payloads.
+//
+// Stochastic rounding has errors larger than the values when levels are few: unbiased, but as a
+// residual they would grow without bound. With feedback, each block's scale is therefore replaced
+// by the one that brings the codes nearest to the values. The values are then their own projection
+// onto the codes, and the errors, which the residual keeps, are never larger than the values.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -49,7 +55,9 @@ class BlockCodec {
         scales_,
         [&](std::size_t first, std::span<std::uint32_t> codes) {
           measure(values, first, codes.size());
-          quantizer_.quantize(values.subspan(first, codes.size()), first, scales_, key, codes);
+          const auto part = values.subspan(first, codes.size());
+          quantizer_.quantize(part, first, scales_, key, codes);
+          if (fits_scales()) fit_scales(part, first, codes);
         },
         out);
   }
@@ -79,14 +87,15 @@ class BlockCodec {
   // again, which is faster than to read a payload.
   void keep_error(std::span<float> values, RandomKey key) {
     measure(values, 0, values.size());
+    codes_.resize(values.size());
+    quantizer_.quantize(values, 0, scales_, key, codes_);
+    if (fits_scales()) fit_scales(values, 0, codes_);
     const BlockQuantizer::Sum sum = one_rank(key, 1);
-    std::array<std::uint32_t, kernels::kCodesPerPack> codes;
-    for (std::size_t first = 0; first < values.size(); first += codes.size()) {
-      const auto part = values.subspan(first, std::min(codes.size(), values.size() - first));
-      const auto its_codes = std::span(codes).first(part.size());
+    for (std::size_t first = 0; first < values.size(); first += values_.size()) {
+      const auto part = values.subspan(first, std::min(values_.size(), values.size() - first));
       const auto sent = std::span(values_).first(part.size());
-      quantizer_.quantize(part, first, scales_, key, its_codes);
-      quantizer_.dequantize(its_codes, first, scales_, sum, sent);
+      quantizer_.dequantize(std::span(codes_).subspan(first, part.size()), first, scales_, sum,
+                            sent);
       for (std::size_t i = 0; i < part.size(); ++i) part[i] -= sent[i];
     }
   }
@@ -106,6 +115,23 @@ class BlockCodec {
     return sum;
   }
 
+  [[nodiscard]] bool fits_scales() const {
+    return options_.feedback && options_.rounding == QuantizedGatherOptions::Rounding::stochastic;
+  }
+
+  // Replaces the scales of the blocks that end here.
+  void fit_scales(std::span<const float> values, std::size_t first,
+                  std::span<const std::uint32_t> codes) {
+    quantizer_.for_each_block(
+        first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
+          if ((first + at) % quantizer_.block == 0) fit_ = {};
+          quantizer_.add_fit(values.subspan(at, run), codes.subspan(at, run), fit_);
+          const std::size_t end = first + at + run;
+          if (end % quantizer_.block != 0 && end != quantizer_.elements) return;
+          scales_[index] = quantizer_.fitted_scale(fit_, scales_[index]);
+        });
+  }
+
   // Measures the blocks that begin here, while their values are in the cache.
   void measure(std::span<const float> values, std::size_t first, std::size_t count) {
     if (options_.scale == QuantizedGatherOptions::Scale::norm) {
@@ -119,6 +145,8 @@ class BlockCodec {
   BlockQuantizer quantizer_;
   QuantizedPayload payload_;
   std::vector<float> scales_;
+  BlockQuantizer::Fit fit_;  // of the block that is being written
+  std::vector<std::uint32_t> codes_;  // of the run whose error is kept
   std::array<float, kernels::kCodesPerPack> values_{};
 };
 

@@ -72,14 +72,39 @@ void BlockQuantizer::measure_norm_from(std::span<const float> bucket, std::size_
   for_each_block(part.first, values.size(),
                  [&](std::size_t index, std::size_t at, std::size_t run) {
                    const double norm = std::sqrt(square_sum(values.subspan(at, run)));
-                   scales[index] = static_cast<float>(std::min<double>(norm, kMaxStepSize));
+                   // Only Inf and NaN have no finite sum; readers must see them in the scale.
+                   scales[index] = std::isfinite(norm)
+                                       ? static_cast<float>(std::min<double>(norm, kMaxStepSize))
+                                       : std::numeric_limits<float>::infinity();
                  });
+}
+
+// Adds in double and in order: the scale goes to all ranks, and must not depend on the CPU.
+void BlockQuantizer::add_fit(std::span<const float> values, std::span<const std::uint32_t> codes,
+                             Fit& fit) const {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double level = static_cast<double>(codes[i]) - static_cast<double>(levels_per_side);
+    fit.matched += values[i] * level;
+    fit.energy += level * level;
+  }
+}
+
+float BlockQuantizer::fitted_scale(const Fit& fit, float scale) const {
+  if (fit.energy == 0 || !std::isfinite(scale)) return scale;
+  const double size = std::max(0.0, fit.matched / fit.energy);
+  const double fitted = size * static_cast<double>(levels_per_side) / kMargin;
+  return static_cast<float>(std::min<double>(fitted, kMaxStepSize));
 }
 
 void BlockQuantizer::quantize(std::span<const float> values, std::size_t first,
                               std::span<const float> scales, kernels::RandomKey key,
                               std::span<std::uint32_t> codes) const {
   for_each_block(first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
+    if (!std::isfinite(scales[index])) {
+      const auto zeros = codes.subspan(at, run);
+      std::fill(zeros.begin(), zeros.end(), levels_per_side);
+      return;
+    }
     const float size = step_size(scales[index]);
     kernels::quantize(values.subspan(at, run),
                       {.inverse_step_size = size == 0 ? 0 : gain / size,

@@ -53,7 +53,19 @@ struct BlockQuantizer {
   void measure_norm_from(std::span<const float> bucket, std::size_t first, std::size_t count,
                          std::span<float> scales) const;
 
-  // Writes codes from 0 to 2M; values beyond the outermost level get that level.
+  // Measures how well codes describe their values: sums over elements from `first` on, which must
+  // lie in one block, of value * level and level^2, where the level of a code is code - M.
+  struct Fit {
+    double matched = 0;
+    double energy = 0;
+  };
+  void add_fit(std::span<const float> values, std::span<const std::uint32_t> codes, Fit& fit) const;
+  // Returns the scale with which the levels of a block come nearest to its values; `scale` if all
+  // levels are 0.
+  [[nodiscard]] float fitted_scale(const Fit& fit, float scale) const;
+
+  // Writes codes from 0 to 2M; values beyond the outermost level get that level. A block whose
+  // scale is not finite gets the code of 0: readers refuse such a scale.
   void quantize(std::span<const float> values, std::size_t first, std::span<const float> scales,
                 kernels::RandomKey key, std::span<std::uint32_t> codes) const;
 

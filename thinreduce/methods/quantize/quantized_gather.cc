@@ -37,8 +37,8 @@ class QuantizedGather final : public Method {
   explicit QuantizedGather(const Options& options)
       : options_(options),
         codec_(options_, options_.quantizer),
-        answer_codec_(options_, {options_.quantizer.elements, options_.quantizer.block,
-                                 kAnswerLevelsPerSide}) {
+        answer_options_(answer_options(options)),
+        answer_codec_(answer_options_, answer_options_.quantizer) {
     if (keeps_residual()) residual_.resize(options_.quantizer.elements);
   }
 
@@ -75,6 +75,14 @@ class QuantizedGather final : public Method {
  private:
   [[nodiscard]] bool keeps_residual() const {
     return options_.feedback || (options_.clip > 0 && options_.keep_clipped);
+  }
+
+  // The answer is not clipped: no residual would keep the clipped part.
+  static Options answer_options(Options options) {
+    options.quantizer.levels_per_side = kAnswerLevelsPerSide;
+    options.clip = 0;
+    options.feedback = false;
+    return options;
   }
 
   [[nodiscard]] RandomKey key(const Exchange& exchange, int rank) const {
@@ -116,12 +124,25 @@ class QuantizedGather final : public Method {
                        return bytes;
                      });
     exchange.timed(Stage::decode, [&] {
-      answer_codec_.read(answer,
-                         {.what = fmt::format("{} answer of rank {}", options_.name, kRoot),
-                          .key = answer_key,
-                          .into = values},
-                         [](std::size_t, std::span<const float>) {});
+      answer_codec_.read(
+          answer,
+          {.what = fmt::format("{} answer of rank {}", options_.name, kRoot), .key = answer_key},
+          [&](std::size_t first, std::span<const float> decoded) {
+            const auto part = values.subspan(first, decoded.size());
+            if (exchange.rank() == kRoot && options_.feedback) {
+              keep_answer_error(first, part, decoded, static_cast<float>(exchange.size()));
+            }
+            std::copy(decoded.begin(), decoded.end(), part.begin());
+          });
     });
+  }
+
+  // With feedback, the root keeps the error of its answer, in the sum over all ranks.
+  void keep_answer_error(std::size_t first, std::span<const float> mean,
+                         std::span<const float> decoded, float world) {
+    for (std::size_t i = 0; i < mean.size(); ++i) {
+      residual_[first + i] += world * (mean[i] - decoded[i]);
+    }
   }
 
   // Keeps this rank's whole error with feedback, otherwise the clipped part.
@@ -140,6 +161,7 @@ class QuantizedGather final : public Method {
 
   Options options_;
   BlockCodec codec_;
+  Options answer_options_;
   BlockCodec answer_codec_;
   std::vector<float> residual_;
   std::vector<float> own_scales_;

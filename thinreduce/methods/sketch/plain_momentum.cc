@@ -29,7 +29,7 @@ void PlainMomentum::state(Archive& archive) {
   if (momentum_ == 0) return;
   const bool all = layout_.elements == 0;
   archive.replicated("velocity", velocity_,
-                     all ? Archive::Length::per_element : Archive::Length::any);
+                     all ? Archive::Length::per_element_or_none : Archive::Length::any);
   std::size_t outside = 0;
   for_uncompressed(layout_, [&](std::size_t, std::size_t count) { outside += count; });
   const std::size_t size = velocity_.size();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "thinreduce/collective/gather.h"
@@ -77,7 +78,7 @@ class Delays {
  public:
   void clear() { counts_.fill(0); }
   void add(float steps) {
-    const auto waited = static_cast<std::uint32_t>(std::max(steps, 0.0F));
+    const auto waited = static_cast<std::uint32_t>(std::clamp(steps, 0.0F, 65536.0F));
     ++counts_[std::min<std::size_t>(std::bit_width(waited), counts_.size() - 1)];
   }
   // Reports fractions of `elements`, each named by the shortest delay of its class.
@@ -142,7 +143,9 @@ class Variance final : public Method {
     archive.summed("residual", sums_);
     archive.summed("squares", squares_);
     archive.replicated("since", since_, Archive::Length::per_element);
-    archive.number("steps", steps_);
+    archive.count("steps", steps_, Archive::kMaxSteps);
+    archive.check_range("squares", squares_, {0, std::numeric_limits<float>::max()});
+    archive.check_range("since", since_, {0, static_cast<double>(Archive::kMaxSteps)});
   }
 
  private:

@@ -1,0 +1,75 @@
+// Nothing altered goes unseen: for every message of a step and every method, a rank that gets a
+// flipped bit says so and names the sender; all others hear of it or have the right mean.
+//
+// Specs come from methods(), so a new method is under this law by being registered.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/fault_world.h"
+
+namespace thinreduce {
+namespace {
+
+bool names(const Error& error, int rank) {
+  return std::string(error.what()).find("rank " + std::to_string(rank)) != std::string::npos;
+}
+
+class AlteredMessage : public testing::TestWithParam<Trial> {};
+
+TEST_P(AlteredMessage, IsRefusedByItsReceiver) {
+  const Trial& trial = GetParam();
+  for_steps(trial, [&](std::uint64_t step, const States& before, const auto& clean) {
+    for (int sender = 0; sender < trial.world; ++sender) {
+      for (std::uint64_t k = 0; k < clean[static_cast<std::size_t>(sender)].sends; ++k) {
+        SCOPED_TRACE(testing::Message() << "send " << k << " of rank " << sender);
+        const Fault fault{FaultKind::flipped_bit, k, k * 2654435761U};
+        const auto outcomes = run_step(trial, before, step, {sender, fault});
+        const int receiver = outcomes[static_cast<std::size_t>(sender)].fault_peer;
+        ASSERT_GE(receiver, 0);
+        const auto& refused = outcomes[static_cast<std::size_t>(receiver)].error;
+        ASSERT_TRUE(refused) << "rank " << receiver << " took an altered message";
+        EXPECT_EQ(refused->code(), ErrorCode::bad_frame) << refused->what();
+        EXPECT_TRUE(names(*refused, sender)) << refused->what();
+        for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
+          const Outcome& outcome = outcomes[rank];
+          if (static_cast<int>(rank) == receiver) continue;
+          if (!outcome.error) {
+            expect_right_mean(outcome, clean[rank]);
+            continue;
+          }
+          EXPECT_EQ(outcome.error->code(), ErrorCode::lost_peer) << outcome.error->what();
+          EXPECT_NE(std::string(outcome.error->what()).find(refused->what()), std::string::npos)
+              << outcome.error->what();
+        }
+      }
+    }
+  });
+}
+
+std::vector<Trial> altered_trials() {
+  std::vector<Trial> trials;
+  const std::size_t defaults = default_specs().size();
+  for (const std::string& spec : law_specs()) {
+    // The end of the uncompressed steps, where there are any, and the first compressed one.
+    const std::uint64_t start = steps_of(spec, 0);
+    const std::vector<std::uint64_t> steps{start > 0 ? start - 1 : 0, start};
+    const bool is_default = trials.size() < 2 * defaults;
+    trials.push_back({.spec = spec, .world = 2, .steps = steps});
+    if (is_default) trials.push_back({.spec = spec, .world = 3, .steps = steps});
+  }
+  // Segments whose checksums are messages of their own.
+  for (const char* spec : {"fp32", "dqsg:levels=255"}) {
+    trials.push_back({.spec = spec,
+                      .world = 3,
+                      .layout = {.id = 0, .elements = 120'000, .tensors = {}},
+                      .steps = {0}});
+  }
+  return trials;
+}
+
+INSTANTIATE_TEST_SUITE_P(Laws, AlteredMessage, testing::ValuesIn(altered_trials()), trial_name);
+
+}  // namespace
+}  // namespace thinreduce

@@ -1,0 +1,362 @@
+#include "thinreduce/transport/simulate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <ctime>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "thinreduce/ensure.h"
+#include "thinreduce/error.h"
+#include "thinreduce/transport/busy_times.h"
+#include "thinreduce/transport/turns.h"
+
+namespace thinreduce {
+namespace {
+
+using Time = std::chrono::nanoseconds;
+
+Time to_time(Seconds seconds) {
+  return std::chrono::duration_cast<Time>(seconds);
+}
+
+// What the receiver learns about a message beside its bytes.
+struct Stamp {
+  Time arrives{0};
+  std::uint64_t chain = 0;  // length of the longest chain of messages that ends with this one
+};
+
+// Messages from one rank to another on one channel. The n-th receive gets the n-th message.
+struct Stream {
+  std::uint64_t sent = 0;
+  std::uint64_t posted = 0;                         // receives
+  std::unordered_map<std::uint64_t, Stamp> stamps;  // of messages not yet received, by number
+};
+
+struct Rank {
+  Link link;
+  Time clock{0};
+  std::unordered_map<std::thread::id, Time> threads;  // CPU time at the last look at the clock
+  Time sending_until{0};
+  BusyTimes receiving;
+  std::uint64_t chain = 0;
+  bool has_core = false;
+  // The message that the rank waits for without a core: to be sent, or to be asked for.
+  const Stream* awaited = nullptr;
+  std::uint64_t awaited_number = 0;
+  Turns::Waiter waiter;
+};
+
+// The state that all ranks share. One lock is enough: only few ranks run at once.
+struct Cluster {
+  Cluster(std::size_t world, const ClusterOptions& settings, int cores)
+      : options(settings), ranks(world), turns(cores) {}
+
+  Stream& stream(int from, int to, Channel channel) {
+    const auto world = static_cast<std::uint64_t>(ranks.size());
+    return streams[(static_cast<std::uint64_t>(channel) * world +
+                    static_cast<std::uint64_t>(from)) *
+                       world +
+                   static_cast<std::uint64_t>(to)];
+  }
+
+  // Queues a rank for a core if it waits for a message of this stream of which `count` are ready.
+  void wake(Rank& rank, const Stream& stream, std::uint64_t count) {
+    if (rank.awaited != &stream || rank.awaited_number >= count) return;
+    rank.awaited = nullptr;
+    turns.queue(rank.clock, rank.waiter);
+  }
+
+  // From now on every wait is the inner transport's, which knows the ranks that failed or left.
+  void end() {
+    const std::lock_guard lock(mutex);
+    over = true;
+    for (Rank& rank : ranks) {
+      if (std::exchange(rank.awaited, nullptr) != nullptr) turns.queue(rank.clock, rank.waiter);
+    }
+  }
+
+  bool over = false;
+  ClusterOptions options;
+  std::mutex mutex;
+  std::vector<Rank> ranks;
+  std::unordered_map<std::uint64_t, Stream> streams;  // references stay valid
+  Turns turns;
+};
+
+// One rank's view of the cluster.
+class Machine {
+ public:
+  Machine(std::shared_ptr<Cluster> cluster, int rank)
+      : cluster_(std::move(cluster)),
+        rank_(rank),
+        own_(cluster_->ranks[static_cast<std::size_t>(rank)]) {}
+
+  [[nodiscard]] Cluster& cluster() const { return *cluster_; }
+  [[nodiscard]] Rank& own() const { return own_; }
+  [[nodiscard]] Stream& incoming(int peer, Channel channel) const {
+    return cluster_->stream(peer, rank_, channel);
+  }
+  [[nodiscard]] Stream& outgoing(int peer, Channel channel) const {
+    return cluster_->stream(rank_, peer, channel);
+  }
+
+  // Adds the CPU time of this thread since its last call to the clock. The caller holds the lock.
+  Time advance() const {
+    const Time used = cluster_->options.cpu_time();
+    const auto [known, is_new] = own_.threads.try_emplace(std::this_thread::get_id(), used);
+    // A new thread may have the id of one that has ended; its CPU time starts again at 0.
+    if (!is_new) own_.clock += used >= known->second ? used - known->second : used;
+    known->second = used;
+    return own_.clock;
+  }
+
+  // Queues the peer for a core if it waits for this. The caller holds the lock.
+  void wake(int peer, const Stream& stream, std::uint64_t count) const {
+    cluster_->wake(cluster_->ranks[static_cast<std::size_t>(peer)], stream, count);
+  }
+
+  // Sends `bytes` at the current time; returns the stamp of the message. The caller holds the lock.
+  [[nodiscard]] Stamp post(int peer, std::size_t bytes) const {
+    Rank& to = cluster_->ranks[static_cast<std::size_t>(peer)];
+    const Time start = std::max(advance(), own_.sending_until);
+    own_.sending_until = start + duration(own_.link, bytes);
+    const Time latency = to_time(std::max(own_.link.latency, to.link.latency));
+    // Cut-through: the first byte reaches the receiver's link before the last has left. A faster
+    // receiver waits for the last byte.
+    const Time length = duration(to.link, bytes);
+    const Time last = own_.sending_until + latency;
+    return {std::max(last, to.receiving.take(std::max(start + latency, last - length), length)),
+            own_.chain + 1};
+  }
+
+  // Waits without a core until `count`, a counter of the stream, is above `number`, then calls
+  // `inner`, which waits for the message itself.
+  template <typename Inner>
+  void wait(const Stream& stream, const std::uint64_t& count, std::uint64_t number,
+            Inner&& inner) const {
+    std::unique_lock lock(cluster_->mutex);
+    advance();
+    if (count <= number && !cluster_->over) {
+      own_.awaited = &stream;
+      own_.awaited_number = number;
+      give_core();
+      lock.unlock();
+      wait_for_core();
+      lock.lock();
+    }
+    const bool soon = count > number;
+    lock.unlock();
+    if (soon) return inner();
+    give_core();
+    try {
+      inner();
+    } catch (...) {
+      take_core();
+      throw;
+    }
+    take_core();
+  }
+
+  void give_core() const {
+    if (std::exchange(own_.has_core, false)) cluster_->turns.give();
+  }
+
+ private:
+  void take_core() const {
+    {
+      const std::lock_guard lock(cluster_->mutex);
+      cluster_->turns.queue(own_.clock, own_.waiter);
+    }
+    wait_for_core();
+  }
+  void wait_for_core() const {
+    cluster_->turns.wait(own_.waiter);
+    own_.has_core = true;
+    // Going to sleep and waking up is no work of the rank.
+    const std::lock_guard lock(cluster_->mutex);
+    own_.threads[std::this_thread::get_id()] = cluster_->options.cpu_time();
+  }
+
+  static Time duration(const Link& link, std::size_t bytes) {
+    if (link.bytes_per_second <= 0) return Time::zero();
+    return to_time(Seconds(static_cast<double>(bytes) / link.bytes_per_second));
+  }
+
+  std::shared_ptr<Cluster> cluster_;
+  int rank_;
+  Rank& own_;
+};
+
+// Real time: a peer that fails ends every wait, so this only guards against a bug.
+Deadline no_deadline() {
+  return Deadline::after(std::chrono::hours(24));
+}
+
+class SimulatedSend final : public Operation {
+ public:
+  SimulatedSend(const Machine& machine, const Stream& stream, std::uint64_t number, Pending inner)
+      : machine_(machine), stream_(stream), number_(number), inner_(std::move(inner)) {}
+
+  // The sender's clock goes on at once, as if the message were buffered.
+  void wait(const Deadline& /*deadline*/) override {
+    machine_.wait(stream_, stream_.posted, number_, [&] { inner_->wait(no_deadline()); });
+  }
+
+ private:
+  const Machine& machine_;
+  const Stream& stream_;
+  std::uint64_t number_;
+  Pending inner_;
+};
+
+class SimulatedReceive final : public Operation {
+ public:
+  SimulatedReceive(const Machine& machine, Stream& stream, std::uint64_t number, Pending inner)
+      : machine_(machine), stream_(stream), number_(number), inner_(std::move(inner)) {}
+
+  void wait(const Deadline& /*deadline*/) override {
+    machine_.wait(stream_, stream_.sent, number_, [&] { inner_->wait(no_deadline()); });
+    const std::lock_guard lock(machine_.cluster().mutex);
+    const auto found = stream_.stamps.find(number_);
+    ensure(found != stream_.stamps.end(), "a message that was received has a stamp");
+    Rank& own = machine_.own();
+    own.clock = std::max(own.clock, found->second.arrives);
+    own.chain = std::max(own.chain, found->second.chain);
+    stream_.stamps.erase(found);
+  }
+
+ private:
+  const Machine& machine_;
+  Stream& stream_;
+  std::uint64_t number_;
+  Pending inner_;
+};
+
+class Simulated final : public SimulatedTransport {
+ public:
+  Simulated(std::shared_ptr<Cluster> cluster, std::unique_ptr<Transport> inner)
+      : machine_(std::move(cluster), inner->rank()), inner_(std::move(inner)) {}
+  ~Simulated() override {
+    machine_.cluster().end();
+    machine_.give_core();
+  }
+
+  [[nodiscard]] int rank() const override { return inner_->rank(); }
+  [[nodiscard]] int size() const override { return inner_->size(); }
+  void abandon(const std::string& reason) noexcept override {
+    inner_->abandon(reason);
+    machine_.cluster().end();
+  }
+
+  [[nodiscard]] Clock::time_point now() const override {
+    const std::lock_guard lock(machine_.cluster().mutex);
+    return Clock::time_point(std::chrono::duration_cast<Clock::duration>(machine_.advance()));
+  }
+  void begin_chain() override {
+    const std::lock_guard lock(machine_.cluster().mutex);
+    machine_.own().chain = 0;
+  }
+  [[nodiscard]] std::uint64_t longest_chain() const override {
+    const std::lock_guard lock(machine_.cluster().mutex);
+    return machine_.own().chain;
+  }
+
+ private:
+  Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override {
+    std::unique_lock lock(machine_.cluster().mutex);
+    Stream& stream = machine_.outgoing(peer, channel);
+    const std::uint64_t number = stream.sent++;
+    // Before the message, so that the receiver finds it.
+    stream.stamps[number] = machine_.post(peer, message.size());
+    machine_.wake(peer, stream, stream.sent);
+    lock.unlock();
+    return std::make_unique<SimulatedSend>(machine_, stream, number,
+                                           inner_->send(peer, channel, message));
+  }
+
+  Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override {
+    std::unique_lock lock(machine_.cluster().mutex);
+    Stream& stream = machine_.incoming(peer, channel);
+    const std::uint64_t number = stream.posted++;
+    machine_.wake(peer, stream, stream.posted);
+    lock.unlock();
+    return std::make_unique<SimulatedReceive>(machine_, stream, number,
+                                              inner_->receive(peer, channel, message));
+  }
+
+  Machine machine_;
+  std::unique_ptr<Transport> inner_;
+};
+
+}  // namespace
+
+std::chrono::nanoseconds thread_cpu_time() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
+ClusterLinks ClusterLinks::parse(std::string_view text) {
+  ClusterLinks links;
+  const auto end = text.find(';');
+  links.common = Link::parse(text.substr(0, end));
+  while (text.find(';') != std::string_view::npos) {
+    text.remove_prefix(text.find(';') + 1);
+    const std::string_view part = text.substr(0, text.find(';'));
+    const auto equals = part.find('=');
+    int rank = -1;
+    const char* stop = part.data() + std::min(equals, part.size());
+    const auto parsed = std::from_chars(part.data(), stop, rank);
+    if (equals == std::string_view::npos || parsed.ec != std::errc{} || parsed.ptr != stop ||
+        rank < 0) {
+      throw Error(ErrorCode::bad_input,
+                  fmt::format("link '{}' must be RANK=LINK: after the link of most ranks, others "
+                              "follow as in 1gbit,5ms;3=100mbit,40ms",
+                              part));
+    }
+    if (!links.own.emplace(rank, Link::parse(part.substr(equals + 1))).second) {
+      throw Error(ErrorCode::bad_input,
+                  fmt::format("rank {} was given two links; give it one", rank));
+    }
+  }
+  return links;
+}
+
+std::string ClusterLinks::to_string() const {
+  std::string text = common.to_string();
+  for (const auto& [rank, link] : own) text += fmt::format(";{}={}", rank, link.to_string());
+  return text;
+}
+
+const Link& ClusterLinks::of(int rank) const {
+  const auto found = own.find(rank);
+  return found == own.end() ? common : found->second;
+}
+
+std::vector<std::unique_ptr<SimulatedTransport>> simulate(
+    std::vector<std::unique_ptr<Transport>> ranks, ClusterOptions options) {
+  const auto world = static_cast<int>(ranks.size());
+  for (const auto& [rank, link] : options.links.own) {
+    if (rank < world) continue;
+    throw Error(
+        ErrorCode::bad_input,
+        fmt::format("a link is given for rank {}, but the ranks are 0 to {}", rank, world - 1));
+  }
+  const auto machine_cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const int cores = options.cores > 0 ? options.cores : machine_cores;
+  auto cluster = std::make_shared<Cluster>(ranks.size(), options, cores);
+  std::vector<std::unique_ptr<SimulatedTransport>> simulated;
+  for (auto& inner : ranks) {
+    const int rank = inner->rank();
+    cluster->ranks[static_cast<std::size_t>(rank)].link = options.links.of(rank);
+    simulated.push_back(std::make_unique<Simulated>(cluster, std::move(inner)));
+  }
+  return simulated;
+}
+
+}  // namespace thinreduce

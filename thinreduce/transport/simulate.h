@@ -1,0 +1,73 @@
+// A virtual cluster: ranks that are threads of this process behave as if each had a machine with
+// one core and a link of its own, however many cores this machine has.
+//
+// Every rank has a virtual clock, Transport::now(). It advances by the CPU time of the rank's own
+// threads, and a receive moves it on to the message's arrival. A message leaves when the sender's
+// link is free, occupies that link for bytes/bandwidth, travels for the latency and occupies the
+// receiver's link for bytes/bandwidth again (cut-through, full duplex: throttle.h has the same
+// model in real time). Between two ranks with different links the larger latency counts.
+//
+// As many ranks compute at once as this machine has cores; the others wait, the one with the
+// earliest clock first, so that ranks do not slow one another down and their CPU times are those of
+// a core alone. What is not simulated: the CPU time of a real network stack (a message costs one
+// copy), and memory bandwidth that the cores of this machine share.
+//
+// A receiver's link serves messages in the order in which they were sent in real time. A message
+// that was sent later, but arrives earlier in virtual time, uses what is left of the link before
+// the others and does not delay them. So shared links are never used twice, but the order among
+// senders whose messages overlap may differ between runs.
+//
+// Timeouts do not apply, because the real time of a wait says nothing about the virtual one.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "thinreduce/transport/throttle.h"
+#include "thinreduce/transport/transport.h"
+
+namespace thinreduce {
+
+// The links of all ranks.
+struct ClusterLinks {
+  Link common;
+  std::map<int, Link> own;  // of the ranks that differ
+
+  // Parses "1gbit,5ms" or "1gbit,5ms;3=100mbit,40ms", where rank 3 has another link. Throws
+  // Error{bad_input} for any other text.
+  static ClusterLinks parse(std::string_view text);
+  [[nodiscard]] std::string to_string() const;
+  [[nodiscard]] const Link& of(int rank) const;
+};
+
+// Returns the CPU time of the calling thread.
+[[nodiscard]] std::chrono::nanoseconds thread_cpu_time();
+
+struct ClusterOptions {
+  ClusterLinks links;
+  int cores = 0;  // ranks that compute at once; 0: the cores of this machine
+  // The time that the calling thread has computed; tests replace it to get exact times.
+  std::function<std::chrono::nanoseconds()> cpu_time = thread_cpu_time;
+};
+
+class SimulatedTransport : public Transport {
+ public:
+  // Starts to count the messages of the longest chain anew.
+  virtual void begin_chain() = 0;
+  // Returns the largest number of messages, each sent after the one before it was received, of
+  // which the last reached this rank.
+  [[nodiscard]] virtual std::uint64_t longest_chain() const = 0;
+};
+
+// Wraps the transports of all ranks of a world, which must be threads of this process
+// (connect_threads). Throws Error{bad_input} when the links name a rank outside the world.
+[[nodiscard]] std::vector<std::unique_ptr<SimulatedTransport>> simulate(
+    std::vector<std::unique_ptr<Transport>> ranks, ClusterOptions options);
+
+}  // namespace thinreduce
