@@ -99,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(All, Collective, testing::ValuesIn(cases()),
 TEST_P(Collective, RingSumIsTheSumAndSendsTheStatedBytes) {
   Results results;
   run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
-    Exchange exchange(*transport, 30s, kId);
+    Exchange exchange(*transport, Seconds(30), kId);
     auto values = whole_numbers(size(), transport->rank());
     ring_sum(exchange, values, 1, ring_);
     EXPECT_EQ(exchange.payload_bytes, size() * sizeof(float));
@@ -126,7 +126,7 @@ TEST_P(Collective, RingSumIsTheSumAndSendsTheStatedBytes) {
 TEST_P(Collective, RingMeanHasTheSameBitsOnAllRanks) {
   Results results;
   run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
-    Exchange exchange(*transport, 30s, kId);
+    Exchange exchange(*transport, Seconds(30), kId);
     auto values = fractions(size(), transport->rank());
     ring_sum(exchange, values, 1.0F / static_cast<float>(world()), ring_);
     results.add(values);
@@ -146,7 +146,7 @@ TEST_P(Collective, RingMeanHasTheSameBitsOnAllRanks) {
 TEST_P(Collective, DirectSumEqualsTheRing) {
   Results results;
   run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
-    Exchange exchange(*transport, 30s, kId);
+    Exchange exchange(*transport, Seconds(30), kId);
     auto values = whole_numbers(size(), transport->rank());
     ring_sum(exchange, values, 1, {.segment_bytes = 100, .direct_bytes = 1 << 20});
     auto by_ring = whole_numbers(size(), transport->rank());
@@ -171,7 +171,7 @@ TEST_P(Collective, CheckedRingGivesTheSameBitsAndFindsTheFirstNonfinite) {
   };
   std::mutex mutex;
   run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
-    Exchange exchange(*transport, 30s, kId);
+    Exchange exchange(*transport, Seconds(30), kId);
     const float share = 1.0F / static_cast<float>(world());
     auto plain = fractions(size(), transport->rank());
     ring_sum(exchange, plain, share, ring_);
@@ -204,7 +204,7 @@ TEST_P(Collective, CheckedRingGivesTheSameBitsAndFindsTheFirstNonfinite) {
 TEST_P(Collective, RingMaxIsTheMaximum) {
   for (const std::size_t direct : {0, 1 << 20}) {
     run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
-      Exchange exchange(*transport, 30s, kId);
+      Exchange exchange(*transport, Seconds(30), kId);
       auto values = whole_numbers(size(), transport->rank());
       ring_max(exchange, values, {.segment_bytes = 100, .direct_bytes = direct});
       EXPECT_EQ(exchange.payload_bytes, size() * sizeof(float));
@@ -270,7 +270,7 @@ class CheckedRing final : public RingPayload {
 
 TEST_P(Collective, RingKeepsItsPromisesToThePayload) {
   run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
-    Exchange exchange(*transport, 30s, kId);
+    Exchange exchange(*transport, Seconds(30), kId);
     CheckedRing payload(whole_numbers(size(), transport->rank()), world());
     ring_all_reduce(exchange, payload, ring_);
     std::vector<float> expected(size());
@@ -294,7 +294,7 @@ TEST_P(Collective, GatherDeliversUnequalPayloadsInRankOrder) {
     return std::vector<std::byte>(bytes(rank), static_cast<std::byte>(rank + 1));
   };
   run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
-    Exchange exchange(*transport, 30s, kId);
+    Exchange exchange(*transport, Seconds(30), kId);
     int next = 0;
     gather(exchange, payload(transport->rank()), size() + 100,
            [&](int rank, std::span<const std::byte> got) {
@@ -322,7 +322,7 @@ TEST_P(Collective, PiecesComeInOrderFromAllRanks) {
       SpareBuffers spare;
       std::uint64_t expected_bytes = 0;
       for (int round = 0; round < 2; ++round) {
-        Exchange exchange(*transport, 30s, kId);
+        Exchange exchange(*transport, Seconds(30), kId);
         std::size_t written = 0;
         std::size_t taken = 0;
         PieceWork work;
@@ -363,7 +363,7 @@ TEST_P(Collective, PiecesComeInOrderFromAllRanks) {
 TEST_P(Collective, BroadcastFromEveryRoot) {
   for (int root = 0; root < world(); ++root) {
     run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
-      Exchange exchange(*transport, 30s, kId);
+      Exchange exchange(*transport, Seconds(30), kId);
       std::vector<std::byte> message(size());
       if (transport->rank() == root) std::fill(message.begin(), message.end(), std::byte{77});
       broadcast(exchange, root, message, {.segment_bytes = 100});
@@ -380,7 +380,7 @@ TEST_P(Collective, BroadcastFromEveryRoot) {
 TEST_P(Collective, ThroughRootAndBack) {
   for (const int root : {0, world() - 1}) {
     run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
-      Exchange exchange(*transport, 30s, kId);
+      Exchange exchange(*transport, Seconds(30), kId);
       const std::vector<std::byte> own(size(), static_cast<std::byte>(transport->rank()));
       const auto reply =
           through_root(exchange, root, own, size() * static_cast<std::size_t>(world()),
@@ -411,7 +411,7 @@ TEST(Gather, RefusesWhatDoesNotBelongHere) {
   auto thrown = try_ranks(2, [](std::unique_ptr<Transport> transport) {
     FrameId id = kId;
     id.step += static_cast<std::uint64_t>(transport->rank());
-    Exchange exchange(*transport, 5s, id);
+    Exchange exchange(*transport, Seconds(5), id);
     gather(exchange, {}, 10, [](int, std::span<const std::byte>) {});
   });
   const auto text = error_text(thrown[0], ErrorCode::mismatch);
@@ -419,7 +419,7 @@ TEST(Gather, RefusesWhatDoesNotBelongHere) {
   EXPECT_NE(text.find("step 3, expected 2"), std::string::npos) << text;
   // A payload above the limit is refused before memory is allocated.
   thrown = try_ranks(2, [](std::unique_ptr<Transport> transport) {
-    Exchange exchange(*transport, 5s, kId);
+    Exchange exchange(*transport, Seconds(5), kId);
     const std::vector<std::byte> big(1000);
     gather(exchange, big, transport->rank() == 0 ? 999 : 1000,
            [](int, std::span<const std::byte>) {});
@@ -429,7 +429,7 @@ TEST(Gather, RefusesWhatDoesNotBelongHere) {
 
 TEST(Ring, ALostRankEndsTheSumOnAllOthers) {
   const auto thrown = try_ranks(4, [](std::unique_ptr<Transport> transport) {
-    Exchange exchange(*transport, 30s, kId);
+    Exchange exchange(*transport, Seconds(30), kId);
     std::vector<float> values(100'000);
     try {
       if (transport->rank() == 2) throw Error(ErrorCode::bad_input, "rank 2 fails on purpose");
