@@ -37,7 +37,7 @@ class Saved {
     step_ = state.step;
     std::vector<float> unsent;
     const auto show = [&](Archive& archive) {
-      archive.summed("unsent", unsent);
+      archive.summed("unsent", unsent, Archive::Length::per_element_or_none);
       if (method_) method_->state(archive);
     };
     load_fields(show, state, trial.layout.id, {.rank = rank, .world = trial.world});
