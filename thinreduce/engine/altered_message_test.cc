@@ -66,6 +66,11 @@ std::vector<Trial> altered_trials() {
                       .layout = {.id = 0, .elements = 120'000, .tensors = {}},
                       .steps = {0}});
   }
+  // An owner reduction with several pieces per range.
+  trials.push_back({.spec = "bf16",
+                    .world = 2,
+                    .layout = {.id = 0, .elements = 300'000, .tensors = {}},
+                    .steps = {0}});
   return trials;
 }
 
