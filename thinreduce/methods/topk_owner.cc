@@ -105,10 +105,11 @@ class TopKOwner final : public Method, private OwnerPayload {
     kernels::add(sum_, part(source_, range));
     const std::size_t bad = kernels::first_nonfinite(sum_);
     if (bad < sum_.size()) {
-      throw Error(ErrorCode::bad_frame,
-                  fmt::format("top-k: element {} of the sum over the ranks is {} at its owner, rank "
-                              "{}; a gradient overflowed",
-                              range.begin + bad, sum_[bad], rank_));
+      throw Error(
+          ErrorCode::bad_frame,
+          fmt::format("top-k: element {} of the sum over the ranks is {} at its owner, rank "
+                      "{}; a gradient overflowed",
+                      range.begin + bad, sum_[bad], rank_));
     }
   }
   void encode_answer(UnitRange range, std::vector<std::byte>& out) override {

@@ -145,7 +145,7 @@ class BlockCodec {
   BlockQuantizer quantizer_;
   QuantizedPayload payload_;
   std::vector<float> scales_;
-  BlockQuantizer::Fit fit_;  // of the block that is being written
+  BlockQuantizer::Fit fit_;           // of the block that is being written
   std::vector<std::uint32_t> codes_;  // of the run whose error is kept
   std::array<float, kernels::kCodesPerPack> values_{};
 };
