@@ -80,7 +80,7 @@ inline std::vector<std::tuple<std::string, int>> every_method_and_world() {
   const std::vector<std::string> all = law_specs();
   for (std::size_t i = defaults.size(); i < all.size(); ++i) cases.emplace_back(all[i], 3);
   for (const char* spec : {"gradiveq:warmup=2", "sketch:momentum=0.9", "topk:density=0.1",
-                           "variance:tau=0.1,index=28bit"}) {
+                           "variance:tau=0.1,index=28bit", "dqsg:feedback=on,collective=owner"}) {
     for (const int world : {1, 2, 4}) cases.emplace_back(spec, world);
   }
   return cases;

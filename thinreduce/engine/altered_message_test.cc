@@ -60,12 +60,17 @@ std::vector<Trial> altered_trials() {
     if (is_default) trials.push_back({.spec = spec, .world = 3, .steps = steps});
   }
   // Segments whose checksums are messages of their own.
-  for (const char* spec : {"fp32", "bf16", "dqsg:levels=255"}) {
+  for (const char* spec : {"fp32", "dqsg:levels=255"}) {
     trials.push_back({.spec = spec,
                       .world = 3,
                       .layout = {.id = 0, .elements = 120'000, .tensors = {}},
                       .steps = {0}});
   }
+  // An owner reduction with several pieces per range.
+  trials.push_back({.spec = "bf16",
+                    .world = 2,
+                    .layout = {.id = 0, .elements = 300'000, .tensors = {}},
+                    .steps = {0}});
   return trials;
 }
 

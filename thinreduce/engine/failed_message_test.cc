@@ -37,7 +37,7 @@ class Saved {
     step_ = state.step;
     std::vector<float> unsent;
     const auto show = [&](Archive& archive) {
-      archive.summed("unsent", unsent);
+      archive.summed("unsent", unsent, Archive::Length::per_element_or_none);
       if (method_) method_->state(archive);
     };
     load_fields(show, state, trial.layout.id, {.rank = rank, .world = trial.world});
@@ -152,7 +152,10 @@ std::vector<Trial> keeping_trials() {
   std::vector<Trial> trials;
   const std::vector<std::string> defaults = default_specs();
   std::vector<std::string> specs = law_specs();
-  specs.insert(specs.end(), {"gradiveq:warmup=1,interval=1", "dqsg:clip=1.5,feedback=on"});
+  specs.insert(specs.end(),
+               {"gradiveq:warmup=1,interval=1", "dqsg:clip=1.5,feedback=on",
+                "dqsg:feedback=on,collective=owner", "qsgd:feedback=on,collective=owner",
+                "terngrad:feedback=on,collective=owner"});
   for (const std::string& spec : specs) {
     const RegisteredBucket bucket(mixed_layout(0), Spec::parse(spec), kMinElements);
     if (!bucket.keeps || spec == "variance:residual=drop") continue;

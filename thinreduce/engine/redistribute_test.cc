@@ -101,10 +101,12 @@ INSTANTIATE_TEST_SUITE_P(
                         Owing{"fft", {"residual"}}, Owing{"variance", {"residual", "squares"}},
                         Owing{"dqsg:feedback=on", {"residual"}},
                         Owing{"dqsg:feedback=on,collective=gather", {"residual"}},
+                        Owing{"dqsg:feedback=on,collective=owner", {"residual"}},
                         Owing{"ndqsg:feedback=on", {"residual"}}, Owing{"terngrad", {}},
                         Owing{"qsgd:feedback=on", {"residual"}},
                         Owing{"sketch:momentum=0.9", {"momentum", "residual"}},
                         Owing{"topk:density=0.05", {"residual"}},
+                        Owing{"topk:density=0.05,collective=owner", {"residual"}},
                         Owing{"powersgd:basis=2", {"residual"}}),
         testing::Values(std::pair(4, 2), std::pair(2, 4), std::pair(3, 1), std::pair(1, 3))));
 

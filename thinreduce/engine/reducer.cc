@@ -272,7 +272,7 @@ void Reducer::show_state(Slot& slot, Archive& archive) {
     }
   }
   if (slot.bucket->keeps) {
-    archive.summed("unsent", slot.unsent);
+    archive.summed("unsent", slot.unsent, Archive::Length::per_element_or_none);
     if (const auto bad = kernels::first_nonfinite(slot.unsent); bad < slot.unsent.size()) {
       throw Error(ErrorCode::bad_state,
                   fmt::format("field 'unsent' is {} at index {}", slot.unsent[bad], bad));

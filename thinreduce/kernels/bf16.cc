@@ -56,16 +56,15 @@ void from_bf16(std::span<const std::uint16_t> in, float scale, std::span<float> 
   reference::from_bf16(in.subspan(i), scale, out.subspan(i));
 }
 
-void add_bf16(std::span<const std::uint16_t> in, std::span<const float> own,
-              std::span<std::uint16_t> out) {
+void add_bf16(std::span<const std::uint16_t> in, std::span<float> sum) {
   const Floats floats;
   const std::size_t lanes = hn::Lanes(floats);
   std::size_t i = 0;
   for (; i + lanes <= in.size(); i += lanes) {
-    const auto sum = hn::Add(widen(hn::LoadU(Halves(), &in[i])), hn::LoadU(floats, &own[i]));
-    hn::StoreU(round_to_bf16(sum), Halves(), &out[i]);
+    const auto added = hn::Add(hn::LoadU(floats, &sum[i]), widen(hn::LoadU(Halves(), &in[i])));
+    hn::StoreU(added, floats, &sum[i]);
   }
-  reference::add_bf16(in.subspan(i), own.subspan(i), out.subspan(i));
+  reference::add_bf16(in.subspan(i), sum.subspan(i));
 }
 
 }  // namespace thinreduce::kernels::HWY_NAMESPACE
@@ -96,9 +95,8 @@ void from_bf16(std::span<const std::uint16_t> in, float scale, std::span<float> 
   for (std::size_t i = 0; i < in.size(); ++i) out[i] = widen(in[i]) * scale;
 }
 
-void add_bf16(std::span<const std::uint16_t> in, std::span<const float> own,
-              std::span<std::uint16_t> out) {
-  for (std::size_t i = 0; i < in.size(); ++i) out[i] = round_to_bf16(widen(in[i]) + own[i]);
+void add_bf16(std::span<const std::uint16_t> in, std::span<float> sum) {
+  for (std::size_t i = 0; i < in.size(); ++i) sum[i] += widen(in[i]);
 }
 
 }  // namespace reference
@@ -119,11 +117,10 @@ void from_bf16(std::span<const std::uint16_t> in, float scale, std::span<float> 
   THINREDUCE_CALL(from_bf16)(in, scale, out);
 }
 
-void add_bf16(std::span<const std::uint16_t> in, std::span<const float> own,
-              std::span<std::uint16_t> out) {
-  ensure(in.size() == own.size() && in.size() == out.size(),
-         "add_bf16: spans must have the same length", in.size(), own.size(), out.size());
-  THINREDUCE_CALL(add_bf16)(in, own, out);
+void add_bf16(std::span<const std::uint16_t> in, std::span<float> sum) {
+  ensure(in.size() == sum.size(), "add_bf16: spans must have the same length", in.size(),
+         sum.size());
+  THINREDUCE_CALL(add_bf16)(in, sum);
 }
 
 }  // namespace thinreduce::kernels

@@ -13,16 +13,14 @@ namespace thinreduce::kernels {
 void to_bf16(std::span<const float> in, std::span<std::uint16_t> out);
 // out[i] = float(in[i]) * scale
 void from_bf16(std::span<const std::uint16_t> in, float scale, std::span<float> out);
-// out[i] = bf16(float(in[i]) + own[i]); `out` may be `in`
-void add_bf16(std::span<const std::uint16_t> in, std::span<const float> own,
-              std::span<std::uint16_t> out);
+// sum[i] += float(in[i])
+void add_bf16(std::span<const std::uint16_t> in, std::span<float> sum);
 
 // The definition of the results above.
 namespace reference {
 void to_bf16(std::span<const float> in, std::span<std::uint16_t> out);
 void from_bf16(std::span<const std::uint16_t> in, float scale, std::span<float> out);
-void add_bf16(std::span<const std::uint16_t> in, std::span<const float> own,
-              std::span<std::uint16_t> out);
+void add_bf16(std::span<const std::uint16_t> in, std::span<float> sum);
 }  // namespace reference
 
 }  // namespace thinreduce::kernels

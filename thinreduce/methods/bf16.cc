@@ -1,48 +1,87 @@
 #include "thinreduce/methods/bf16.h"
 
+#include <fmt/format.h>
+
 #include "thinreduce/collective/float_ring.h"
-#include "thinreduce/collective/word_ring.h"
+#include "thinreduce/collective/owner.h"
+#include "thinreduce/error.h"
 #include "thinreduce/kernels/bf16.h"
+#include "thinreduce/kernels/floats.h"
 
 namespace thinreduce {
 namespace {
 
-// One unit is one element. A partial sum is rounded to bf16 at each hop; a rank adds its own part
-// in float32.
-class Bf16Ring final : public WordRing<std::uint16_t> {
- public:
-  Bf16Ring(const Exchange& exchange, std::span<float> values, std::span<std::uint16_t> words)
-      : WordRing(words),
-        exchange_(exchange),
-        values_(values),
-        scale_(1.0f / static_cast<float>(exchange.size())) {}
+using Word = std::uint16_t;
 
-  void encode(UnitRange range) override { kernels::to_bf16(part(values_, range), words(range)); }
-  void decode(UnitRange range) override {
-    kernels::from_bf16(words(range), scale_, part(values_, range));
-    require_finite_sum(exchange_, part(values_, range), "element", range.begin);
+// One unit is one element. Parts and answers are bf16 words; the owner adds in float32, its own
+// part unrounded. So a sum is rounded once, however many ranks there are.
+class Bf16Owner final : public OwnerPayload {
+ public:
+  // `sum` is memory for the sum of a piece.
+  Bf16Owner(std::span<float> values, int world, std::vector<float>& sum)
+      : values_(values), scale_(1.0f / static_cast<float>(world)), sum_(sum) {}
+
+  [[nodiscard]] std::size_t units() const override { return values_.size(); }
+  [[nodiscard]] std::size_t unit_elements() const override { return 1; }
+  [[nodiscard]] std::size_t max_part_bytes(UnitRange range) const override {
+    return range.size() * sizeof(Word);
   }
+  [[nodiscard]] std::size_t max_answer_bytes(UnitRange range) const override {
+    return range.size() * sizeof(Word);
+  }
+
+  void encode_part(UnitRange range, std::vector<std::byte>& out) override {
+    append(part(values_, range), out);
+  }
+  void begin_sum(UnitRange range) override { sum_.assign(range.size(), 0.0f); }
+  void add_part(UnitRange range, int rank, std::span<const std::byte> bytes) override {
+    kernels::add_bf16(words(range, rank, bytes), sum_);
+  }
+  void add_own(UnitRange range) override { kernels::add(sum_, part(values_, range)); }
+  void encode_answer(UnitRange /*range*/, std::vector<std::byte>& out) override {
+    append(sum_, out);
+  }
+  void decode_answer(UnitRange range, int owner, std::span<const std::byte> bytes) override {
+    const auto mean = part(values_, range);
+    kernels::from_bf16(words(range, owner, bytes), scale_, mean);
+    finite_ = finite_ && kernels::first_nonfinite(mean) == mean.size();
+  }
+
+  // Returns whether all means are finite.
+  [[nodiscard]] bool finite() const { return finite_; }
 
  private:
-  void add_words(UnitRange range, int /*summed*/, std::span<const std::uint16_t> in) override {
-    kernels::add_bf16(in, part(values_, range), words(range));
+  static void append(std::span<const float> floats, std::vector<std::byte>& out) {
+    const std::size_t at = out.size();
+    out.resize(at + floats.size() * sizeof(Word));
+    kernels::to_bf16(floats, {reinterpret_cast<Word*>(&out[at]), floats.size()});
+  }
+  // Returns the words of a range that `rank` has sent.
+  static std::span<const Word> words(UnitRange range, int rank, std::span<const std::byte> bytes) {
+    if (bytes.size() != range.size() * sizeof(Word)) {
+      throw Error(ErrorCode::bad_frame, fmt::format("rank {} sent {} bytes of bf16 for {} elements",
+                                                    rank, bytes.size(), range.size()));
+    }
+    return {reinterpret_cast<const Word*>(bytes.data()), range.size()};
   }
 
-  const Exchange& exchange_;
   std::span<float> values_;
   float scale_;
+  std::vector<float>& sum_;
+  bool finite_ = true;
 };
 
 class Bf16 final : public Method {
  public:
   void reduce(const Bucket& bucket, Exchange& exchange) override {
-    words_.resize(bucket.values.size());
-    Bf16Ring ring(exchange, bucket.values, words_);
-    ring_all_reduce(exchange, ring);
+    Bf16Owner payload(bucket.values, exchange.size(), sum_);
+    owner_reduce(exchange, payload, spare_);
+    if (!payload.finite()) require_finite_sum(exchange, bucket.values, "element");
   }
 
  private:
-  std::vector<std::uint16_t> words_;  // kept from step to step
+  std::vector<float> sum_;  // kept from step to step, as is `spare_`
+  SpareBuffers spare_;
 };
 
 }  // namespace
@@ -53,9 +92,8 @@ MethodInfo bf16_info() {
   info.wire_id = 2;
   info.algebra = Algebra::sum;
   info.summary =
-      "Sends bfloat16, half the bytes of float32; partial sums are rounded to nearest at every hop "
-      "of "
-      "the ring.";
+      "Sends bfloat16, half the bytes of float32; the owner of each range adds in float32 and "
+      "rounds the sum to nearest, once.";
   info.paper = "Kalamkar et al. 2019, A Study of BFLOAT16 for Deep Learning Training";
   info.make = [](const Options&, const MethodSetup&) { return std::make_unique<Bf16>(); };
   return info;

@@ -4,13 +4,13 @@
 
 #include <cmath>
 
+#include "tests/ranks.h"
 #include "tests/test_world.h"
-#include "thinreduce/collective/checked.h"
 
 namespace thinreduce {
 namespace {
 
-TEST(Bf16Method, MeanWithinTheRoundingsOfTheHops) {
+TEST(Bf16Method, MeanWithinTheRoundingsOfPartsAndSum) {
   for (const int world : kWorlds) {
     for (const auto elements : kBucketSizes) {
       SCOPED_TRACE(testing::Message() << world << " ranks, " << elements << " elements");
@@ -23,7 +23,7 @@ TEST(Bf16Method, MeanWithinTheRoundingsOfTheHops) {
           sum += gradient[i];
           largest += std::abs(gradient[i]);  // bounds every partial sum
         }
-        // One rounding of at most 2^-9 per rank, and float32's own in the last multiplication.
+        // One rounding of at most 2^-9 per part and one of the sum, and float32's own.
         ASSERT_NEAR(mean[i], sum / world, largest * 0x1p-8 + 1e-30) << i;
       }
     }
@@ -48,16 +48,25 @@ TEST(Bf16Method, SmallWholeNumbersAreExact) {
   }
 }
 
-// 1 + (2^-8 + 2^-20) rounds up only if the second rank's value was not rounded first.
+// 1 + (2^-8 + 2^-20) rounds up only if the owner's value was not rounded first.
 TEST(Bf16Method, OwnValueIsAddedUnrounded) {
   TestWorld ranks(2, "bf16", 2);
   const float odd = 0x1p-8f + 0x1p-20f;
-  // Element 0 starts at rank 0 and is completed at rank 1; element 1 the other way round.
-  const auto mean = ranks.mean({{1.0f, odd}, {odd, 1.0f}});
+  const auto mean = ranks.mean({{odd, 1.0f}, {1.0f, odd}});
   EXPECT_EQ(mean, (std::vector<float>{0.50390625f, 0.50390625f}));
 }
 
-TEST(Bf16Method, SeveralSegmentsAChunk) {
+// Beside a sum of 256, one more 1 is half a place of bf16: sums that are rounded at every hop stop
+// there.
+TEST(Bf16Method, ManyRanksDoNotStall) {
+  for (const int world : {300, 512}) {
+    TestWorld ranks(world, "bf16", 5);
+    const auto mean = ranks.mean(PerRank(static_cast<std::size_t>(world), std::vector(5, 1.0f)));
+    for (const float value : mean) EXPECT_NEAR(value, 1, 0x1p-9) << world << " ranks";
+  }
+}
+
+TEST(Bf16Method, SeveralPiecesARange) {
   constexpr std::size_t kElements = 1200007;
   TestWorld ranks(2, "bf16", kElements);
   const auto gradients = normal_gradients(2, kElements, 3);
@@ -73,9 +82,23 @@ TEST(Bf16Method, HalfTheBytes) {
   constexpr std::size_t kElements = 4000;
   TestWorld ranks(4, "bf16", kElements);
   (void)ranks.mean(normal_gradients(4, kElements, 2));
-  // 2(N-1)/N of the payload.
-  EXPECT_EQ(ranks.transport(0).total_traffic().bytes_sent,
-            kElements * 2 * 6 / 4 + 6 * kMessageChecksumBytes);
+  // 2(N-1)/N of the payload, and 80 bytes for each of 6 frames.
+  EXPECT_EQ(ranks.transport(0).total_traffic().bytes_sent, kElements * 2 * 6 / 4 + 6 * 80);
+}
+
+// Finite gradients whose sum no bf16 number can hold: the same error on all ranks.
+TEST(Bf16Method, ASumThatOverflowsIsAnError) {
+  for (const float huge : {3e38f, 0x1.ffp127f}) {
+    TestWorld ranks(2, "bf16", 9);
+    PerRank gradients(2, std::vector<float>(9, 1.0f));
+    gradients[0][7] = gradients[1][7] = huge;
+    (void)ranks.step(gradients);
+    for (const auto& thrown : ranks.thrown) {
+      const auto text = error_text(thrown, ErrorCode::bad_frame);
+      EXPECT_NE(text.find("element 7 is inf after the sum over 2 ranks"), std::string::npos)
+          << text;
+    }
+  }
 }
 
 TEST(Bf16Method, EmptyBucket) {

@@ -1,7 +1,5 @@
 #include "thinreduce/methods/dqsg.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "thinreduce/collective/float_ring.h"
@@ -120,26 +118,23 @@ MethodInfo dqsg_info() {
           "as below it. (ndqsg counts the levels on one side.)"),
       block_option(512),
       OptionInfo::choice(
-          "collective", "ring", {"ring", "gather", "root"},
+          "collective", "ring", {"ring", "gather", "root", "owner"},
           "ring: the ranks agree on scales and the codes are summed in a ring. gather: every rank "
           "sends its payload to all others. root: every rank sends its payload to rank 0, which "
-          "sends the mean back.")
+          "sends the mean back. owner: every rank sends its codes to the owners of their elements, "
+          "which answer with the mean of theirs.")
           .formerly("travel")
           .formerly_value("sum", "ring")
           .formerly_value("server", "root"),
-      entropy_option("With collective=gather or root: "),
+      answer_levels_option(51),
+      entropy_option("With collective=gather, root or owner: "),
       feedback_option(),
       clip_option(0,
                   "the clipped part is added to the next step's gradient, even with feedback=off"),
   };
   info.check = [](const Options& options) {
-    const long long levels = options.integer("levels");
-    if (levels % 2 == 0) {
-      throw Error(ErrorCode::bad_spec,
-                  fmt::format("dqsg: levels must be odd, with as many above as below zero (got "
-                              "levels={}); use {} or {}",
-                              levels, levels - 1, levels + 1));
-    }
+    require_odd("dqsg", "levels", options.integer("levels"));
+    require_odd("dqsg", "answer_levels", options.integer("answer_levels"));
   };
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
     const auto levels_per_side = static_cast<std::uint32_t>((options.integer("levels") - 1) / 2);
@@ -147,6 +142,7 @@ MethodInfo dqsg_info() {
     const BlockQuantizer quantizer{.elements = setup.layout.elements,
                                    .block = static_cast<std::size_t>(options.integer("block")),
                                    .levels_per_side = levels_per_side};
+    using Collective = QuantizedGatherOptions::Collective;
     const std::string& collective = options.text("collective");
     if (collective == "ring") {
       return std::make_unique<DqsgSum>(DqsgOptions{.quantizer = quantizer,
@@ -156,13 +152,14 @@ MethodInfo dqsg_info() {
     }
     return make_quantized_gather({.name = "dqsg",
                                   .quantizer = quantizer,
-                                  .collective = collective == "root"
-                                                    ? QuantizedGatherOptions::Collective::root
-                                                    : QuantizedGatherOptions::Collective::gather,
+                                  .collective = collective == "root"    ? Collective::root
+                                                : collective == "owner" ? Collective::owner
+                                                                        : Collective::gather,
                                   .clip = options.number("clip"),
                                   .feedback = options.on("feedback"),
                                   .entropy = options.on("entropy"),
-                                  .seed = setup.seed});
+                                  .seed = setup.seed,
+                                  .answer_levels_per_side = answer_levels_per_side(options)});
   };
   return info;
 }

@@ -202,6 +202,7 @@ TEST_P(Conservation, NothingIsLost) {
 std::vector<Conserving> conserving() {
   std::vector<Conserving> laws{
       {"topk:density=0.05", {1, 2, 4}, shapeless(1009), 12, 0},
+      {"topk:density=0.05,collective=owner", {1, 2, 4}, shapeless(1009), 12, 0},
       {"powersgd:basis=2", {1, 2, 3, 4}, mixed_layout(), 10, 5e-5},
   };
   for (const char* spec : {"sketch:density=0.05,min_values=1,momentum=0",
@@ -213,8 +214,11 @@ std::vector<Conserving> conserving() {
        {"dqsg:levels=3,feedback=on", "dqsg:levels=3,feedback=on,clip=1.5",
         "dqsg:levels=7,feedback=on,collective=gather",
         "dqsg:levels=3,feedback=on,clip=2,collective=gather",
-        "dqsg:levels=3,feedback=on,clip=2,collective=root", "qsgd:bits=3,feedback=on",
-        "terngrad:feedback=on", "ndqsg:feedback=on,failures=1"}) {
+        "dqsg:levels=3,feedback=on,clip=2,collective=root",
+        "dqsg:levels=7,feedback=on,collective=owner,answer_levels=15",
+        "dqsg:levels=3,feedback=on,clip=2,collective=owner", "qsgd:bits=3,feedback=on",
+        "qsgd:bits=3,feedback=on,collective=owner", "terngrad:feedback=on",
+        "terngrad:feedback=on,collective=owner", "ndqsg:feedback=on,failures=1"}) {
     laws.push_back({spec, {1, 4}, shapeless(5009), 6, 2e-4});
   }
   for (const char* spec : {"fft", "fft:theta=0.99,bits=4", "fft:transform=dct,block=64",
@@ -252,13 +256,14 @@ TEST_P(FailedExchange, KeepsTheGradient) {
 
 INSTANTIATE_TEST_SUITE_P(
     Laws, FailedExchange,
-    testing::Values(Failing{"topk:density=0.1"}, Failing{"sketch:momentum=0,k=20"},
-                    Failing{"sketch:momentum=0,k=20,collective=root"},
-                    Failing{"sketch:momentum=0.9"}, Failing{"dqsg:feedback=on"},
-                    Failing{"dqsg:clip=1"}, Failing{"dqsg:feedback=on,collective=gather"},
-                    Failing{"dqsg:feedback=on,collective=root"}, Failing{"ndqsg:feedback=on"},
-                    Failing{"qsgd:feedback=on"}, Failing{"terngrad:feedback=on"}, Failing{"fft"},
-                    Failing{"variance:zeta=0.5"}, Failing{"powersgd"}),
+    testing::Values(
+        Failing{"topk:density=0.1"}, Failing{"topk:density=0.1,collective=owner"},
+        Failing{"sketch:momentum=0,k=20"}, Failing{"sketch:momentum=0,k=20,collective=root"},
+        Failing{"sketch:momentum=0.9"}, Failing{"dqsg:feedback=on"}, Failing{"dqsg:clip=1"},
+        Failing{"dqsg:feedback=on,collective=gather"}, Failing{"dqsg:feedback=on,collective=root"},
+        Failing{"dqsg:feedback=on,collective=owner"}, Failing{"dqsg:clip=1,collective=owner"},
+        Failing{"ndqsg:feedback=on"}, Failing{"qsgd:feedback=on"}, Failing{"terngrad:feedback=on"},
+        Failing{"fft"}, Failing{"variance:zeta=0.5"}, Failing{"powersgd"}),
     name_of<Failing>);
 
 // What every rank says that has looked at the sum itself. A payload is refused by the first rank
@@ -306,22 +311,22 @@ TEST_P(Overflow, IsAnErrorOnAllRanks) {
 
 INSTANTIATE_TEST_SUITE_P(
     Laws, Overflow,
-    testing::Values(Overflowing{"topk:density=0.1", 100, "top-k payload of rank 1"},
-                    Overflowing{"topk:density=0.1", 100, "top-k payload of rank 1", 1, 1},
-                    Overflowing{"bf16", 100, "a gradient overflowed"},
-                    Overflowing{"sketch:momentum=0,k=10,cells=f32", 500, kSum},
-                    Overflowing{"sketch:momentum=0,k=10,cells=f16", 500,
-                                "of the cell magnitudes is inf"},
-                    Overflowing{"sketch:momentum=0,k=10,values=f32,candidates=1000", 500, kSum},
-                    Overflowing{"sketch:momentum=0,k=10,candidates=1000", 500,
-                                "overflows float32 when rounded"},
-                    Overflowing{"dqsg:clip=0.01,block=100", 100, "", 1},
-                    Overflowing{"dqsg:clip=0.01,block=100,collective=gather", 100, "", 1},
-                    Overflowing{"fft", 300, "FFT payload of rank 1", 0, 1},
-                    Overflowing{"variance", 100, "rank 1", 0, 1},
-                    Overflowing{"variance:values=f32", 100, "rank 1", 0, 1},
-                    Overflowing{"variance:tau=1", 100, "rank 1", 0, 1},
-                    Overflowing{"powersgd", 1000, kSum}),
+    testing::Values(
+        Overflowing{"topk:density=0.1", 100, "top-k payload of rank 1"},
+        Overflowing{"topk:density=0.1", 100, "top-k payload of rank 1", 1, 1},
+        Overflowing{"topk:density=0.1,collective=owner", 100, "a gradient overflowed"},
+        Overflowing{"bf16", 100, kSum}, Overflowing{"sketch:momentum=0,k=10,cells=f32", 500, kSum},
+        Overflowing{"sketch:momentum=0,k=10,cells=f16", 500, "of the cell magnitudes is inf"},
+        Overflowing{"sketch:momentum=0,k=10,values=f32,candidates=1000", 500, kSum},
+        Overflowing{"sketch:momentum=0,k=10,candidates=1000", 500,
+                    "overflows float32 when rounded"},
+        Overflowing{"dqsg:clip=0.01,block=100", 100, "", 1},
+        Overflowing{"dqsg:clip=0.01,block=100,collective=gather", 100, "", 1},
+        Overflowing{"dqsg:clip=0.01,block=100,collective=owner", 1100, "", 1},
+        Overflowing{"fft", 300, "FFT payload of rank 1", 0, 1},
+        Overflowing{"variance", 100, "rank 1", 0, 1},
+        Overflowing{"variance:values=f32", 100, "rank 1", 0, 1},
+        Overflowing{"variance:tau=1", 100, "rank 1", 0, 1}, Overflowing{"powersgd", 1000, kSum}),
     name_of<Overflowing>);
 
 }  // namespace

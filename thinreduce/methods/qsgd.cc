@@ -17,8 +17,13 @@ MethodInfo qsgd_info() {
                           "Bits per element before entropy coding, its sign included: 2^bits - 1 "
                           "levels."),
       block_option(512),
+      gather_or_owner_option(),
+      answer_levels_option(11),
       entropy_option(),
       feedback_option(),
+  };
+  info.check = [](const Options& options) {
+    require_odd("qsgd", "answer_levels", options.integer("answer_levels"));
   };
   info.make = [](const Options& options, const MethodSetup& setup) {
     const auto levels_per_side = (1u << (options.integer("bits") - 1)) - 1;

@@ -17,8 +17,13 @@ MethodInfo terngrad_info() {
       clip_option(2.5,
                   "the clipped part is discarded, as in the paper; with feedback=on it is added to "
                   "the next step's gradient"),
+      gather_or_owner_option(),
+      answer_levels_option(11),
       entropy_option(),
       feedback_option(),
+  };
+  info.check = [](const Options& options) {
+    require_odd("terngrad", "answer_levels", options.integer("answer_levels"));
   };
   info.make = [](const Options& options, const MethodSetup& setup) {
     auto settings = stochastic_settings("terngrad", options, setup, 1);

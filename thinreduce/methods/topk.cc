@@ -1,7 +1,6 @@
 #include "thinreduce/methods/topk.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/ensure.h"
@@ -9,16 +8,11 @@
 #include "thinreduce/method/archive.h"
 #include "thinreduce/method/limits.h"
 #include "thinreduce/methods/top_selector.h"
+#include "thinreduce/methods/topk_owner.h"
 #include "thinreduce/methods/topk_payload.h"
 
 namespace thinreduce {
 namespace {
-
-// Returns the number of elements to send: at least one, so that small buckets make progress.
-std::size_t values_to_send(double density, std::size_t elements) {
-  const double wanted = std::round(density * static_cast<double>(elements));
-  return std::min(elements, std::max<std::size_t>(1, static_cast<std::size_t>(wanted)));
-}
 
 class TopK final : public Method {
  public:
@@ -108,9 +102,17 @@ MethodInfo topk_info() {
           "feedback", true,
           "on: elements that were not sent are added to the next step's gradient (error "
           "feedback). off: they are discarded."),
+      OptionInfo::choice("collective", "gather", {"gather", "owner"},
+                         "gather: every rank sends its payload to all others. owner: every rank "
+                         "sends its values to the owners of their elements, which answer with the "
+                         "largest of the sums."),
   };
-  info.make = [](const Options& options, const MethodSetup& setup) {
+  info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
     require_32bit_indices("topk", setup.layout);
+    if (options.text("collective") == "owner") {
+      return make_topk_owner(setup.layout.elements, options.number("density"),
+                             options.on("feedback"));
+    }
     return std::make_unique<TopK>(setup.layout.elements, options.number("density"),
                                   options.on("feedback"));
   };

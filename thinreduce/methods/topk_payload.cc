@@ -29,6 +29,11 @@ T value_at(std::span<const std::byte> bytes, std::size_t i) {
 
 }  // namespace
 
+std::size_t values_to_send(double density, std::size_t elements) {
+  const double wanted = std::round(density * static_cast<double>(elements));
+  return std::min(elements, std::max<std::size_t>(1, static_cast<std::size_t>(wanted)));
+}
+
 std::size_t topk_payload_limit(std::size_t elements, std::size_t selected) {
   return blocks_of(elements) * sizeof(Count) + selected * (sizeof(Offset) + sizeof(float));
 }

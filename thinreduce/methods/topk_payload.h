@@ -9,6 +9,9 @@
 
 namespace thinreduce {
 
+// Returns the number of values to send: at least one, so that small buckets make progress.
+[[nodiscard]] std::size_t values_to_send(double density, std::size_t elements);
+
 // Returns the maximum size in bytes of a payload of `selected` out of `elements` elements.
 [[nodiscard]] std::size_t topk_payload_limit(std::size_t elements, std::size_t selected);
 

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "tests/test_world.h"
+#include "thinreduce/collective/chunks.h"
 #include "thinreduce/error.h"
 
 namespace thinreduce {
@@ -27,6 +28,73 @@ std::vector<float> largest(const std::vector<float>& values, std::size_t k) {
   std::vector<float> kept(values.size());
   for (std::size_t i = 0; i < k; ++i) kept[order[i]] = values[order[i]];
   return kept;
+}
+
+// One step of collective=owner in a few lines: residuals in, mean out. Each rank sends the largest
+// elements outside its own range; an owner adds them to all of its own and keeps what its answer,
+// the largest sums, does not send.
+std::vector<float> owner_step(PerRank& held, double density) {
+  const std::size_t elements = held[0].size();
+  const std::size_t world = held.size();
+  const auto range_of = [&](std::size_t rank) { return cut({0, elements}, world, rank); };
+  PerRank sent(world);
+  for (std::size_t rank = 0; rank < world; ++rank) {
+    const UnitRange own = range_of(rank);
+    auto others = held[rank];
+    for (std::size_t i = own.begin; i < own.end; ++i) others[i] = 0;
+    const std::size_t count = elements - own.size();
+    sent[rank] = largest(others, count == 0 ? 0 : expected_k(density, count));
+    for (std::size_t i = 0; i < elements; ++i) {
+      if (sent[rank][i] != 0) held[rank][i] = 0;
+    }
+  }
+  std::vector<float> mean(elements);
+  for (std::size_t owner = 0; owner < world; ++owner) {
+    const UnitRange own = range_of(owner);
+    if (own.size() == 0) continue;
+    std::vector<float> sum(own.size());
+    for (std::size_t rank = 0; rank < world; ++rank) {
+      const auto& part = rank == owner ? held[rank] : sent[rank];
+      for (std::size_t i = 0; i < own.size(); ++i) sum[i] += part[own.begin + i];
+    }
+    const auto answer = largest(sum, expected_k(density, own.size()));
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      mean[own.begin + i] = answer[i] * (1.0f / static_cast<float>(world));
+      held[owner][own.begin + i] = answer[i] == 0 ? sum[i] : 0;
+    }
+  }
+  return mean;
+}
+
+TEST(TopK, OwnersEqualThePlainAlgorithm) {
+  for (const int world : kWorlds) {
+    for (const std::size_t elements : {1u, 2u, 5u, 63u, 1009u, 4099u}) {
+      SCOPED_TRACE(testing::Message() << world << " ranks, " << elements << " elements");
+      TestWorld ranks(world, "topk:density=0.03,collective=owner", elements);
+      PerRank held(static_cast<std::size_t>(world), std::vector<float>(elements));
+      for (unsigned step = 0; step < 3; ++step) {
+        const auto gradients = normal_gradients(world, elements, step);
+        for (std::size_t rank = 0; rank < held.size(); ++rank) {
+          for (std::size_t i = 0; i < elements; ++i) held[rank][i] += gradients[rank][i];
+        }
+        ASSERT_EQ(ranks.mean(gradients), owner_step(held, 0.03));
+      }
+      for (std::size_t rank = 0; rank < held.size(); ++rank) {
+        ASSERT_EQ(ranks.residual(rank), held[rank]);
+      }
+    }
+  }
+}
+
+// A gather sends 15 payloads, of 64 + 4 + 6k bytes here.
+TEST(TopK, OwnersSendTwoPayloadsAtAnyN) {
+  constexpr std::size_t kElements = 60000;
+  for (const int world : {4, 16, 32}) {
+    TestWorld ranks(world, "topk:density=0.1,collective=owner", kElements);
+    (void)ranks.mean(normal_gradients(world, kElements, 2));
+    const auto sent = static_cast<double>(ranks.transport(1).total_traffic().bytes_sent);
+    EXPECT_LT(sent, 2.2 * (64 + 4 + 6 * 0.1 * kElements)) << world << " ranks";
+  }
 }
 
 // The whole method in a dozen lines; the real one must have the same bits over several steps: top-k

@@ -264,6 +264,8 @@ TEST(GradiveqComposed, SpecsSayWhatComposes) {
   EXPECT_NE(refused("gradiveq+qsgd:feedback=on").find("feedback of gradiveq covers"),
             std::string::npos);
   EXPECT_NE(refused("gradiveq+dqsg:collective=root").find("not root"), std::string::npos);
+  EXPECT_NE(refused("gradiveq+dqsg:collective=owner").find("not owner"), std::string::npos);
+  EXPECT_NE(refused("gradiveq+qsgd:collective=owner").find("not owner"), std::string::npos);
   EXPECT_NE(refused("gradiveq+dqsg:levels=4").find("levels must be odd"), std::string::npos);
   EXPECT_NE(refused("gradiveq:feedback=off+dqsg:clip=2").find("clip needs"), std::string::npos);
 }

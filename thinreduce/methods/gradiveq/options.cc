@@ -80,6 +80,11 @@ ProjectionQuantizer projection_quantizer(const InnerMethod& inner, bool feedback
   options.name = inner.name;
   options.quantizer.block = static_cast<std::size_t>(given.integer("block"));
   options.entropy = given.on("entropy");
+  const std::string& collective = given.text("collective");
+  if (collective == "root" || collective == "owner") {
+    refuse(fmt::format("+{}: collective must be {}gather, not {}", inner.name,
+                       inner.name == "dqsg" ? "ring or " : "", collective));
+  }
   if (inner.name == "qsgd") {
     options.quantizer.levels_per_side = (1u << (given.integer("bits") - 1)) - 1;
     options.scale = QuantizedGatherOptions::Scale::norm;
@@ -92,10 +97,7 @@ ProjectionQuantizer projection_quantizer(const InnerMethod& inner, bool feedback
   if (options.clip > 0 && !feedback) {
     refuse("+dqsg: clip needs gradiveq's feedback=on: clipped values would be lost");
   }
-  if (given.text("collective") == "root") {
-    refuse("+dqsg: collective must be ring or gather, not root");
-  }
-  quantizer.summed = given.text("collective") == "ring";
+  quantizer.summed = collective == "ring";
   return quantizer;
 }
 

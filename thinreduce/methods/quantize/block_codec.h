@@ -6,8 +6,10 @@
 // onto the codes, and the errors, which the residual keeps, are never larger than the values.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,9 +32,25 @@ class BlockCodec {
   [[nodiscard]] std::size_t limit() const { return payload_.limit(); }
   [[nodiscard]] std::span<const float> scales() const { return scales_; }
 
+  // Quantizes elements [first, first + elements) of the bucket from now on, as a run of their own:
+  // blocks start anew, and the random draws are those of the elements in the bucket.
+  void move_to(std::size_t first, std::size_t elements) {
+    quantizer_.first_draw = first;
+    quantizer_.elements = elements;
+    scales_.resize(quantizer_.blocks());
+    payload_.resize(elements, quantizer_.blocks());
+  }
+  // Returns limit() for a run of another length.
+  [[nodiscard]] std::size_t limit_of(std::size_t elements) const {
+    return payload_.limit(elements, (elements + quantizer_.block - 1) / quantizer_.block);
+  }
+
   // Replaces `out` by the payload of `values`.
   void write(std::span<const float> values, RandomKey key, std::vector<std::byte>& out) {
     out.clear();
+    append(values, key, out);
+  }
+  void append(std::span<const float> values, RandomKey key, std::vector<std::byte>& out) {
     payload_.write(
         scales_,
         [&](std::size_t first, std::span<std::uint32_t> codes) {
@@ -54,10 +72,7 @@ class BlockCodec {
   // Calls sink(first, values) with the decoded values, piece by piece.
   template <typename Sink>
   void read(std::span<const std::byte> bytes, const Reading& reading, Sink&& sink) {
-    BlockQuantizer::Sum sum;
-    sum.factor = reading.factor;
-    if (options_.rounding == QuantizedGatherOptions::Rounding::dithered)
-      sum.keys = std::span(&reading.key, 1);
+    const BlockQuantizer::Sum sum = one_rank(reading.key, reading.factor);
     const auto into = reading.into;
     payload_.read(bytes, reading.what, scales_,
                   [&](std::size_t first, std::span<const std::uint32_t> codes) {
@@ -68,7 +83,38 @@ class BlockCodec {
                   });
   }
 
+  // Subtracts the values that write() sends for `values`, so that the error is left. Quantizes them
+  // again, which is faster than to read a payload.
+  void keep_error(std::span<float> values, RandomKey key) {
+    measure(values, 0, values.size());
+    codes_.resize(values.size());
+    quantizer_.quantize(values, 0, scales_, key, codes_);
+    if (fits_scales()) fit_scales(values, 0, codes_);
+    const BlockQuantizer::Sum sum = one_rank(key, 1);
+    for (std::size_t first = 0; first < values.size(); first += values_.size()) {
+      const auto part = values.subspan(first, std::min(values_.size(), values.size() - first));
+      const auto sent = std::span(values_).first(part.size());
+      quantizer_.dequantize(std::span(codes_).subspan(first, part.size()), first, scales_, sum,
+                            sent);
+      for (std::size_t i = 0; i < part.size(); ++i) part[i] -= sent[i];
+    }
+  }
+  // Subtracts the part of `values` that is not clipped.
+  void keep_clipped(std::span<float> values) {
+    measure(values, 0, values.size());
+    quantizer_.keep_clipped(values, scales_);
+  }
+
  private:
+  // Describes codes of one rank, with its dither to subtract where the rounding needs it.
+  [[nodiscard]] BlockQuantizer::Sum one_rank(const RandomKey& key, float factor) const {
+    BlockQuantizer::Sum sum;
+    sum.factor = factor;
+    if (options_.rounding == QuantizedGatherOptions::Rounding::dithered)
+      sum.keys = std::span(&key, 1);
+    return sum;
+  }
+
   [[nodiscard]] bool fits_scales() const {
     return options_.feedback && options_.rounding == QuantizedGatherOptions::Rounding::stochastic;
   }
@@ -99,7 +145,8 @@ class BlockCodec {
   BlockQuantizer quantizer_;
   QuantizedPayload payload_;
   std::vector<float> scales_;
-  BlockQuantizer::Fit fit_;  // of the block that is being written
+  BlockQuantizer::Fit fit_;           // of the block that is being written
+  std::vector<std::uint32_t> codes_;  // of the run whose error is kept
   std::array<float, kernels::kCodesPerPack> values_{};
 };
 

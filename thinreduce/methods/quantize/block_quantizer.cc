@@ -110,7 +110,7 @@ void BlockQuantizer::quantize(std::span<const float> values, std::size_t first,
                       {.inverse_step_size = size == 0 ? 0 : gain / size,
                        .levels_per_side = levels_per_side,
                        .key = key,
-                       .first = static_cast<std::uint32_t>(first + at)},
+                       .first = static_cast<std::uint32_t>(first_draw + first + at)},
                       codes.subspan(at, run));
   });
 }
@@ -129,7 +129,7 @@ void BlockQuantizer::dequantize(std::span<const std::uint32_t> codes, std::size_
                         {.step_size = size * sum.factor,
                          .zero = sum.ranks * levels_per_side,
                          .keys = sum.keys,
-                         .first = static_cast<std::uint32_t>(first + at)},
+                         .first = static_cast<std::uint32_t>(first_draw + first + at)},
                         out);
     // Invalid codes are at most 2^16 levels away from zero.
     if (size >= kMaxStepSize / 65536 / static_cast<float>(sum.ranks)) {

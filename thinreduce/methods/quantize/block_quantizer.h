@@ -16,6 +16,7 @@ struct BlockQuantizer {
   std::size_t block = 1;              // elements per block; the last may have fewer
   std::uint32_t levels_per_side = 1;  // M
   float gain = 1;                     // factor of the values when they are quantized
+  std::size_t first_draw = 0;         // place of element 0 in the random streams
 
   [[nodiscard]] std::size_t blocks() const { return (elements + block - 1) / block; }
   [[nodiscard]] std::uint32_t symbols() const { return 2 * levels_per_side + 1; }

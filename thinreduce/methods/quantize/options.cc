@@ -33,6 +33,31 @@ OptionInfo clip_option(double value, const std::string& beyond) {
                                         beyond));
 }
 
+OptionInfo answer_levels_option(long long levels) {
+  return OptionInfo::integer("answer_levels", levels, 3, 255,
+                             "With collective=owner: total number of quantization levels of the "
+                             "owner's answer; must be odd.");
+}
+
+std::uint32_t answer_levels_per_side(const Options& options) {
+  return static_cast<std::uint32_t>((options.integer("answer_levels") - 1) / 2);
+}
+
+OptionInfo gather_or_owner_option() {
+  return OptionInfo::choice("collective", "gather", {"gather", "owner"},
+                            "gather: every rank sends its payload to all others. owner: every "
+                            "rank sends its codes to the owners of their elements, which answer "
+                            "with the mean of theirs.");
+}
+
+void require_odd(const std::string& method, const std::string& name, long long levels) {
+  if (levels % 2 != 0) return;
+  throw Error(ErrorCode::bad_spec,
+              fmt::format("{}: {} must be odd, with as many above as below zero (got {}={}); use "
+                          "{} or {}",
+                          method, name, name, levels, levels - 1, levels + 1));
+}
+
 void check_quantizer(const std::string& method, const MethodSetup& setup,
                      std::uint32_t levels_per_side) {
   require_32bit_indices(method, setup.layout);
@@ -55,9 +80,13 @@ QuantizedGatherOptions stochastic_settings(const std::string& method, const Opti
                         .block = static_cast<std::size_t>(options.integer("block")),
                         .levels_per_side = levels_per_side},
           .rounding = QuantizedGatherOptions::Rounding::stochastic,
+          .collective = options.text("collective") == "owner"
+                            ? QuantizedGatherOptions::Collective::owner
+                            : QuantizedGatherOptions::Collective::gather,
           .feedback = options.on("feedback"),
           .entropy = options.on("entropy"),
-          .seed = setup.seed};
+          .seed = setup.seed,
+          .answer_levels_per_side = answer_levels_per_side(options)};
 }
 
 }  // namespace thinreduce

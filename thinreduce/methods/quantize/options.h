@@ -13,8 +13,16 @@ namespace thinreduce {
 // `when` comes first in the help text.
 [[nodiscard]] OptionInfo entropy_option(const std::string& when = "");
 [[nodiscard]] OptionInfo feedback_option();
+// The levels of an owner's answer, which must be odd, and the number of those on each side of zero.
+[[nodiscard]] OptionInfo answer_levels_option(long long levels);
+[[nodiscard]] std::uint32_t answer_levels_per_side(const Options& options);
+// How the payloads of qsgd and terngrad travel.
+[[nodiscard]] OptionInfo gather_or_owner_option();
 // `beyond` says in the help text what becomes of the clipped part.
 [[nodiscard]] OptionInfo clip_option(double value, const std::string& beyond);
+
+// Throws Error unless `levels`, the value of option `name`, is odd.
+void require_odd(const std::string& method, const std::string& name, long long levels);
 
 // Throws Error for buckets with too many elements and for more levels than the sum over all ranks
 // has room for. `levels_per_side` is the number of levels on each side of zero.

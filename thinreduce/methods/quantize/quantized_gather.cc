@@ -13,6 +13,7 @@
 #include "thinreduce/method/archive.h"
 #include "thinreduce/methods/quantize/block_codec.h"
 #include "thinreduce/methods/quantize/dither.h"
+#include "thinreduce/methods/quantize/quantized_owner.h"
 #include "thinreduce/methods/quantize/stream_keys.h"
 
 namespace thinreduce {
@@ -171,6 +172,9 @@ class QuantizedGather final : public Method {
 }  // namespace
 
 std::unique_ptr<Method> make_quantized_gather(const QuantizedGatherOptions& options) {
+  if (options.collective == QuantizedGatherOptions::Collective::owner) {
+    return make_quantized_owner(options);
+  }
   return std::make_unique<QuantizedGather>(options);
 }
 

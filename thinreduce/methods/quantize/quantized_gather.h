@@ -1,5 +1,5 @@
-// Quantizers whose payloads are gathered or sent to a root: every rank has its own scales. dqsg,
-// qsgd and terngrad differ in their settings only.
+// Quantizers whose payloads are gathered, sent to a root or to owners: every rank has its own
+// scales. dqsg, qsgd and terngrad differ in their settings only.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct QuantizedGatherOptions {
   enum class Scale { largest, norm };
   // Both round with the same random draw; dithered rounding subtracts it after decoding.
   enum class Rounding { dithered, stochastic };
-  enum class Collective { gather, root };
+  enum class Collective { gather, root, owner };
 
   std::string name;  // name of the method, for errors
   BlockQuantizer quantizer;
@@ -28,6 +28,7 @@ struct QuantizedGatherOptions {
   bool feedback = false;
   bool entropy = true;
   std::uint64_t seed = 0;
+  std::uint32_t answer_levels_per_side = 1;  // of an owner's answer
 };
 
 [[nodiscard]] std::unique_ptr<Method> make_quantized_gather(const QuantizedGatherOptions& options);

@@ -31,12 +31,18 @@ QuantizedPayload::QuantizedPayload(const QuantizedFormat& format)
     : format_(format),
       packing_(kernels::Packing::of(format.symbols)),
       coder_(std::max(2u, format.symbols)) {
-  if (format.entropy) symbols_.resize(std::min(kRun, format.elements));
+  resize(format.elements, format.blocks);
 }
 
-std::size_t QuantizedPayload::limit() const {
-  const std::size_t runs = (format_.elements + kRun - 1) / kRun;
-  return format_.blocks * sizeof(float) + runs * sizeof(Length) + packing_.bytes(format_.elements);
+void QuantizedPayload::resize(std::size_t elements, std::size_t blocks) {
+  format_.elements = elements;
+  format_.blocks = blocks;
+  if (format_.entropy) symbols_.resize(std::max(symbols_.size(), std::min(kRun, elements)));
+}
+
+std::size_t QuantizedPayload::limit(std::size_t elements, std::size_t blocks) const {
+  const std::size_t runs = (elements + kRun - 1) / kRun;
+  return blocks * sizeof(float) + runs * sizeof(Length) + packing_.bytes(elements);
 }
 
 void QuantizedPayload::write_packed(std::size_t first, std::size_t count, const MakeCodes& make,
@@ -122,7 +128,7 @@ void QuantizedPayload::read(std::span<const std::byte> payload, std::string_view
       return;
     }
     const auto bytes = reader.take(length);
-    symbols_.resize(std::min(kRun, format_.elements));
+    if (symbols_.size() < count) symbols_.resize(count);
     coder_.decode(bytes, what, std::span(symbols_).first(count));
     for_pieces(first, count, kPiece, [&](std::size_t from, std::size_t piece) {
       std::copy_n(symbols_.begin() + static_cast<std::ptrdiff_t>(from - first), piece,

@@ -27,7 +27,11 @@ class QuantizedPayload {
   explicit QuantizedPayload(const QuantizedFormat& format);
 
   // Returns the maximum size of a payload in bytes.
-  [[nodiscard]] std::size_t limit() const;
+  [[nodiscard]] std::size_t limit() const { return limit(format_.elements, format_.blocks); }
+  [[nodiscard]] std::size_t limit(std::size_t elements, std::size_t blocks) const;
+
+  // Changes the number of elements and scales.
+  void resize(std::size_t elements, std::size_t blocks);
 
   // Writes the codes of elements [first, first + codes.size()). Called in order, with at most
   // kernels::kCodesPerPack codes.

@@ -1,0 +1,278 @@
+#include "thinreduce/collective/owner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <utility>
+
+#include "thinreduce/collective/framed.h"
+#include "thinreduce/ensure.h"
+#include "thinreduce/error.h"
+#include "thinreduce/wire/bytes.h"
+
+namespace thinreduce {
+namespace {
+
+enum class Kind : std::uint32_t { part = 0, answer = 1 };
+
+// What a message is: the tag in front of its bytes.
+struct Tag {
+  Kind kind = Kind::part;
+  UnitRange range;
+
+  void append_to(std::vector<std::byte>& out) const {
+    const std::size_t at = out.size();
+    out.resize(at + kOwnerTagBytes);
+    store_value(std::span(out), at, static_cast<std::uint32_t>(kind));
+    store_value(std::span(out), at + 4, static_cast<std::uint32_t>(range.size()));
+    store_value(std::span(out), at + 8, static_cast<std::uint64_t>(range.begin));
+  }
+
+  // Returns the bytes after the tag. Throws if `message` has another tag.
+  [[nodiscard]] std::span<const std::byte> check(const Exchange& exchange, int peer,
+                                                 std::span<const std::byte> message) const {
+    std::vector<std::byte> expected;
+    append_to(expected);
+    if (message.size() < kOwnerTagBytes ||
+        !std::equal(expected.begin(), expected.end(), message.begin())) {
+      throw Error(ErrorCode::bad_frame,
+                  fmt::format("rank {} sent {} for bucket {}, step {}, expected {}", peer,
+                              describe(message), exchange.id().bucket, exchange.id().step,
+                              describe(expected)));
+    }
+    return message.subspan(kOwnerTagBytes);
+  }
+
+ private:
+  static std::string describe(std::span<const std::byte> message) {
+    if (message.size() < kOwnerTagBytes) {
+      return fmt::format("{} bytes without a tag", message.size());
+    }
+    const auto kind = load_value<std::uint32_t>(message, 0);
+    return fmt::format("{} of {} units from unit {} on",
+                       kind == 0 ? "a part" : (kind == 1 ? "an answer" : "an unknown message"),
+                       load_value<std::uint32_t>(message, 4),
+                       load_value<std::uint64_t>(message, 8));
+  }
+};
+
+class OwnerReduction {
+ public:
+  OwnerReduction(Exchange& exchange, OwnerPayload& payload, SpareBuffers& spare,
+                 const OwnerOptions& options)
+      : exchange_(exchange), payload_(payload), spare_(spare), incoming_(world()) {
+    const std::size_t longest = (payload.units() + world() - 1) / world();
+    const std::size_t units =
+        std::max<std::size_t>(1, options.piece_elements / payload.unit_elements());
+    pieces_ = (longest + units - 1) / units;
+    ahead_ = std::clamp<std::size_t>(options.ahead, 1, pieces_);
+    parts_ = std::vector<Outgoing>(slots() * world());
+    answers_ = std::vector<Outgoing>(slots());
+  }
+
+  // In turn t a rank sends its parts of piece t and the answer of piece t - ahead. A turn consumes
+  // all that the peers sent `ahead` turns earlier. The header of a message is awaited one turn
+  // before its payload: the receive of the payload can be posted only then, and some transports
+  // transfer nothing before that.
+  void run() {
+    for (std::size_t turn = 0; turn < pieces_ + 2 * ahead_; ++turn) {
+      post(turn);
+      if (turn < pieces_) send_parts(turn);
+      if (turn + 1 >= ahead_) open(Kind::part, turn + 1 - ahead_);
+      if (turn >= ahead_) answer(turn - ahead_);
+      if (turn + 1 >= 2 * ahead_) open(Kind::answer, turn + 1 - 2 * ahead_);
+      if (turn >= 2 * ahead_) decode(turn - 2 * ahead_);
+    }
+    for (auto& message : parts_) finish(message);
+    for (auto& message : answers_) finish(message);
+    count_payload();
+  }
+
+ private:
+  struct Outgoing {
+    std::vector<std::byte> bytes;
+    FrameHeaderBytes header{};
+    std::vector<FramedSend> sends;
+  };
+  struct Incoming {
+    Tag tag;
+    std::unique_ptr<FramedReceive> receive;
+    bool open = false;  // its header has arrived
+  };
+
+  [[nodiscard]] std::size_t world() const { return static_cast<std::size_t>(exchange_.size()); }
+  // Returns the number of messages of one kind and peer that this rank keeps in flight.
+  [[nodiscard]] std::size_t slots() const { return ahead_ + 1; }
+  [[nodiscard]] UnitRange piece(int owner, std::size_t index) const {
+    if (index >= pieces_) return {};
+    return cut(cut({0, payload_.units()}, world(), static_cast<std::size_t>(owner)), pieces_,
+               index);
+  }
+  [[nodiscard]] UnitRange own_piece(std::size_t index) const {
+    return piece(exchange_.rank(), index);
+  }
+
+  // Call visit(rank) for all other ranks: in the order in which this rank sends to them, and in the
+  // order in which their messages arrive on busy links.
+  template <typename Visit>
+  void for_receivers(Visit&& visit) const {
+    for (int distance = 1; distance < exchange_.size(); ++distance) {
+      visit((exchange_.rank() + distance) % exchange_.size());
+    }
+  }
+  template <typename Visit>
+  void for_senders(Visit&& visit) const {
+    for (int distance = exchange_.size() - 1; distance > 0; --distance) {
+      visit((exchange_.rank() + distance) % exchange_.size());
+    }
+  }
+
+  [[nodiscard]] std::deque<Incoming>& from(int rank) {
+    return incoming_[static_cast<std::size_t>(rank)];
+  }
+  [[nodiscard]] std::vector<std::byte> take_spare() {
+    if (spare_.empty()) return {};
+    std::vector<std::byte> memory = std::move(spare_.back());
+    spare_.pop_back();
+    return memory;
+  }
+
+  // Posts the receives of all that the peers send in `turn`.
+  void post(std::size_t turn) {
+    for_senders([&](int rank) {
+      post_one(rank, {Kind::part, own_piece(turn)});
+      if (turn >= ahead_) post_one(rank, {Kind::answer, piece(rank, turn - ahead_)});
+    });
+  }
+  void post_one(int rank, const Tag& tag) {
+    if (tag.range.size() == 0) return;
+    const std::size_t limit =
+        kOwnerTagBytes + (tag.kind == Kind::part ? payload_.max_part_bytes(tag.range)
+                                                 : payload_.max_answer_bytes(tag.range));
+    from(rank).push_back(
+        {tag, std::make_unique<FramedReceive>(exchange_, rank, limit, take_spare())});
+  }
+
+  // Waits for the headers of a piece and of all messages before it.
+  void open(Kind kind, std::size_t index) {
+    for_senders([&](int rank) {
+      const UnitRange range = kind == Kind::part ? own_piece(index) : piece(rank, index);
+      if (range.size() == 0) return;
+      for (Incoming& message : from(rank)) {
+        if (!message.open) message.receive->wait_header(exchange_);
+        message.open = true;
+        if (message.tag.kind == kind && message.tag.range.begin == range.begin) break;
+      }
+    });
+  }
+
+  // Passes the next message of `rank` to `use`, without its tag.
+  template <typename Use>
+  void consume(int rank, Use&& use) {
+    Incoming& message = from(rank).front();
+    message.receive->wait_payload(exchange_);
+    exchange_.timed(Stage::decode,
+                    [&] { use(message.tag.check(exchange_, rank, message.receive->payload())); });
+    spare_.push_back(message.receive->release());
+    from(rank).pop_front();
+  }
+
+  // Writes a message with `append`, which must keep its limit.
+  template <typename Append>
+  void write(Outgoing& message, const Tag& tag, std::size_t limit, Append&& append) {
+    finish(message);
+    message.bytes = take_spare();
+    exchange_.timed(Stage::encode, [&] {
+      message.bytes.clear();
+      tag.append_to(message.bytes);
+      append(message.bytes);
+      ensure(message.bytes.size() <= kOwnerTagBytes + limit, "a message must keep its limit",
+             message.bytes.size(), limit);
+      message.header = encode_header(exchange_.id(), exchange_.rank(), message.bytes);
+    });
+  }
+  // Waits until a message is sent and takes its memory back.
+  void finish(Outgoing& message) {
+    for (auto& send : message.sends) send.wait(exchange_);
+    if (message.bytes.capacity() > 0) spare_.push_back(std::exchange(message.bytes, {}));
+    message.sends.clear();
+  }
+
+  void send_parts(std::size_t index) {
+    for_receivers([&](int owner) {
+      const UnitRange range = piece(owner, index);
+      if (range.size() == 0) return;
+      Outgoing& part = parts_[index % slots() * world() + static_cast<std::size_t>(owner)];
+      write(part, {Kind::part, range}, payload_.max_part_bytes(range),
+            [&](std::vector<std::byte>& out) { payload_.encode_part(range, out); });
+      part.sends.emplace_back(exchange_, owner, part.header, part.bytes);
+      part_bytes_ += kFrameHeaderBytes + part.bytes.size();
+    });
+  }
+
+  // Adds all parts of a piece that this rank owns, and sends and decodes the answer.
+  void answer(std::size_t index) {
+    const UnitRange range = own_piece(index);
+    if (range.size() == 0) return;
+    exchange_.timed(Stage::decode, [&] { payload_.begin_sum(range); });
+    for (int rank = 0; rank < exchange_.size(); ++rank) {
+      if (rank == exchange_.rank()) {
+        exchange_.timed(Stage::decode, [&] { payload_.add_own(range); });
+      } else {
+        consume(rank, [&](auto bytes) { payload_.add_part(range, rank, bytes); });
+      }
+    }
+    Outgoing& answer = answers_[index % slots()];
+    write(answer, {Kind::answer, range}, payload_.max_answer_bytes(range),
+          [&](std::vector<std::byte>& out) { payload_.encode_answer(range, out); });
+    for_receivers(
+        [&](int rank) { answer.sends.emplace_back(exchange_, rank, answer.header, answer.bytes); });
+    answer_bytes_ += kFrameHeaderBytes + answer.bytes.size();
+    exchange_.timed(Stage::decode, [&] {
+      payload_.decode_answer(range, exchange_.rank(),
+                             std::span(answer.bytes).subspan(kOwnerTagBytes));
+    });
+  }
+
+  // Decodes the answers of all other owners.
+  void decode(std::size_t index) {
+    for_senders([&](int owner) {
+      const UnitRange range = piece(owner, index);
+      if (range.size() == 0) return;
+      consume(owner, [&](auto bytes) {
+        answer_bytes_ += kFrameHeaderBytes + kOwnerTagBytes + bytes.size();
+        payload_.decode_answer(range, owner, bytes);
+      });
+    });
+  }
+
+  // Counts one copy of the bucket, averaged over parts and answers. This rank's own part did not
+  // travel; it counts as the average of the others.
+  void count_payload() {
+    const std::uint64_t parts =
+        world() == 1 ? answer_bytes_ : part_bytes_ * world() / (world() - 1);
+    exchange_.payload_bytes += (parts + answer_bytes_) / 2;
+  }
+
+  Exchange& exchange_;
+  OwnerPayload& payload_;
+  SpareBuffers& spare_;
+  std::size_t pieces_ = 0;  // of each range
+  std::size_t ahead_ = 1;
+  std::vector<Outgoing> parts_;                 // by slot and owner
+  std::vector<Outgoing> answers_;               // by slot
+  std::vector<std::deque<Incoming>> incoming_;  // by rank, in the order in which they are sent
+  std::uint64_t part_bytes_ = 0;
+  std::uint64_t answer_bytes_ = 0;
+};
+
+}  // namespace
+
+void owner_reduce(Exchange& exchange, OwnerPayload& payload, SpareBuffers& spare,
+                  const OwnerOptions& options) {
+  if (payload.units() > 0) OwnerReduction(exchange, payload, spare, options).run();
+}
+
+}  // namespace thinreduce

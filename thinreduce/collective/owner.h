@@ -1,0 +1,68 @@
+// Owner reduction: every rank owns a range of the payload, adds up the parts that all ranks send
+// for it, and sends the answer to all.
+//
+// Nouns. The payload is cut into N *ranges* of whole units; rank r owns range r. Each range is cut
+// into the same number of *pieces*. Rank r sends its *part* of a piece to the piece's owner, the
+// right neighbour first, so that no two ranks load the same link first. The owner adds the parts in
+// rank order, its own among them, and sends the *answer* to every other rank. All ranks, the owner
+// included, decode the same answer, so all end with the same bits. Parts and answers are frames of
+// any length. Encoding, adding and decoding a piece overlaps with the transfer of others.
+//
+// Latencies: 2. Bytes sent by rank r: 80 and its part for each piece of the other ranges, and (N-1)
+// times 80 and its answer for each piece of its own range. Empty pieces are not sent.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "thinreduce/collective/chunks.h"
+#include "thinreduce/collective/exchange.h"
+#include "thinreduce/collective/gather.h"
+
+namespace thinreduce {
+
+// The data of one owner reduction, in the form in which the method keeps it. Every range that is
+// passed is one piece. The functions that take bytes of another rank must throw Error{bad_frame},
+// which names that rank, for everything that encode_part() or encode_answer() does not write.
+class OwnerPayload {
+ public:
+  virtual ~OwnerPayload() = default;
+  // Returns the number of indivisible units; it must be the same on all ranks.
+  [[nodiscard]] virtual std::size_t units() const = 0;
+  // Returns the floats that a unit stands for; it decides the units per piece.
+  [[nodiscard]] virtual std::size_t unit_elements() const = 0;
+
+  // Return the maximum number of bytes that the functions below append.
+  [[nodiscard]] virtual std::size_t max_part_bytes(UnitRange range) const = 0;
+  [[nodiscard]] virtual std::size_t max_answer_bytes(UnitRange range) const = 0;
+
+  // Appends this rank's part of another rank's piece to `out`.
+  virtual void encode_part(UnitRange range, std::vector<std::byte>& out) = 0;
+  // Begins the sum of a piece that this rank owns.
+  virtual void begin_sum(UnitRange range) = 0;
+  // Add the part of `rank`, or this rank's own, to that sum. Called for all ranks in order.
+  virtual void add_part(UnitRange range, int rank, std::span<const std::byte> part) = 0;
+  virtual void add_own(UnitRange range) = 0;
+  // Appends the answer, made from the complete sum, to `out`.
+  virtual void encode_answer(UnitRange range, std::vector<std::byte>& out) = 0;
+  // Decodes an answer. At its owner this follows directly after encode_answer().
+  virtual void decode_answer(UnitRange range, int owner, std::span<const std::byte> answer) = 0;
+};
+
+struct OwnerOptions {
+  // Half a megabyte of floats: large enough that the fixed cost of a message is negligible even if
+  // it is compressed, small enough for the cache. Tests shrink it to reach the many-pieces path.
+  std::size_t piece_elements = std::size_t{128} * 1024;
+  // Pieces that are sent before the first is added, so that the wire is busy while a rank computes.
+  std::size_t ahead = 4;
+};
+
+// Bytes in front of each part and answer that say what they are; see docs/wire-format.md.
+inline constexpr std::size_t kOwnerTagBytes = 16;
+
+// Reduces `payload` over all ranks. `spare` keeps memory from one reduction to the next.
+void owner_reduce(Exchange& exchange, OwnerPayload& payload, SpareBuffers& spare,
+                  const OwnerOptions& options = {});
+
+}  // namespace thinreduce

@@ -1,0 +1,218 @@
+#include "thinreduce/methods/quantize/quantized_owner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "thinreduce/collective/owner.h"
+#include "thinreduce/ensure.h"
+#include "thinreduce/error.h"
+#include "thinreduce/kernels/floats.h"
+#include "thinreduce/method/archive.h"
+#include "thinreduce/methods/quantize/block_codec.h"
+#include "thinreduce/methods/quantize/stream_keys.h"
+
+namespace thinreduce {
+namespace {
+
+using Options = QuantizedGatherOptions;
+
+// Blocks of an answer are no longer than this: with long ones, one outlier takes the precision of
+// all elements.
+constexpr std::size_t kLongestAnswerBlock = 512;
+// A unit has at least this many elements, so that a range of few units is not all overhead. Longer
+// blocks are cut where a piece ends.
+constexpr std::size_t kMinUnit = 512;
+constexpr std::size_t kMaxUnit = 4096;
+
+std::size_t unit_of(std::size_t block) {
+  if (block > kMaxUnit) return kMinUnit;
+  return (kMinUnit + block - 1) / block * block;
+}
+
+// An answer is always dithered and never clipped.
+Options answer_options(const Options& options) {
+  Options answer = options;
+  answer.quantizer.block = std::min(options.quantizer.block, kLongestAnswerBlock);
+  answer.quantizer.levels_per_side = options.answer_levels_per_side;
+  answer.scale = Options::Scale::largest;
+  answer.rounding = Options::Rounding::dithered;
+  answer.clip = 0;
+  return answer;
+}
+
+class QuantizedOwner final : public Method, private OwnerPayload {
+ public:
+  explicit QuantizedOwner(const Options& options)
+      : options_(options),
+        answer_options_(answer_options(options)),
+        codec_(options_, run_of(options_.quantizer)),
+        answer_codec_(answer_options_, run_of(answer_options_.quantizer)) {
+    if (keeps_residual()) residual_.resize(options_.quantizer.elements);
+  }
+
+  void reduce(const Bucket& bucket, Exchange& exchange) override {
+    ensure(bucket.values.size() == options_.quantizer.elements, "the bucket must keep its size",
+           bucket.values.size(), options_.quantizer.elements);
+    mean_ = bucket.values;
+    source_ = bucket.values;
+    if (keeps_residual()) {
+      exchange.timed(Stage::encode, [&] { kernels::add(residual_, bucket.values); });
+      source_ = residual_;
+    }
+    rank_ = exchange.rank();
+    world_ = exchange.size();
+    stream_keys(options_.seed, exchange.id(), world_ + 1, keys_);
+    sent_.clear();
+    owned_.clear();
+    unanswered_.clear();
+    owner_reduce(exchange, *this, spare_);
+    // The parts are delivered; until here the residual still held all of the gradient.
+    if (keeps_residual()) exchange.timed(Stage::encode, [&] { keep_unsent(); });
+  }
+
+  void add_residual(std::span<float> values) override {
+    if (!residual_.empty()) kernels::add(values, residual_);
+  }
+
+  void state(Archive& archive) override {
+    if (keeps_residual()) archive.summed("residual", residual_);
+  }
+
+ private:
+  // Returns a quantizer for runs of the bucket; BlockCodec::move_to() sets their place.
+  static BlockQuantizer run_of(BlockQuantizer quantizer) {
+    quantizer.elements = 0;
+    return quantizer;
+  }
+  [[nodiscard]] bool keeps_residual() const {
+    return options_.feedback || (options_.clip > 0 && options_.keep_clipped);
+  }
+  [[nodiscard]] RandomKey key(int rank) const { return keys_[static_cast<std::size_t>(rank)]; }
+  // The answers' dither is the stream of rank N, which no rank uses.
+  [[nodiscard]] RandomKey answer_key() const { return keys_.back(); }
+  [[nodiscard]] float share() const { return 1.0f / static_cast<float>(world_); }
+
+  [[nodiscard]] UnitRange elements(UnitRange range) const {
+    const std::size_t all = options_.quantizer.elements;
+    return {std::min(range.begin * unit_elements(), all),
+            std::min(range.end * unit_elements(), all)};
+  }
+  // Moves a codec to a range and returns its elements.
+  UnitRange move(BlockCodec& codec, UnitRange range) const {
+    const UnitRange run = elements(range);
+    codec.move_to(run.begin, run.size());
+    return run;
+  }
+
+  [[nodiscard]] std::size_t units() const override {
+    return (options_.quantizer.elements + unit_elements() - 1) / unit_elements();
+  }
+  [[nodiscard]] std::size_t unit_elements() const override {
+    return unit_of(options_.quantizer.block);
+  }
+  [[nodiscard]] std::size_t max_part_bytes(UnitRange range) const override {
+    return codec_.limit_of(elements(range).size());
+  }
+  [[nodiscard]] std::size_t max_answer_bytes(UnitRange range) const override {
+    return answer_codec_.limit_of(elements(range).size());
+  }
+
+  void encode_part(UnitRange range, std::vector<std::byte>& out) override {
+    const UnitRange run = move(codec_, range);
+    codec_.append(part(source_, run), key(rank_), out);
+    if (keeps_residual()) sent_.push_back(run);
+  }
+  void begin_sum(UnitRange range) override { sum_.assign(elements(range).size(), 0.0f); }
+  void add_part(UnitRange range, int rank, std::span<const std::byte> bytes) override {
+    move(codec_, range);
+    codec_.read(bytes,
+                {.what = fmt::format("{} part of rank {}", options_.name, rank),
+                 .key = key(rank),
+                 .factor = share()},
+                [&](std::size_t first, std::span<const float> values) {
+                  kernels::add(std::span(sum_).subspan(first, values.size()), values);
+                });
+  }
+  void add_own(UnitRange range) override {
+    const UnitRange run = elements(range);
+    const auto own = part(source_, run);
+    const std::size_t bad = kernels::first_nonfinite(own);
+    if (bad < own.size()) {
+      throw Error(ErrorCode::bad_frame,
+                  fmt::format("{}: element {} of rank {} is {}; its residual overflowed",
+                              options_.name, run.begin + bad, rank_, own[bad]));
+    }
+    for (std::size_t i = 0; i < own.size(); ++i) sum_[i] += own[i] * share();
+  }
+  void encode_answer(UnitRange range, std::vector<std::byte>& out) override {
+    // Sums of values near the largest float may overflow.
+    constexpr float kMaxFloat = std::numeric_limits<float>::max();
+    for (float& value : sum_) value = std::clamp(value, -kMaxFloat, kMaxFloat);
+    move(answer_codec_, range);
+    answer_codec_.append(sum_, answer_key(), out);
+  }
+  void decode_answer(UnitRange range, int owner, std::span<const std::byte> bytes) override {
+    const UnitRange run = move(answer_codec_, range);
+    const auto mean = part(mean_, run);
+    answer_codec_.read(bytes,
+                       {.what = fmt::format("{} answer of rank {}", options_.name, owner),
+                        .key = answer_key(),
+                        .into = mean},
+                       [](std::size_t, std::span<const float>) {});
+    if (owner != rank_ || !keeps_residual()) return;
+    owned_.push_back(run);
+    if (!options_.feedback) return;
+    for (std::size_t i = 0; i < mean.size(); ++i) {
+      unanswered_.push_back((sum_[i] - mean[i]) * static_cast<float>(world_));
+    }
+  }
+
+  // Keeps, with feedback, the error of this rank's parts and of its answers, otherwise the clipped
+  // part. Its own part of its own range was neither quantized nor clipped.
+  void keep_unsent() {
+    for (const UnitRange run : sent_) {
+      codec_.move_to(run.begin, run.size());
+      const auto values = part(std::span(residual_), run);
+      if (options_.feedback) {
+        codec_.keep_error(values, key(rank_));
+      } else {
+        codec_.keep_clipped(values);
+      }
+    }
+    auto unanswered = unanswered_.begin();
+    for (const UnitRange run : owned_) {
+      for (float& value : part(std::span(residual_), run)) {
+        value = options_.feedback ? *unanswered++ : 0.0f;
+      }
+    }
+  }
+
+  Options options_;
+  Options answer_options_;
+  BlockCodec codec_;
+  BlockCodec answer_codec_;
+  std::vector<float> residual_;
+  SpareBuffers spare_;
+
+  // Of the reduction in progress.
+  int rank_ = 0;
+  int world_ = 1;
+  std::span<const float> source_;
+  std::span<float> mean_;
+  std::vector<RandomKey> keys_;  // by rank
+  std::vector<float> sum_;       // of one piece, divided by the number of ranks
+  std::vector<UnitRange> sent_;  // elements of all pieces that were sent, and that are owned
+  std::vector<UnitRange> owned_;
+  std::vector<float> unanswered_;  // of the owned elements: the sum minus the answer
+};
+
+}  // namespace
+
+std::unique_ptr<Method> make_quantized_owner(const QuantizedGatherOptions& options) {
+  return std::make_unique<QuantizedOwner>(options);
+}
+
+}  // namespace thinreduce
