@@ -6,7 +6,7 @@ set(api
   MethodDescription Operation OptionDescription Report Session SessionOptions SpecDescription
   StageTimes Tensor Traffic Transport connect_gloo connect_mpi connect_threads describe_methods
   describe_spec gloo_options_from_environment have_gloo have_mpi redistribute simd_target
-  simd_targets throttle to_string under_mpi use_simd_target version)
+  simd_targets throttle to_string under_mpi use_simd_target version WaitLimits)
 
 execute_process(COMMAND ${NM} -DC --defined-only ${LIBRARY} OUTPUT_VARIABLE symbols
                 COMMAND_ERROR_IS_FATAL ANY)

@@ -20,7 +20,6 @@
 namespace thinreduce {
 namespace {
 
-
 constexpr FrameId kId{.method = 9, .bucket = 1, .step = 2, .elements = 3, .layout_hash = 4};
 
 // Small whole numbers: sums are exact, so the expected value does not depend on the order.

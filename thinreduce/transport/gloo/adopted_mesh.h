@@ -16,8 +16,8 @@ namespace thinreduce {
 
 using Mesh = std::shared_ptr<gloo::rendezvous::Context>;
 
-// Returns the mesh of a rank over its data connections, which it takes out of `links`. `device` must
-// be a TCP device of Gloo.
+// Returns the mesh of a rank over its data connections, which it takes out of `links`. `device`
+// must be a TCP device of Gloo.
 [[nodiscard]] Mesh adopt(int rank, PeerLinks& links,
                          const std::shared_ptr<gloo::transport::Device>& device);
 
