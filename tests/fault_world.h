@@ -33,7 +33,7 @@ struct Trial {
   BucketLayout layout = mixed_layout(0);
   std::uint64_t warmup = 0;
   // The steps whose messages go wrong.
-  std::vector<std::uint64_t> steps;
+  std::vector<std::uint64_t> steps{};
 };
 
 // A fault of one rank.

@@ -61,7 +61,9 @@ std::uint64_t hash_layout(const BucketLayout& layout) {
 
 // Returns whether a method of this spec owes anything to later steps: it shows a residual.
 bool keeps_residual(const Spec& spec) {
-  const auto method = spec.make({.layout = {.elements = 1}, .rank = 0, .world = 1, .seed = 0});
+  BucketLayout layout;
+  layout.elements = 1;
+  const auto method = spec.make({.layout = layout, .rank = 0, .world = 1, .seed = 0});
   BucketState state;
   state.fields = save_fields([&](Archive& archive) { method->state(archive); }, {});
   const auto fields = split_fields(state);

@@ -12,8 +12,8 @@ std::size_t Tensor::elements() const {
   return count;
 }
 
-void BucketLayout::add(std::string name, std::vector<std::int64_t> shape) {
-  tensors.push_back({.name = std::move(name), .shape = std::move(shape), .offset = elements});
+void BucketLayout::add(std::string tensor, std::vector<std::int64_t> shape) {
+  tensors.push_back({.name = std::move(tensor), .shape = std::move(shape), .offset = elements});
   elements += tensors.back().elements();
 }
 

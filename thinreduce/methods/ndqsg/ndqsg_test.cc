@@ -255,8 +255,12 @@ TEST(Ndqsg, IsRightOnAverage) {
       const double expected =
           static_cast<double>(elements) * step_size * step_size / 12 / kRanks / kSteps;
       EXPECT_LT(squares, 2 * expected);
-      if (noise < 0.1f) EXPECT_EQ(nested, kSteps);
-      if (noise > 1) EXPECT_LT(nested, 0.1 * kSteps);
+      if (noise < 0.1f) {
+        EXPECT_EQ(nested, kSteps);
+      }
+      if (noise > 1) {
+        EXPECT_LT(nested, 0.1 * kSteps);
+      }
     }
   }
 }
