@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -61,10 +62,15 @@ inline double error_of(const std::vector<float>& mean, const PerRank& gradients)
   return energy > 0 ? error / energy : error;
 }
 
-// Returns the residual of a rank for a shapeless bucket: the part of `kept` that was not sent, and
-// the owed projections.
+// Returns the residual of a rank for a shapeless bucket: the part of `kept` that was not sent, the
+// owed projections, and what a failed step took back.
 inline std::vector<float> residual_of(const MemoryArchive& archive, std::size_t slice) {
   std::vector<float> kept = archive.find("kept");
+  const auto& taken_back = archive.find("taken back");
+  if (!taken_back.empty()) {
+    EXPECT_EQ(std::ranges::count(kept, 0.0f), std::ssize(kept));
+    return taken_back;
+  }
   const auto rank = archive.find_number("basis size");
   if (archive.find_number("fresh") != 0 || rank == 0) return kept;
   const auto& basis = archive.find("basis");

@@ -13,6 +13,13 @@
 
 namespace thinreduce {
 
+// A sanitizer makes a program many times slower; it sees what a law's code touches in few trials.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 // Returns whether `spec` parses: some values need another option beside them.
 inline bool is_spec(const std::string& spec) {
   try {

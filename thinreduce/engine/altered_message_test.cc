@@ -51,13 +51,13 @@ TEST_P(AlteredMessage, IsRefusedByItsReceiver) {
 std::vector<Trial> altered_trials() {
   std::vector<Trial> trials;
   const std::size_t defaults = default_specs().size();
-  for (const std::string& spec : law_specs()) {
+  for (const std::string& spec : kSanitized ? default_specs() : law_specs()) {
     // The end of the uncompressed steps, where there are any, and the first compressed one.
     const std::uint64_t start = steps_of(spec, 0);
     const std::vector<std::uint64_t> steps{start > 0 ? start - 1 : 0, start};
     const bool is_default = trials.size() < 2 * defaults;
     trials.push_back({.spec = spec, .world = 2, .steps = steps});
-    if (is_default) trials.push_back({.spec = spec, .world = 3, .steps = steps});
+    if (is_default && !kSanitized) trials.push_back({.spec = spec, .world = 3, .steps = steps});
   }
   // Segments whose checksums are messages of their own.
   for (const char* spec : {"fp32", "dqsg:levels=255"}) {

@@ -61,6 +61,8 @@ class GradiVeQ final : public Method {
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
     ensure(bucket.values.size() == mean_.size(), "gradiveq: the size of a bucket must not change");
+    if (!taken_back_.empty()) kernels::add(bucket.values, taken_back_);
+    taken_back_.clear();
     if (compressing_) {
       compressed_step(bucket.values, exchange);
     } else {
@@ -126,12 +128,21 @@ class GradiVeQ final : public Method {
         bases = new_bases(renewed, exchange);
       }
     } catch (...) {
-      for (std::size_t l = 0; l < layers_.size(); ++l) ring_.take_back(l);
+      take_back();
       throw;
     }
     // Nothing can fail from here on.
     exchange.statistics["loss"] = local_loss();
     exchange.timed(Stage::decode, [&] { finish_step(values, world, renewed, bases); });
+  }
+
+  // After a failed step: everything that this rank owes goes to `taken_back_`. How the layers are
+  // sent stays as it was, because other ranks may have failed before they began the step.
+  void take_back() {
+    if (kept_.empty()) return;
+    for (std::size_t l = 0; l < layers_.size(); ++l) ring_.take_back(l);
+    taken_back_ = kept_;
+    std::fill(kept_.begin(), kept_.end(), 0.0f);
   }
 
   // 1. Draws the samples of this step. With `running`, they are sent whole, and so are the slices
@@ -381,6 +392,8 @@ class GradiVeQ final : public Method {
   std::vector<GradiveqLayer> layers_;
   std::vector<float> mean_;  // per element, of the sum over the ranks
   std::vector<float> kept_;  // per element, see GradiveqLayer::fresh; empty without feedback
+  // Per element, to be added to the next gradient; empty unless the last step failed.
+  std::vector<float> taken_back_;
 
   std::optional<QuantizedProjections> quantized_;
   GradiveqRing ring_;
@@ -391,6 +404,7 @@ class GradiVeQ final : public Method {
 void GradiVeQ::add_residual(std::span<float> values) {
   if (kept_.empty()) return;
   kernels::add(values, kept_);
+  if (!taken_back_.empty()) kernels::add(values, taken_back_);
   for (const GradiveqLayer& layer : layers_) {
     if (!layer.compressed() || layer.fresh) continue;
     const std::size_t k = layer.slicing().slice();
@@ -434,7 +448,10 @@ void GradiVeQ::state(Archive& archive) {
   }
   archive.replicated("mean", mean_, Archive::Length::per_element);
   archive.check_range("mean", mean_, {-kMaxMean, kMaxMean});
-  if (settings_.feedback) archive.summed("kept", kept_);
+  if (settings_.feedback) {
+    archive.summed("kept", kept_);
+    archive.summed("taken back", taken_back_, Archive::Length::per_element_or_none);
+  }
   for (std::size_t l = 0; l < layers_.size(); ++l) layers_[l].state(archive, l);
 }
 
@@ -445,6 +462,7 @@ std::uint64_t GradiVeQ::fingerprint() const {
     const std::uint64_t parts[] = {hash,
                                    layer.chosen,
                                    layer.slicing().slice(),
+                                   layer.fresh ? 1U : 0U,
                                    layer.basis.size(),
                                    layer.basis.hash(),
                                    std::bit_cast<std::uint32_t>(layer.mean_weight)};

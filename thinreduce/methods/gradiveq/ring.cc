@@ -327,11 +327,11 @@ void GradiveqRing::settle_parts(std::size_t l, Finish finish) {
     give_back(layer.slicing(), kept, part.places, step_.kept);
   }
   std::fill(layer.owed.begin(), layer.owed.end(), 0.0f);
-  layer.fresh = true;
 }
 
 void GradiveqRing::settle(std::size_t l) {
   settle_parts(l, [](const Part&, std::span<float>) {});
+  step_.layers[l].fresh = true;
 }
 
 void GradiveqRing::take_back(std::size_t l) {

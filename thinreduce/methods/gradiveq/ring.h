@@ -42,9 +42,10 @@ class GradiveqRing final : public RingPayload {
   [[nodiscard]] std::span<const float> whole_sum(std::size_t layer, std::size_t place) const;
   [[nodiscard]] std::span<const float> vote_sums() const;
 
-  // Make `kept` of a layer the residual, of which nothing was sent; the layer is fresh then.
-  // settle() follows a step that was delivered. take_back() follows one that failed: the residual
-  // then includes all of this rank's gradient, whatever was already decoded.
+  // Make `kept` of a layer the residual, of which nothing was sent. settle() follows a step that
+  // was delivered; the layer is fresh then. take_back() follows one that failed: the residual then
+  // includes all of this rank's gradient, whatever was already decoded, and the caller must empty
+  // `kept` of the layer.
   void settle(std::size_t layer);
   void take_back(std::size_t layer);
 
