@@ -15,7 +15,7 @@ namespace thinreduce {
 namespace {
 
 constexpr int kWorld = 2;
-constexpr std::uint64_t kLaterSteps = 100;
+constexpr std::uint64_t kLaterSteps = kSanitized ? 10 : 100;
 
 struct Spike {
   const char* name;
