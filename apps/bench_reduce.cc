@@ -49,8 +49,12 @@ class RankBench {
   // Returns the seconds that `work` takes on the slowest rank, with all ranks starting together.
   template <typename Work>
   double timed(Work&& work) {
-    barrier(*transport_, options_.launch.timeout);
-    if (simulated_ != nullptr) simulated_->begin_chain();
+    if (simulated_ != nullptr) {
+      simulated_->align();
+      simulated_->begin_chain();
+    } else {
+      barrier(*transport_, options_.launch.timeout);
+    }
     const auto start = transport_->now();
     work();
     const double seconds = Seconds(transport_->now() - start).count();

@@ -1,9 +1,6 @@
 #include "thinreduce/transport/simulate.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <charconv>
 #include <ctime>
 #include <mutex>
 #include <thread>
@@ -11,7 +8,6 @@
 #include <utility>
 
 #include "thinreduce/ensure.h"
-#include "thinreduce/error.h"
 #include "thinreduce/transport/busy_times.h"
 #include "thinreduce/transport/turns.h"
 
@@ -48,13 +44,34 @@ struct Rank {
   // The message that the rank waits for without a core: to be sent, or to be asked for.
   const Stream* awaited = nullptr;
   std::uint64_t awaited_number = 0;
+  bool aligning = false;  // waits in align() without a core
   Turns::Waiter waiter;
+};
+
+// One direction of a path between regions.
+struct Crossing {
+  RankRange from;
+  RankRange to;
+  Link link;
+  BusyTimes busy;
 };
 
 // The state that all ranks share. One lock is enough: only few ranks run at once.
 struct Cluster {
   Cluster(std::size_t world, const ClusterOptions& settings, int cores)
-      : options(settings), ranks(world), turns(cores) {}
+      : options(settings), ranks(world), turns(cores) {
+    for (const RegionPath& path : settings.links.paths) {
+      crossings.push_back({path.one, path.other, path.link, {}});
+      crossings.push_back({path.other, path.one, path.link, {}});
+    }
+  }
+
+  // Returns the path that a message takes between regions; null within a region.
+  Crossing* crossing(int from, int to) {
+    const auto found = std::ranges::find_if(
+        crossings, [&](const Crossing& one) { return one.from.holds(from) && one.to.holds(to); });
+    return found == crossings.end() ? nullptr : &*found;
+  }
 
   Stream& stream(int from, int to, Channel channel) {
     const auto world = static_cast<std::uint64_t>(ranks.size());
@@ -71,6 +88,13 @@ struct Cluster {
     turns.queue(rank.clock, rank.waiter);
   }
 
+  // Lets all ranks that wait in align() go on.
+  void end_alignment() {
+    for (Rank& rank : ranks) {
+      if (std::exchange(rank.aligning, false)) turns.queue(rank.clock, rank.waiter);
+    }
+  }
+
   // From now on every wait is the inner transport's, which knows the ranks that failed or left.
   void end() {
     const std::lock_guard lock(mutex);
@@ -78,12 +102,14 @@ struct Cluster {
     for (Rank& rank : ranks) {
       if (std::exchange(rank.awaited, nullptr) != nullptr) turns.queue(rank.clock, rank.waiter);
     }
+    end_alignment();
   }
 
   bool over = false;
   ClusterOptions options;
   std::mutex mutex;
   std::vector<Rank> ranks;
+  std::vector<Crossing> crossings;
   std::unordered_map<std::uint64_t, Stream> streams;  // references stay valid
   Turns turns;
 };
@@ -125,13 +151,15 @@ class Machine {
     Rank& to = cluster_->ranks[static_cast<std::size_t>(peer)];
     const Time start = std::max(advance(), own_.sending_until);
     own_.sending_until = start + duration(own_.link, bytes);
-    const Time latency = to_time(std::max(own_.link.latency, to.link.latency));
-    // Cut-through: the first byte reaches the receiver's link before the last has left. A faster
-    // receiver waits for the last byte.
-    const Time length = duration(to.link, bytes);
-    const Time last = own_.sending_until + latency;
-    return {std::max(last, to.receiving.take(std::max(start + latency, last - length), length)),
-            own_.chain + 1};
+    Seconds latency = std::max(own_.link.latency, to.link.latency);
+    Span span{start, own_.sending_until};
+    if (Crossing* crossing = cluster_->crossing(rank_, peer)) {
+      latency = std::max(latency, crossing->link.latency);
+      span = pass(span, crossing->busy, duration(crossing->link, bytes));
+    }
+    span.first += to_time(latency);
+    span.last += to_time(latency);
+    return {pass(span, to.receiving, duration(to.link, bytes)).last, own_.chain + 1};
   }
 
   // Waits without a core until `count`, a counter of the stream, is above `number`, then calls
@@ -162,6 +190,23 @@ class Machine {
     take_core();
   }
 
+  void align() const {
+    std::unique_lock lock(cluster_->mutex);
+    advance();
+    if (cluster_->over) return;
+    auto& ranks = cluster_->ranks;
+    own_.aligning = true;
+    if (!std::ranges::all_of(ranks, &Rank::aligning)) {
+      give_core();
+      lock.unlock();
+      return wait_for_core();
+    }
+    own_.aligning = false;  // keeps its core
+    const Time latest = std::ranges::max_element(ranks, {}, &Rank::clock)->clock;
+    for (Rank& rank : ranks) rank.clock = latest;
+    cluster_->end_alignment();
+  }
+
   void give_core() const {
     if (std::exchange(own_.has_core, false)) cluster_->turns.give();
   }
@@ -180,6 +225,19 @@ class Machine {
     // Going to sleep and waking up is no work of the rank.
     const std::lock_guard lock(cluster_->mutex);
     own_.threads[std::this_thread::get_id()] = cluster_->options.cpu_time();
+  }
+
+  // When the first byte of a message passes a place, and the last.
+  struct Span {
+    Time first{0};
+    Time last{0};
+  };
+  // Cut-through: the first byte leaves a link before the last has reached it. A link that is faster
+  // than the one before it waits for the last byte.
+  static Span pass(Span arriving, BusyTimes& link, Time length) {
+    const Time done = link.take(std::max(arriving.first, arriving.last - length), length);
+    const Time last = std::max(arriving.last, done);
+    return {last - length, last};
   }
 
   static Time duration(const Link& link, std::size_t bytes) {
@@ -257,6 +315,7 @@ class Simulated final : public SimulatedTransport {
     const std::lock_guard lock(machine_.cluster().mutex);
     return Clock::time_point(std::chrono::duration_cast<Clock::duration>(machine_.advance()));
   }
+  void align() override { machine_.align(); }
   void begin_chain() override {
     const std::lock_guard lock(machine_.cluster().mutex);
     machine_.own().chain = 0;
@@ -301,52 +360,9 @@ std::chrono::nanoseconds thread_cpu_time() {
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
-ClusterLinks ClusterLinks::parse(std::string_view text) {
-  ClusterLinks links;
-  const auto end = text.find(';');
-  links.common = Link::parse(text.substr(0, end));
-  while (text.find(';') != std::string_view::npos) {
-    text.remove_prefix(text.find(';') + 1);
-    const std::string_view part = text.substr(0, text.find(';'));
-    const auto equals = part.find('=');
-    int rank = -1;
-    const char* stop = part.data() + std::min(equals, part.size());
-    const auto parsed = std::from_chars(part.data(), stop, rank);
-    if (equals == std::string_view::npos || parsed.ec != std::errc{} || parsed.ptr != stop ||
-        rank < 0) {
-      throw Error(ErrorCode::bad_input,
-                  fmt::format("link '{}' must be RANK=LINK: after the link of most ranks, others "
-                              "follow as in 1gbit,5ms;3=100mbit,40ms",
-                              part));
-    }
-    if (!links.own.emplace(rank, Link::parse(part.substr(equals + 1))).second) {
-      throw Error(ErrorCode::bad_input,
-                  fmt::format("rank {} was given two links; give it one", rank));
-    }
-  }
-  return links;
-}
-
-std::string ClusterLinks::to_string() const {
-  std::string text = common.to_string();
-  for (const auto& [rank, link] : own) text += fmt::format(";{}={}", rank, link.to_string());
-  return text;
-}
-
-const Link& ClusterLinks::of(int rank) const {
-  const auto found = own.find(rank);
-  return found == own.end() ? common : found->second;
-}
-
 std::vector<std::unique_ptr<SimulatedTransport>> simulate(
     std::vector<std::unique_ptr<Transport>> ranks, ClusterOptions options) {
-  const auto world = static_cast<int>(ranks.size());
-  for (const auto& [rank, link] : options.links.own) {
-    if (rank < world) continue;
-    throw Error(
-        ErrorCode::bad_input,
-        fmt::format("a link is given for rank {}, but the ranks are 0 to {}", rank, world - 1));
-  }
+  options.links.check_ranks(static_cast<int>(ranks.size()));
   const auto machine_cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   const int cores = options.cores > 0 ? options.cores : machine_cores;
   auto cluster = std::make_shared<Cluster>(ranks.size(), options, cores);

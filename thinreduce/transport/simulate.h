@@ -5,7 +5,8 @@
 // threads, and a receive moves it on to the message's arrival. A message leaves when the sender's
 // link is free, occupies that link for bytes/bandwidth, travels for the latency and occupies the
 // receiver's link for bytes/bandwidth again (cut-through, full duplex: throttle.h has the same
-// model in real time). Between two ranks with different links the larger latency counts.
+// model in real time). Between two ranks with different links the larger latency counts. A message
+// between two regions occupies their path on its way as well.
 //
 // As many ranks compute at once as this machine has cores; the others wait, the one with the
 // earliest clock first, so that ranks do not slow one another down and their CPU times are those of
@@ -23,28 +24,13 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
-#include <string>
-#include <string_view>
 #include <vector>
 
-#include "thinreduce/transport/throttle.h"
+#include "thinreduce/transport/cluster_links.h"
 #include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
-
-// The links of all ranks.
-struct ClusterLinks {
-  Link common;
-  std::map<int, Link> own;  // of the ranks that differ
-
-  // Parses "1gbit,5ms" or "1gbit,5ms;3=100mbit,40ms", where rank 3 has another link. Throws
-  // Error{bad_input} for any other text.
-  static ClusterLinks parse(std::string_view text);
-  [[nodiscard]] std::string to_string() const;
-  [[nodiscard]] const Link& of(int rank) const;
-};
 
 // Returns the CPU time of the calling thread.
 [[nodiscard]] std::chrono::nanoseconds thread_cpu_time();
@@ -58,6 +44,9 @@ struct ClusterOptions {
 
 class SimulatedTransport : public Transport {
  public:
+  // Waits until all ranks have called it, and sets their clocks to the latest one: a barrier
+  // without messages. Returns early if a rank has failed or left, which the next message reports.
+  virtual void align() = 0;
   // Starts to count the messages of the longest chain anew.
   virtual void begin_chain() = 0;
   // Returns the largest number of messages, each sent after the one before it was received, of

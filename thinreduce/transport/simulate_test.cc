@@ -59,10 +59,15 @@ TEST(ClusterLinks, ParsesWhatPeopleWrite) {
   EXPECT_EQ(links.to_string(), "1gbit,5ms;0=unlimited;3=100mbit,40ms");
   for (const char* text :
        {"", ";", "1gbit;", "1gbit;3", "1gbit;=1gbit", "1gbit;-1=1gbit", "1gbit;x=1gbit",
-        "1gbit;1=", "1gbit;1=1gbit;1=2gbit", "1gbit;1 =1gbit"}) {
+        "1gbit;1=", "1gbit;1=1gbit;1=2gbit", "1gbit;1 =1gbit", "1gbit;2-1=1gbit",
+        "1gbit;0-=1gbit", "1gbit;0-1=1gbit;1=1gbit", "1gbit;0|=1gbit", "1gbit;|1=1gbit",
+        "1gbit;0-1|1-2=1gbit", "1gbit;0|1=1gbit;1|0=1gbit", "1gbit;0|1|2=1gbit",
+        "1gbit;0-99999999=1gbit"}) {
     EXPECT_NE(thrown_text(ErrorCode::bad_input, [&] { (void)ClusterLinks::parse(text); }), "")
         << text;
   }
+  const auto regions = ClusterLinks::parse("10gbit;0-1=1gbit;0-1|2-3=1gbit,30ms;0-1|4=2gbit");
+  EXPECT_EQ(regions.to_string(), "10gbit;0=1gbit;1=1gbit;0-1|2-3=1gbit,30ms;0-1|4=2gbit");
   const auto outside = thrown_text(ErrorCode::bad_input, [] {
     (void)simulate(connect_threads(2), {.links = ClusterLinks::parse("1gbit;2=1mbit")});
   });
@@ -156,6 +161,50 @@ TEST(Simulate, TheSlowerLinkAndTheLargerLatencyCount) {
     pass(0, 1, 2ms);
     pass(1, 2, 2ms + 20ms);  // rank 1 starts at 2 ms
     if (rank.rank() != 1) pass(2, 0, 22ms + 20ms);
+  });
+}
+
+// Ranks 0 and 1 send to ranks 2 and 3 over a path that has half the bandwidth of a rank's link.
+TEST(Simulate, MessagesBetweenRegionsShareTheirPath) {
+  run_cluster(4, "80mbit,1ms;0-1|2-3=40mbit,20ms", [](SimulatedTransport& rank) {
+    if (rank.rank() < 2) send(rank, rank.rank() + 2, 10'000);
+    if (rank.rank() >= 2) receive(rank, rank.rank() - 2, 10'000);
+    rank.align();  // one of the messages arrives after the other
+    EXPECT_EQ(time_of(rank), 2 * 2ms + 20ms);
+  });
+  // Within a region the path does not count.
+  run_cluster(3, "80mbit,1ms;0-1|2=40mbit,20ms", [](SimulatedTransport& rank) {
+    if (rank.rank() == 0) send(rank, 1, 10'000);
+    if (rank.rank() == 1) {
+      receive(rank, 0, 10'000);
+      EXPECT_EQ(time_of(rank), 2ms);
+      send(rank, 2, 10'000);
+      receive(rank, 2, 10'000);
+      EXPECT_EQ(time_of(rank), 46ms);
+    }
+    if (rank.rank() == 2) {
+      receive(rank, 1, 10'000);
+      EXPECT_EQ(time_of(rank), 24ms);
+      send(rank, 1, 10'000);
+    }
+  });
+}
+
+TEST(Simulate, AlignedRanksHaveTheLatestClock) {
+  run_cluster(
+      5, "80mbit,1ms",
+      [](SimulatedTransport& rank) {
+        for (int round = 1; round <= 3; ++round) {
+          spent += rank.rank() * 1ms;
+          rank.align();
+          EXPECT_EQ(time_of(rank), round * 4ms);
+        }
+      },
+      1);
+  run_cluster(3, "80mbit", [](SimulatedTransport& rank) {
+    if (rank.rank() == 1) return rank.abandon("the test wants it so");
+    rank.align();  // does not wait for ever
+    EXPECT_NE(thrown_text(ErrorCode::lost_peer, [&] { receive(rank, 1, 10); }), "");
   });
 }
 
