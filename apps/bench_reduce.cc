@@ -82,7 +82,8 @@ class RankBench {
       if (step > 0) ours.push_back(seconds);
       if (simulated_ != nullptr) continue;  // has no all-reduce of its own
       bool has_native = false;
-      const double reference = timed([&] { has_native = transport_->native_sum(values_); });
+      const WaitLimits limits(options_.launch.timeout);
+      const double reference = timed([&] { has_native = transport_->native_sum(values_, limits); });
       if (step > 0 && has_native) native.push_back(reference);
       progress.advance();
     }

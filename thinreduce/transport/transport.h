@@ -114,8 +114,10 @@ class THINREDUCE_EXPORT Transport {
   virtual void wake() noexcept;
 
   // Sums in place with the backend's own all-reduce, as a baseline for benchmarks. Returns false if
-  // the backend has none.
-  virtual bool native_sum(std::span<float> /*values*/) { return false; }
+  // the backend has none. `limits` bound a silent peer only: the backend's waits are its own.
+  virtual bool native_sum(std::span<float> /*values*/, const WaitLimits& /*limits*/ = {}) {
+    return false;
+  }
 
   // Returns the traffic started so far, indexed by peer.
   [[nodiscard]] const std::vector<Traffic>& traffic() const { return traffic_; }

@@ -346,14 +346,14 @@ void GlooTransport::say_goodbye() noexcept {
   }
 }
 
-bool GlooTransport::native_sum(std::span<float> values) {
+bool GlooTransport::native_sum(std::span<float> values, const WaitLimits& limits) {
   if (size_ == 1 || values.empty()) return true;
   const int previous = (rank_ + size_ - 1) % size_;
   {
     const std::lock_guard lock(state_->mutex);
     if (state_->failure) throw Error(state_->failure->code, state_->failure->message);
     state_->summing = true;
-    state_->lifelines->begin_wait(previous, WaitLimits().silence);
+    state_->lifelines->begin_wait(previous, limits.silence);
   }
   std::string what;
   try {

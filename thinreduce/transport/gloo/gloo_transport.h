@@ -44,7 +44,7 @@ class GlooTransport : public Transport {
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return size_; }
   void abandon(const std::string& reason) noexcept override;
-  bool native_sum(std::span<float> values) override;
+  bool native_sum(std::span<float> values, const WaitLimits& limits) override;
   void wake() noexcept override;
 
  private:

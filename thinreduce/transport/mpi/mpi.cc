@@ -143,7 +143,7 @@ class MpiTransport : public Transport {
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return size_; }
   void abandon(const std::string& reason) noexcept override;
-  bool native_sum(std::span<float> values) override;
+  bool native_sum(std::span<float> values, const WaitLimits& limits) override;
 
  private:
   friend class MpiOperation;
@@ -403,7 +403,7 @@ Pending MpiTransport::start_receive(int peer, Channel channel, std::span<std::by
   return std::make_unique<MpiOperation>(*this, peer, channel, message);
 }
 
-bool MpiTransport::native_sum(std::span<float> values) {
+bool MpiTransport::native_sum(std::span<float> values, const WaitLimits& /*limits*/) {
   throw_if_failed();
   constexpr std::size_t kMost = std::size_t{1} << 30;
   while (!values.empty()) {
