@@ -241,7 +241,8 @@ TEST(Fft, HugeCoefficientsAreCut) {
 }
 
 TEST(Fft, SavedStateResumesToTheSameBits) {
-  for (const char* spec : {"fft", "fft:theta=auto,energy=0.9,transform=dct"}) {
+  for (const char* spec : {"fft", "fft:theta=auto,energy=0.9,transform=dct", "fft:collective=owner",
+                           "fft:collective=owner,theta=auto,energy=0.9"}) {
     TestWorld first(3, spec, 4099), second(3, spec, 4099);
     for (unsigned step = 0; step < 3; ++step) (void)first.mean(normal_gradients(3, 4099, step));
     for (std::size_t rank = 0; rank < 3; ++rank) {
@@ -256,17 +257,19 @@ TEST(Fft, SavedStateResumesToTheSameBits) {
 }
 
 TEST(Fft, SameBitsOnEveryTarget) {
-  std::vector<Floats> means;
-  std::vector<std::uint64_t> bytes;
-  kernels::on_every_target([&] {
-    TestWorld ranks(2, "fft:block=512", 140001);
-    (void)ranks.mean(normal_gradients(2, 140001, 1));
-    means.push_back(ranks.mean(normal_gradients(2, 140001, 2)));
-    bytes.push_back(ranks.transport(0).total_traffic().bytes_sent);
-  });
-  for (std::size_t i = 1; i < means.size(); ++i) {
-    EXPECT_TRUE(kernels::same_bits<float>(means[i], means[0]));
-    EXPECT_EQ(bytes[i], bytes[0]);
+  for (const char* spec : {"fft:block=512", "fft:block=512,collective=owner"}) {
+    std::vector<Floats> means;
+    std::vector<std::uint64_t> bytes;
+    kernels::on_every_target([&] {
+      TestWorld ranks(2, spec, 140001);
+      (void)ranks.mean(normal_gradients(2, 140001, 1));
+      means.push_back(ranks.mean(normal_gradients(2, 140001, 2)));
+      bytes.push_back(ranks.transport(0).total_traffic().bytes_sent);
+    });
+    for (std::size_t i = 1; i < means.size(); ++i) {
+      EXPECT_TRUE(kernels::same_bits<float>(means[i], means[0]));
+      EXPECT_EQ(bytes[i], bytes[0]);
+    }
   }
 }
 

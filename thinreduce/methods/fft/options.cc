@@ -43,6 +43,10 @@ std::vector<OptionInfo> fft_option_infos() {
       OptionInfo::on_off("feedback", true,
                          "on: the part of the gradient that was not sent is added to the next "
                          "step's gradient (error feedback). off: it is discarded."),
+      OptionInfo::choice("collective", "gather", {"gather", "owner"},
+                         "gather: every rank sends its payload to all others. owner: every rank "
+                         "sends its frequencies to the owners of their blocks, which answer with "
+                         "the strongest of the sums."),
   };
 }
 

@@ -1,0 +1,71 @@
+// The strongest pairs of a spectrum, selected, quantized and written as payloads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "thinreduce/kernels/aligned.h"
+#include "thinreduce/methods/fft/blocks.h"
+#include "thinreduce/methods/fft/pair_selector.h"
+#include "thinreduce/methods/fft/payload.h"
+
+namespace thinreduce {
+
+// Groups [begin, end) of a bucket.
+struct Groups {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  [[nodiscard]] std::size_t size() const { return end - begin; }
+};
+
+class SelectedPairs {
+ public:
+  // `bits` and `mantissa` are those of a coefficient; without a mantissa, the best is chosen in
+  // every selection. `group_words` are the words of a group's bitmap.
+  SelectedPairs(int bits, std::optional<int> mantissa, std::size_t group_words)
+      : bits_(bits), mantissa_(mantissa), group_words_(group_words) {}
+
+  // Selects the k strongest pairs of values + more outside the groups of `skip`; `more` may be
+  // empty. A sample of the groups is transformed first, so that one pass over the bucket suffices.
+  struct Source {
+    std::span<const float> values;
+    std::span<const float> more;
+    Groups skip;
+  };
+  void select(FftBlocks& blocks, const Source& source, std::size_t k);
+  // Selects the k strongest pairs of a spectrum of whole groups.
+  void select(std::span<const float> spectrum, std::size_t k);
+
+  [[nodiscard]] const SpectrumHead& head() const { return head_; }
+  // Replaces `payload` by the selected pairs of some groups.
+  void write(Groups groups, std::vector<std::byte>& payload);
+  // Adds `sign` times the values that write() sends for some groups to their spectrum.
+  void add_sent(Groups groups, float sign, std::span<float> spectrum);
+
+ private:
+  void set_groups(std::size_t groups);
+  [[nodiscard]] std::span<const std::uint64_t> bitmap_of(Groups groups) const;
+  void quantize(Groups groups);
+  void finish(std::size_t k);
+  void measure_energy(const kernels::PairSelector::Result& selected);
+  void choose_format(std::span<const float> values);
+
+  int bits_;
+  std::optional<int> mantissa_;
+  std::size_t group_words_;
+  kernels::PairSelector selector_;
+  kernels::AlignedFloats group_;   // spectrum of one group
+  kernels::AlignedFloats sample_;  // spectra of some groups, for guessing the threshold
+  std::vector<float> format_sample_;
+  std::vector<std::uint64_t> bitmap_;  // of the selected pairs
+  std::span<const float> values_;      // two per selected pair
+  std::vector<std::size_t> firsts_;    // per group, and at the end: index of its first value
+  SpectrumHead head_;
+  std::vector<std::uint16_t> codes_;  // of some groups
+  std::vector<float> sent_;           // the values that they stand for
+};
+
+}  // namespace thinreduce
