@@ -16,6 +16,10 @@
 namespace thinreduce {
 namespace {
 
+// An owner sends this many times as many values as a rank: with bfloat16 values, parts and answers
+// together are then below 2.2 payloads of a gather.
+constexpr double kAnswerFactor = 2.3;
+
 // One unit is one element.
 class TopKOwner final : public Method, private OwnerPayload {
  public:
@@ -49,7 +53,9 @@ class TopKOwner final : public Method, private OwnerPayload {
     owner_reduce(exchange, *this, spare_);
     // The values are delivered; until here the residual still held them.
     if (feedback_) {
-      for (const auto index : sent_.indices) residual_[index] = 0;
+      for (std::size_t i = 0; i < rounded_.size(); ++i) {
+        residual_[sent_.indices[i]] = sent_.values[i] - rounded_[i];
+      }
       std::copy(unanswered_.begin(), unanswered_.end(), part(std::span(residual_), owned_).begin());
     }
   }
@@ -69,12 +75,14 @@ class TopKOwner final : public Method, private OwnerPayload {
     const std::size_t others = elements_ - owned_.size();
     if (others == 0) {
       sent_ = {};
+      rounded_.clear();
       return;
     }
     const auto own = part(source_, owned_);
     own_.assign(own.begin(), own.end());
     std::fill(own.begin(), own.end(), 0.0f);
     sent_ = selector_.select(source_, values_to_send(density_, others));
+    round_to_bf16(sent_.values, rounded_);
     std::copy(own_.begin(), own_.end(), own.begin());
   }
 
@@ -82,10 +90,14 @@ class TopKOwner final : public Method, private OwnerPayload {
   [[nodiscard]] std::size_t unit_elements() const override { return 1; }
   [[nodiscard]] std::size_t max_part_bytes(UnitRange range) const override {
     return topk_payload_limit(range.size(),
-                              std::min(range.size(), values_to_send(density_, elements_)));
+                              std::min(range.size(), values_to_send(density_, elements_)),
+                              TopKValues::bf16);
   }
   [[nodiscard]] std::size_t max_answer_bytes(UnitRange range) const override {
-    return topk_payload_limit(range.size(), values_to_send(density_, range.size()));
+    return topk_payload_limit(range.size(), values_to_answer(range), TopKValues::bf16);
+  }
+  [[nodiscard]] std::size_t values_to_answer(UnitRange range) const {
+    return values_to_send(std::min(1.0, kAnswerFactor * density_), range.size());
   }
 
   void encode_part(UnitRange range, std::vector<std::byte>& out) override {
@@ -93,13 +105,13 @@ class TopKOwner final : public Method, private OwnerPayload {
     const auto end = std::lower_bound(begin, sent_.indices.end(), range.end);
     offsets_.assign(begin, end);
     for (auto& offset : offsets_) offset -= static_cast<std::uint32_t>(range.begin);
-    append({offsets_, sent_.values.subspan(static_cast<std::size_t>(begin - sent_.indices.begin()),
-                                           offsets_.size())},
-           range, out);
+    const auto first = static_cast<std::size_t>(begin - sent_.indices.begin());
+    append({offsets_, std::span<const float>(rounded_).subspan(first, offsets_.size())}, range,
+           out);
   }
   void begin_sum(UnitRange range) override { sum_.assign(range.size(), 0.0f); }
   void add_part(UnitRange /*range*/, int rank, std::span<const std::byte> bytes) override {
-    add_topk_payload(bytes, rank, sum_);
+    add_topk_payload(bytes, rank, sum_, TopKValues::bf16);
   }
   void add_own(UnitRange range) override {
     kernels::add(sum_, part(source_, range));
@@ -113,21 +125,24 @@ class TopKOwner final : public Method, private OwnerPayload {
     }
   }
   void encode_answer(UnitRange range, std::vector<std::byte>& out) override {
-    const auto answer = answer_selector_.select(sum_, values_to_send(density_, range.size()));
-    append(answer, range, out);
+    const auto answer = answer_selector_.select(sum_, values_to_answer(range));
+    round_to_bf16(answer.values, answered_);
+    append({answer.indices, answered_}, range, out);
     if (!feedback_) return;
-    for (const auto index : answer.indices) sum_[index] = 0;
+    for (std::size_t i = 0; i < answered_.size(); ++i) {
+      sum_[answer.indices[i]] = answer.values[i] - answered_[i];
+    }
     unanswered_.insert(unanswered_.end(), sum_.begin(), sum_.end());
   }
   void decode_answer(UnitRange range, int owner, std::span<const std::byte> bytes) override {
     const auto mean = part(mean_, range);
     std::fill(mean.begin(), mean.end(), 0.0f);
-    add_topk_payload(bytes, owner, mean);
+    add_topk_payload(bytes, owner, mean, TopKValues::bf16);
     kernels::scale(mean, share_);
   }
 
   void append(const kernels::Selected& selected, UnitRange range, std::vector<std::byte>& out) {
-    write_topk_payload(selected, range.size(), payload_);
+    write_topk_payload(selected, range.size(), payload_, TopKValues::bf16);
     out.insert(out.end(), payload_.begin(), payload_.end());
   }
 
@@ -146,8 +161,10 @@ class TopKOwner final : public Method, private OwnerPayload {
   std::span<float> source_;
   std::span<float> mean_;
   kernels::Selected sent_;
+  std::vector<float> rounded_;          // the values of `sent_` as they are sent
   std::vector<float> own_;              // of the own range, while the others are selected
   std::vector<float> sum_;              // of one piece
+  std::vector<float> answered_;         // the values of one answer as they are sent
   std::vector<float> unanswered_;       // of the own range: the sum without the answer
   std::vector<std::uint32_t> offsets_;  // of one part
   std::vector<std::byte> payload_;      // of one part or answer

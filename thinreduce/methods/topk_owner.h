@@ -2,7 +2,7 @@
 // and an owner answers with the largest sums of its range.
 //
 // An owner selects from the whole sum, in which its own part is complete. The sums that it does not
-// send stay in its own residual.
+// send stay in its own residual. Values travel as bfloat16; a residual keeps their rounding errors.
 #pragma once
 
 #include <cstddef>

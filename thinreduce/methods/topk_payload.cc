@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -22,9 +23,22 @@ std::size_t blocks_of(std::size_t elements) {
   return (elements + kBlock - 1) / kBlock;
 }
 
+using Bf16 = std::uint16_t;
+
 template <typename T>
 T value_at(std::span<const std::byte> bytes, std::size_t i) {
   return load_value<T>(bytes, i * sizeof(T));
+}
+
+std::size_t bytes_of(TopKValues format) {
+  return format == TopKValues::f32 ? sizeof(float) : sizeof(Bf16);
+}
+// A bfloat16 is the upper half of a float.
+float from_bf16(Bf16 word) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(word) << 16U);
+}
+Bf16 to_bf16(float value) {
+  return static_cast<Bf16>(std::bit_cast<std::uint32_t>(value) >> 16U);
 }
 
 }  // namespace
@@ -34,16 +48,16 @@ std::size_t values_to_send(double density, std::size_t elements) {
   return std::min(elements, std::max<std::size_t>(1, static_cast<std::size_t>(wanted)));
 }
 
-std::size_t topk_payload_limit(std::size_t elements, std::size_t selected) {
-  return blocks_of(elements) * sizeof(Count) + selected * (sizeof(Offset) + sizeof(float));
+std::size_t topk_payload_limit(std::size_t elements, std::size_t selected, TopKValues format) {
+  return blocks_of(elements) * sizeof(Count) + selected * (sizeof(Offset) + bytes_of(format));
 }
 
 void write_topk_payload(const kernels::Selected& selected, std::size_t elements,
-                        std::vector<std::byte>& payload) {
+                        std::vector<std::byte>& payload, TopKValues format) {
   const std::size_t total = selected.indices.size();
   payload.clear();
   if (total == 0) return;
-  payload.resize(topk_payload_limit(elements, total));
+  payload.resize(topk_payload_limit(elements, total, format));
   const std::span<std::byte> bytes(payload);
   const auto counts = bytes.first(blocks_of(elements) * sizeof(Count));
   const auto offsets = bytes.subspan(counts.size(), total * sizeof(Offset));
@@ -57,10 +71,27 @@ void write_topk_payload(const kernels::Selected& selected, std::size_t elements,
     store_value(counts, block * sizeof(Count), static_cast<Count>(i - before));
   }
   ensure(i == total, "selected indices must ascend and lie in the bucket", i, total);
-  std::memcpy(values.data(), selected.values.data(), values.size());
+  if (format == TopKValues::f32) {
+    std::memcpy(values.data(), selected.values.data(), values.size());
+    return;
+  }
+  for (i = 0; i < total; ++i) {
+    store_value(values, i * sizeof(Bf16), to_bf16(selected.values[i]));
+  }
 }
 
-void add_topk_payload(std::span<const std::byte> payload, int rank, std::span<float> sum) {
+void round_to_bf16(std::span<const float> values, std::vector<float>& rounded) {
+  constexpr float kLargest = 0x1.fep127F;
+  rounded.resize(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    // To nearest, ties to even: adds half a step less one, and one if the last kept bit is set.
+    const auto bits = std::bit_cast<std::uint32_t>(std::clamp(values[i], -kLargest, kLargest));
+    rounded[i] = from_bf16(static_cast<Bf16>((bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U));
+  }
+}
+
+void add_topk_payload(std::span<const std::byte> payload, int rank, std::span<float> sum,
+                      TopKValues format) {
   if (payload.empty()) return;
   const std::string what = fmt::format("top-k payload of rank {}", rank);
   const auto refuse = [&](std::size_t block, const std::string& why) {
@@ -82,7 +113,7 @@ void add_topk_payload(std::span<const std::byte> payload, int rank, std::span<fl
     total += count;
   }
   const auto offsets = reader.take(total * sizeof(Offset));
-  const auto values = reader.take(total * sizeof(float));
+  const auto values = reader.take(total * bytes_of(format));
   reader.finish();
 
   std::size_t i = 0;
@@ -92,7 +123,8 @@ void add_topk_payload(std::span<const std::byte> payload, int rank, std::span<fl
     std::size_t next = 0;  // smallest offset that may follow
     for (; i < end; ++i) {
       const std::size_t offset = value_at<Offset>(offsets, i);
-      const auto value = value_at<float>(values, i);
+      const float value = format == TopKValues::f32 ? value_at<float>(values, i)
+                                                    : from_bf16(value_at<Bf16>(values, i));
       if (offset < next)
         refuse(block, fmt::format("offset {} must be larger than the one before it, {}", offset,
                                   next - 1));

@@ -12,15 +12,24 @@ namespace thinreduce {
 // Returns the number of values to send: at least one, so that small buckets make progress.
 [[nodiscard]] std::size_t values_to_send(double density, std::size_t elements);
 
-// Returns the maximum size in bytes of a payload of `selected` out of `elements` elements.
-[[nodiscard]] std::size_t topk_payload_limit(std::size_t elements, std::size_t selected);
+// The format of the values in a payload.
+enum class TopKValues { f32, bf16 };
 
-// Replaces `payload`; it becomes empty if nothing is selected.
+// Returns the maximum size in bytes of a payload of `selected` out of `elements` elements.
+[[nodiscard]] std::size_t topk_payload_limit(std::size_t elements, std::size_t selected,
+                                             TopKValues format = TopKValues::f32);
+
+// Replaces `payload`; it becomes empty if nothing is selected. With TopKValues::bf16 the values
+// must be what round_to_bf16() returns.
 void write_topk_payload(const kernels::Selected& selected, std::size_t elements,
-                        std::vector<std::byte>& payload);
+                        std::vector<std::byte>& payload, TopKValues format = TopKValues::f32);
 
 // Adds the values of `rank`'s payload to the sum. Throws Error{bad_frame} if the payload is
 // invalid; some values may have been added by then.
-void add_topk_payload(std::span<const std::byte> payload, int rank, std::span<float> sum);
+void add_topk_payload(std::span<const std::byte> payload, int rank, std::span<float> sum,
+                      TopKValues format = TopKValues::f32);
+
+// Replaces `rounded` by the nearest bfloat16 values; magnitudes beyond the largest become that.
+void round_to_bf16(std::span<const float> values, std::vector<float>& rounded);
 
 }  // namespace thinreduce

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <random>
 
 #include "thinreduce/error.h"
@@ -111,6 +112,27 @@ TEST(TopKPayload, RefusesWhatIsWrong) {
               "accepted");
   }
   EXPECT_NE(refusal(good, 0), "accepted");
+}
+
+// bfloat16 values: two bytes each, rounded to nearest, and refused if they are not finite.
+TEST(TopKPayload, Bf16Values) {
+  const Floats values = {1.0f, -2.0f, 1.00390625f, 1.01171875f, 3.4e38f, -1e-40f};
+  Floats rounded;
+  round_to_bf16(values, rounded);
+  EXPECT_EQ(rounded[2], 1.0f);  // ties go to even
+  EXPECT_EQ(rounded[3], 1.015625f);
+  EXPECT_EQ(rounded[4], 0x1.fep127f);  // the nearest would be Inf
+  std::vector<std::uint32_t> indices(values.size());
+  std::iota(indices.begin(), indices.end(), 0u);
+  Bytes payload;
+  write_topk_payload({indices, rounded}, values.size(), payload, TopKValues::bf16);
+  EXPECT_EQ(payload.size(), 4 + 4 * values.size());
+  EXPECT_EQ(payload.size(), topk_payload_limit(values.size(), values.size(), TopKValues::bf16));
+  Floats sum(values.size());
+  add_topk_payload(payload, 1, sum, TopKValues::bf16);
+  EXPECT_EQ(sum, rounded);
+  store_value(std::span(payload), payload.size() - 2, std::uint16_t{0x7f80});
+  EXPECT_THROW(add_topk_payload(payload, 1, sum, TopKValues::bf16), Error);
 }
 
 // Thousands of altered and cut payloads: an Error, or a sum that is finite.

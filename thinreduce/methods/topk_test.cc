@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "tests/test_world.h"
 #include "thinreduce/collective/chunks.h"
 #include "thinreduce/error.h"
+#include "thinreduce/kernels/bf16.h"
 
 namespace thinreduce {
 namespace {
@@ -30,9 +32,18 @@ std::vector<float> largest(const std::vector<float>& values, std::size_t k) {
   return kept;
 }
 
+// Returns the nearest bfloat16.
+float rounded(float value) {
+  std::uint16_t word = 0;
+  kernels::reference::to_bf16(std::span(&value, 1), std::span(&word, 1));
+  float back = 0;
+  kernels::reference::from_bf16(std::span(&word, 1), 1, std::span(&back, 1));
+  return back;
+}
+
 // One step of collective=owner in a few lines: residuals in, mean out. Each rank sends the largest
 // elements outside its own range; an owner adds them to all of its own and keeps what its answer,
-// the largest sums, does not send.
+// the largest sums, does not send. Values are sent as bfloat16.
 std::vector<float> owner_step(PerRank& held, double density) {
   const std::size_t elements = held[0].size();
   const std::size_t world = held.size();
@@ -45,7 +56,8 @@ std::vector<float> owner_step(PerRank& held, double density) {
     const std::size_t count = elements - own.size();
     sent[rank] = largest(others, count == 0 ? 0 : expected_k(density, count));
     for (std::size_t i = 0; i < elements; ++i) {
-      if (sent[rank][i] != 0) held[rank][i] = 0;
+      sent[rank][i] = rounded(sent[rank][i]);
+      held[rank][i] -= sent[rank][i];
     }
   }
   std::vector<float> mean(elements);
@@ -57,10 +69,10 @@ std::vector<float> owner_step(PerRank& held, double density) {
       const auto& part = rank == owner ? held[rank] : sent[rank];
       for (std::size_t i = 0; i < own.size(); ++i) sum[i] += part[own.begin + i];
     }
-    const auto answer = largest(sum, expected_k(density, own.size()));
+    const auto answer = largest(sum, expected_k(2.3 * density, own.size()));
     for (std::size_t i = 0; i < own.size(); ++i) {
-      mean[own.begin + i] = answer[i] * (1.0f / static_cast<float>(world));
-      held[owner][own.begin + i] = answer[i] == 0 ? sum[i] : 0;
+      mean[own.begin + i] = rounded(answer[i]) * (1.0f / static_cast<float>(world));
+      held[owner][own.begin + i] = sum[i] - rounded(answer[i]);
     }
   }
   return mean;
@@ -88,13 +100,23 @@ TEST(TopK, OwnersEqualThePlainAlgorithm) {
 
 // A gather sends 15 payloads, of 64 + 4 + 6k bytes here.
 TEST(TopK, OwnersSendTwoPayloadsAtAnyN) {
-  constexpr std::size_t kElements = 60000;
+  constexpr std::size_t kElements = 240000;
   for (const int world : {4, 16, 32}) {
     TestWorld ranks(world, "topk:density=0.1,collective=owner", kElements);
     (void)ranks.mean(normal_gradients(world, kElements, 2));
     const auto sent = static_cast<double>(ranks.transport(1).total_traffic().bytes_sent);
     EXPECT_LT(sent, 2.2 * (64 + 4 + 6 * 0.1 * kElements)) << world << " ranks";
   }
+}
+
+// Values that bfloat16 can't reach are cut; the rest waits in the residual.
+TEST(TopK, OwnersCutTheLargestFloats) {
+  constexpr float kMost = std::numeric_limits<float>::max();
+  TestWorld ranks(2, "topk:collective=owner", 4);
+  const auto mean = ranks.mean({{kMost, 0, 0, 0}, {0, 0, -kMost, 0}});
+  const float largest = 0x1.fep127F;
+  EXPECT_EQ(mean, (std::vector<float>{largest / 2, 0, -largest / 2, 0}));
+  EXPECT_EQ(ranks.residual(0)[0], kMost - largest);
 }
 
 // The whole method in a dozen lines; the real one must have the same bits over several steps: top-k

@@ -62,9 +62,8 @@ class FftOwner final : public FftMethod, private OwnerPayload {
     world_ = exchange.size();
     mean_ = bucket.values;
     source_ = bucket.values;
-    const UnitRange range = cut({0, blocks().groups()}, static_cast<std::size_t>(world_),
-                                static_cast<std::size_t>(exchange.rank()));
-    owned_ = {range.begin, range.end};
+    owned_ = cut({0, blocks().groups()}, static_cast<std::size_t>(world_),
+                 static_cast<std::size_t>(exchange.rank()));
     sent_.clear();
     settled_ = 0;
     unanswered_.clear();
@@ -79,7 +78,6 @@ class FftOwner final : public FftMethod, private OwnerPayload {
                       static_cast<std::size_t>(std::ceil(keep_ * pairs)));
   }
 
-  [[nodiscard]] static Groups groups_of(UnitRange range) { return {range.begin, range.end}; }
   [[nodiscard]] PayloadShape answer_shape(UnitRange range) const {
     return {range.size() * group_words(), answer_bits(options().bits)};
   }
@@ -90,15 +88,15 @@ class FftOwner final : public FftMethod, private OwnerPayload {
   [[nodiscard]] std::size_t units() const override { return blocks().groups(); }
   [[nodiscard]] std::size_t unit_elements() const override { return group_floats(); }
   [[nodiscard]] std::size_t max_part_bytes(UnitRange range) const override {
-    return fft_payload_limit(shape_of(groups_of(range)));
+    return fft_payload_limit(shape_of(range));
   }
   [[nodiscard]] std::size_t max_answer_bytes(UnitRange range) const override {
     return fft_payload_limit(answer_shape(range));
   }
 
   void encode_part(UnitRange range, std::vector<std::byte>& out) override {
-    append(selected(), groups_of(range), out);
-    sent_.push_back(groups_of(range));
+    append(selected(), range, out);
+    sent_.push_back(range);
   }
   // The first parts of the other ranks are on their way: meanwhile those that this rank has sent
   // leave the residual.
@@ -107,7 +105,7 @@ class FftOwner final : public FftMethod, private OwnerPayload {
     sum_.assign(range.size() * group_floats(), 0.0f);
   }
   void add_part(UnitRange range, int rank, std::span<const std::byte> bytes) override {
-    piece_.read(bytes, shape_of(groups_of(range)), rank);
+    piece_.read(bytes, shape_of(range), rank);
     piece_.add_next(sum_);
   }
   void add_own(UnitRange range) override {
@@ -118,7 +116,7 @@ class FftOwner final : public FftMethod, private OwnerPayload {
   }
   void encode_answer(UnitRange range, std::vector<std::byte>& out) override {
     const double fraction = std::min(1.0, answer_factor(options().bits) * keep_);
-    const double pairs = pairs_of(groups_of(range));
+    const double pairs = pairs_of(range);
     answer_.select(sum_, static_cast<std::size_t>(std::ceil(fraction * pairs)));
     const Groups all{0, range.size()};
     append(answer_, all, out);
@@ -134,7 +132,7 @@ class FftOwner final : public FftMethod, private OwnerPayload {
   void decode_answer(UnitRange range, int owner, std::span<const std::byte> bytes) override {
     piece_.read(bytes, answer_shape(range), owner);
     std::fill_n(&kept_energy_[range.begin], range.size(), piece_.kept_energy());
-    for_runs(groups_of(range), [&](Groups run) {
+    for_runs(range, [&](Groups run) {
       sum_.assign(run.size() * group_floats(), 0.0f);
       piece_.add_next(sum_);
       write_mean(run, sum_, world_, mean_);

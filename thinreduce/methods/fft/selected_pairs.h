@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "thinreduce/collective/chunks.h"
 #include "thinreduce/kernels/aligned.h"
 #include "thinreduce/methods/fft/blocks.h"
 #include "thinreduce/methods/fft/pair_selector.h"
@@ -14,12 +15,8 @@
 
 namespace thinreduce {
 
-// Groups [begin, end) of a bucket.
-struct Groups {
-  std::size_t begin = 0;
-  std::size_t end = 0;
-  [[nodiscard]] std::size_t size() const { return end - begin; }
-};
+// A range of a bucket's groups.
+using Groups = UnitRange;
 
 class SelectedPairs {
  public:
