@@ -6,6 +6,7 @@
 #include <deque>
 
 #include "thinreduce/ensure.h"
+#include "thinreduce/kernels/floats.h"
 #include "thinreduce/methods/variance/reader.h"
 #include "thinreduce/wire/bit_stream.h"
 #include "thinreduce/wire/bytes.h"
@@ -80,6 +81,34 @@ void VarianceSent::clear() {
   indices.clear();
   codes.clear();
   values.clear();
+}
+
+void VarianceSent::append(const VarianceFormat& format, std::span<const std::uint32_t> from,
+                          std::span<const float> sums, std::size_t first) {
+  const std::uint32_t exponent = exponent_of(kernels::largest_magnitude(sums));
+  const std::size_t before = indices.size();
+  indices.reserve(before + sums.size());
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    switch (format.values) {
+      case Values::nibble: {
+        const auto code = nibble_of(sums[i], exponent);
+        if (code == kNotSent) continue;
+        codes.push_back(code);
+        break;
+      }
+      case Values::sign:
+        codes.push_back(sums[i] < 0 ? 8 : 0);
+        break;
+      case Values::whole:
+        values.push_back(sums[i]);
+        break;
+    }
+    indices.push_back(static_cast<std::uint32_t>(from[i] - first));
+  }
+  const auto count = static_cast<std::uint32_t>(indices.size() - before);
+  const bool common = format.values == Values::nibble && count > 0;
+  // An exponent that readers refuse tells the other ranks that a sum has overflowed.
+  parts.push_back({count, common || exponent > kMaxExponent ? exponent : 0});
 }
 
 VariancePayload::VariancePayload(VarianceFormat format, std::vector<VarianceTensor> tensors)
@@ -164,6 +193,19 @@ void VariancePayload::add_up(std::span<const std::span<const std::byte>> payload
     for (VarianceReader& reader : readers) reader.end_tensor();
   }
   for (const VarianceReader& reader : readers) reader.finish();
+}
+
+std::size_t VariancePayload::add(std::span<const std::byte> payload, int rank,
+                                 std::span<float> sum) const {
+  if (payload.empty()) return 0;
+  VarianceReader reader(VarianceReader::Source{format_, tensors_, payload, rank});
+  for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    reader.begin_tensor(t, 1);
+    reader.add_below(tensors_[t].elements, sum.subspan(tensors_[t].offset, tensors_[t].elements));
+    reader.end_tensor();
+  }
+  reader.finish();
+  return reader.values();
 }
 
 }  // namespace thinreduce

@@ -71,6 +71,10 @@ struct VarianceSent {
   std::vector<float> values;           // Values::whole
 
   void clear();
+  // Appends a tensor's part. Values that are too small for it are left out. `first` is subtracted
+  // from the indices.
+  void append(const VarianceFormat& format, std::span<const std::uint32_t> from,
+              std::span<const float> sums, std::size_t first);
 };
 
 class VariancePayload {
@@ -86,6 +90,8 @@ class VariancePayload {
   // may have been added by then.
   void add_up(std::span<const std::span<const std::byte>> payloads, float share,
               std::span<float> sum) const;
+  // Adds the values of one payload to the sum and returns their number. Throws like add_up().
+  std::size_t add(std::span<const std::byte> payload, int rank, std::span<float> sum) const;
 
  private:
   VarianceFormat format_;

@@ -36,6 +36,8 @@ class VarianceReader {
   void add_below(std::size_t end, std::span<float> out);
   // Checks the end of the payload; must be called after the last tensor.
   void finish() const;
+  // Returns the number of values of all tensors.
+  [[nodiscard]] std::size_t values() const { return total_; }
 
  private:
   struct Part {

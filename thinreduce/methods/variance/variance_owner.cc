@@ -1,0 +1,197 @@
+#include "thinreduce/methods/variance/variance_owner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "thinreduce/collective/owner.h"
+#include "thinreduce/kernels/floats.h"
+#include "thinreduce/methods/top_selector.h"
+#include "thinreduce/methods/variance/payload.h"
+#include "thinreduce/methods/variance/waiting_sums.h"
+
+namespace thinreduce {
+namespace {
+
+using Values = VarianceFormat::Values;
+
+// Totals are no multiples of tau: a sign can't stand for them.
+VarianceFormat answer_format(VarianceFormat format) {
+  if (format.values == Values::sign) format.values = Values::nibble;
+  return format;
+}
+
+// One unit is one element.
+class VarianceOwner final : public Method, private OwnerPayload {
+ public:
+  VarianceOwner(const BucketLayout& layout, const VarianceOptions& options)
+      : keep_(options.keep),
+        format_(options.format),
+        answer_format_(answer_format(options.format)),
+        sums_(layout, options) {}
+
+  void reduce(const Bucket& bucket, Exchange& exchange) override {
+    exchange.timed(Stage::encode, [&] {
+      sums_.collect(bucket);
+      begin(bucket, exchange);
+    });
+    try {
+      owner_reduce(exchange, *this, spare_);
+    } catch (...) {
+      sums_.keep_waiting();
+      throw;
+    }
+    // The parts are delivered; until here all sums were still waiting.
+    exchange.timed(Stage::encode, [&] {
+      for (const UnitRange range : sent_) {
+        sums_.encode(range, part_);
+        sums_.settle(range, part_);
+      }
+      sums_.settle_owned(owned_, left_, answered_);
+    });
+    sums_.finish(bucket, exchange);
+  }
+
+  void add_residual(std::span<float> values) override { sums_.add_to(values); }
+  void state(Archive& archive) override { sums_.state(archive); }
+
+ private:
+  void begin(const Bucket& bucket, const Exchange& exchange) {
+    mean_ = bucket.values;
+    rank_ = exchange.rank();
+    world_ = exchange.size();
+    owned_ = cut(sums_.all(), static_cast<std::size_t>(world_), static_cast<std::size_t>(rank_));
+    sent_.clear();
+    left_.assign(owned_.size(), 0.0F);
+    answered_.assign(owned_.size(), 0);
+  }
+  [[nodiscard]] VariancePayload payload_of(const VarianceFormat& format, UnitRange range) const {
+    return {format, sums_.tensors_in(range)};
+  }
+
+  [[nodiscard]] std::size_t units() const override { return sums_.all().size(); }
+  [[nodiscard]] std::size_t unit_elements() const override { return 1; }
+  [[nodiscard]] std::size_t max_part_bytes(UnitRange range) const override {
+    return payload_of(format_, range).limit();
+  }
+  [[nodiscard]] std::size_t max_answer_bytes(UnitRange range) const override {
+    return payload_of(answer_format_, range).limit();
+  }
+
+  void encode_part(UnitRange range, std::vector<std::byte>& out) override {
+    sums_.encode(range, part_);
+    append(payload_of(format_, range), part_, out);
+    sent_.push_back(range);
+  }
+  void begin_sum(UnitRange range) override {
+    sum_.assign(range.size(), 0.0F);
+    received_ = 0;
+  }
+  void add_part(UnitRange range, int rank, std::span<const std::byte> bytes) override {
+    received_ += static_cast<double>(payload_of(format_, range).add(bytes, rank, sum_));
+  }
+  void add_own(UnitRange range) override {
+    const auto found = sums_.found(range);
+    for (std::size_t i = 0; i < found.indices.size(); ++i) {
+      sum_[found.indices[i] - range.begin] += found.values[i];
+    }
+    own_ = static_cast<double>(found.indices.size());
+  }
+  // Sends as many totals as the other ranks have sent on average, the largest; the rest stays in
+  // `left_`. Totals that wait here are among the own sums: if there are very many, more are sent.
+  void encode_answer(UnitRange range, std::vector<std::byte>& out) override {
+    const double wanted = std::max(received_ / std::max(1, world_ - 1), own_ / world_);
+    const auto largest =
+        selector_.select(sum_, std::min(static_cast<std::size_t>(std::ceil(wanted)), sum_.size()));
+    clamp(largest.values);
+    answer_.clear();
+    std::size_t first = 0;
+    const auto tensors = sums_.tensors_in(range);
+    for (const VarianceTensor& tensor : tensors) {
+      std::size_t end = first;
+      while (end < largest.indices.size() &&
+             largest.indices[end] < tensor.offset + tensor.elements) {
+        ++end;
+      }
+      answer_.append(answer_format_, largest.indices.subspan(first, end - first),
+                     std::span<const float>(clamped_).subspan(first, end - first), 0);
+      first = end;
+    }
+    append({answer_format_, tensors}, answer_, out);
+    settle_answer(range);
+  }
+  void settle_answer(UnitRange range) {
+    const std::size_t offset = range.begin - owned_.begin;
+    std::size_t s = 0;
+    std::size_t end = 0;
+    for (const VarianceSent::Part& part : answer_.parts) {
+      for (end += part.count; s < end; ++s) {
+        const std::uint32_t index = answer_.indices[s];
+        const float sent = answer_format_.values == Values::whole
+                               ? answer_.values[s]
+                               : nibble_value(answer_.codes[s], part.exponent);
+        sum_[index] = keep_ ? sum_[index] - sent : 0.0F;
+        answered_[offset + index] = 1;
+      }
+    }
+    std::copy(sum_.begin(), sum_.end(), left_.begin() + static_cast<std::ptrdiff_t>(offset));
+  }
+  void decode_answer(UnitRange range, int owner, std::span<const std::byte> bytes) override {
+    const auto mean = part(mean_, range);
+    for (const VarianceTensor& tensor : sums_.tensors_in(range)) {
+      std::fill_n(&mean[tensor.offset], tensor.elements, 0.0F);
+    }
+    payload_of(answer_format_, range).add(bytes, owner, mean);
+    for (const VarianceTensor& tensor : sums_.tensors_in(range)) {
+      kernels::scale(mean.subspan(tensor.offset, tensor.elements),
+                     1.0F / static_cast<float>(world_));
+    }
+  }
+
+  void append(const VariancePayload& payload, const VarianceSent& sent,
+              std::vector<std::byte>& out) {
+    payload.write(sent, bytes_);
+    out.insert(out.end(), bytes_.begin(), bytes_.end());
+  }
+  // A finite total beyond the largest that may be sent is cut; what remains is left.
+  void clamp(std::span<const float> totals) {
+    constexpr float kMax = 0x1p100F;
+    clamped_.assign(totals.begin(), totals.end());
+    for (float& total : clamped_) {
+      if (std::isfinite(total)) total = std::clamp(total, -kMax, kMax);
+    }
+  }
+
+  bool keep_;
+  VarianceFormat format_;
+  VarianceFormat answer_format_;
+  WaitingSums sums_;
+  kernels::TopSelector selector_;
+  SpareBuffers spare_;
+
+  // Of the reduction in progress.
+  int rank_ = 0;
+  int world_ = 1;
+  UnitRange owned_;
+  std::span<float> mean_;
+  std::vector<UnitRange> sent_;         // pieces whose parts were sent
+  std::vector<float> sum_;              // totals of one piece
+  double received_ = 0;                 // values in the parts of the other ranks for the piece
+  double own_ = 0;                      // unambiguous sums of this rank in the piece
+  std::vector<float> clamped_;          // the totals of one answer
+  std::vector<float> left_;             // of the own range: the totals without the answers
+  std::vector<std::uint8_t> answered_;  // of the own range: whether an answer has the element
+  VarianceSent part_;
+  VarianceSent answer_;
+  std::vector<std::byte> bytes_;  // of one part or answer
+};
+
+}  // namespace
+
+std::unique_ptr<Method> make_variance_owner(const BucketLayout& layout,
+                                            const VarianceOptions& options) {
+  return std::make_unique<VarianceOwner>(layout, options);
+}
+
+}  // namespace thinreduce
