@@ -17,6 +17,7 @@
 #include "thinreduce/methods/ndqsg/side_information.h"
 #include "thinreduce/methods/quantize/block_quantizer.h"
 #include "thinreduce/methods/quantize/options.h"
+#include "thinreduce/methods/quantize/quantized_owner.h"
 #include "thinreduce/methods/quantize/quantized_payload.h"
 #include "thinreduce/methods/quantize/stream_keys.h"
 
@@ -369,8 +370,15 @@ MethodInfo ndqsg_info() {
           .for_paper(),
       entropy_option(),
       feedback_option(),
+      OptionInfo::choice(
+          "collective", "gather", {"gather", "owner"},
+          "gather: every rank sends its payload to all others. owner: every rank sends plain codes "
+          "to the owners of their elements, which answer with the mean of theirs; alpha, failures, "
+          "nested and plain_fraction are then ignored."),
+      answer_levels_option(51),
   };
   info.check = [](const Options& options) {
+    require_odd("ndqsg", "answer_levels", options.integer("answer_levels"));
     const long long levels = options.integer("levels");
     const long long nested = options.integer("nested");
     if (levels % nested != 0 || levels == nested) {
@@ -388,6 +396,15 @@ MethodInfo ndqsg_info() {
     settings.quantizer = {.elements = setup.layout.elements,
                           .block = static_cast<std::size_t>(options.integer("block")),
                           .levels_per_side = levels};
+    // No rank has side information before it sends its part, so all codes are plain.
+    if (options.text("collective") == "owner") {
+      return make_quantized_owner({.name = "ndqsg",
+                                   .quantizer = settings.quantizer,
+                                   .feedback = options.on("feedback"),
+                                   .entropy = options.on("entropy"),
+                                   .seed = setup.seed,
+                                   .answer_levels_per_side = answer_levels_per_side(options)});
+    }
     settings.ratio = levels / static_cast<std::uint32_t>(options.integer("nested"));
     settings.failures = options.number("failures");
     if (options.text("alpha") != "auto") settings.alpha = options.number("alpha");

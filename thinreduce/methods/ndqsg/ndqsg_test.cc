@@ -329,5 +329,19 @@ TEST(Ndqsg, SameBitsOnEveryTarget) {
   kernels::use_target(before);
 }
 
+// With owners all codes are plain: the bits and the bytes of dqsg with the same levels.
+TEST(Ndqsg, OwnersGetTheCodesOfDqsg) {
+  for (const std::string options : {"", ",feedback=on,block=100,answer_levels=15,entropy=off"}) {
+    TestWorld nested(3, "ndqsg:collective=owner,levels=3" + options, 5009);
+    TestWorld dithered(3, "dqsg:collective=owner,levels=7" + options, 5009);
+    for (unsigned step = 0; step < 3; ++step) {
+      const auto gradients = normal_gradients(3, 5009, step);
+      ASSERT_EQ(nested.mean(gradients), dithered.mean(gradients));
+    }
+    EXPECT_EQ(nested.transport(0).total_traffic().bytes_sent,
+              dithered.transport(0).total_traffic().bytes_sent);
+  }
+}
+
 }  // namespace
 }  // namespace thinreduce
