@@ -18,7 +18,7 @@ MethodInfo qsgd_info() {
                           "levels."),
       block_option(512),
       gather_or_owner_option(),
-      answer_levels_option(11),
+      answer_levels_option(9),
       entropy_option(),
       feedback_option(),
   };

@@ -18,7 +18,7 @@ MethodInfo terngrad_info() {
                   "the clipped part is discarded, as in the paper; with feedback=on it is added to "
                   "the next step's gradient"),
       gather_or_owner_option(),
-      answer_levels_option(11),
+      answer_levels_option(9),
       entropy_option(),
       feedback_option(),
   };

@@ -21,7 +21,7 @@ using Options = QuantizedGatherOptions;
 
 // Blocks of an answer are no longer than this: with long ones, one outlier takes the precision of
 // all elements.
-constexpr std::size_t kLongestAnswerBlock = 512;
+constexpr std::size_t kLongestAnswerBlock = 1024;
 // A unit has at least this many elements, so that a range of few units is not all overhead. Longer
 // blocks are cut where a piece ends.
 constexpr std::size_t kMinUnit = 512;
@@ -30,6 +30,14 @@ constexpr std::size_t kMaxUnit = 4096;
 std::size_t unit_of(std::size_t block) {
   if (block > kMaxUnit) return kMinUnit;
   return (kMinUnit + block - 1) / block * block;
+}
+
+// Stochastic rounding uses the draws of a dither, which the owner of a part can subtract: the same
+// codes then have less error. With feedback, the scales are fitted to codes without dither.
+Options part_options(const Options& options) {
+  Options part = options;
+  if (!options.feedback) part.rounding = Options::Rounding::dithered;
+  return part;
 }
 
 // An answer is always dithered and never clipped.
@@ -46,7 +54,7 @@ Options answer_options(const Options& options) {
 class QuantizedOwner final : public Method, private OwnerPayload {
  public:
   explicit QuantizedOwner(const Options& options)
-      : options_(options),
+      : options_(part_options(options)),
         answer_options_(answer_options(options)),
         codec_(options_, run_of(options_.quantizer)),
         answer_codec_(answer_options_, run_of(answer_options_.quantizer)) {
