@@ -51,9 +51,10 @@ class OwnerPayload {
 };
 
 struct OwnerOptions {
-  // Half a megabyte of floats: large enough that the fixed cost of a message is negligible even if
-  // it is compressed, small enough for the cache. Tests shrink it to reach the many-pieces path.
-  std::size_t piece_elements = std::size_t{128} * 1024;
+  // Half a megabyte of bfloat16: a rank that shares its core with others is woken seldom, and the
+  // fixed cost of a message is negligible even if it is compressed. Tests shrink it to reach the
+  // many-pieces path.
+  std::size_t piece_elements = std::size_t{256} * 1024;
   // Pieces that are sent before the first is added, so that the wire is busy while a rank computes.
   std::size_t ahead = 4;
 };

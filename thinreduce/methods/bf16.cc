@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "thinreduce/collective/float_ring.h"
 #include "thinreduce/collective/owner.h"
 #include "thinreduce/error.h"
@@ -42,19 +45,36 @@ class Bf16Owner final : public OwnerPayload {
     append(sum_, out);
   }
   void decode_answer(UnitRange range, int owner, std::span<const std::byte> bytes) override {
-    const auto mean = part(values_, range);
-    kernels::from_bf16(words(range, owner, bytes), scale_, mean);
-    finite_ = finite_ && kernels::first_nonfinite(mean) == mean.size();
+    const auto sums = words(range, owner, bytes);
+    kernels::from_bf16(sums, scale_, part(values_, range));
+    finite_ = finite_ && all_finite(sums);
   }
 
   // Returns whether all means are finite.
   [[nodiscard]] bool finite() const { return finite_; }
 
  private:
+  // Rounds run by run in the nearest cache: to grow `out` first would fill it with zeros.
   static void append(std::span<const float> floats, std::vector<std::byte>& out) {
-    const std::size_t at = out.size();
-    out.resize(at + floats.size() * sizeof(Word));
-    kernels::to_bf16(floats, {reinterpret_cast<Word*>(&out[at]), floats.size()});
+    std::array<Word, 4096> run;
+    out.reserve(out.size() + floats.size() * sizeof(Word));
+    for (std::size_t first = 0; first < floats.size(); first += run.size()) {
+      const auto some = floats.subspan(first, std::min(run.size(), floats.size() - first));
+      const auto rounded = std::span(run).first(some.size());
+      kernels::to_bf16(some, rounded);
+      const auto bytes = std::as_bytes(rounded);
+      out.insert(out.end(), bytes.begin(), bytes.end());
+    }
+  }
+  // Returns whether no sum is Inf or NaN; the means are then finite too. Magnitudes of bf16 ascend
+  // with their bits.
+  static bool all_finite(std::span<const Word> sums) {
+    constexpr std::int16_t kInfinity = 0x7f80;
+    std::int16_t largest = 0;
+    for (const Word sum : sums) {
+      largest = std::max(largest, static_cast<std::int16_t>(sum & 0x7fffU));
+    }
+    return largest < kInfinity;
   }
   // Returns the words of a range that `rank` has sent.
   static std::span<const Word> words(UnitRange range, int rank, std::span<const std::byte> bytes) {

@@ -64,7 +64,7 @@ TEST(FftOwner, SendsTwoPayloadsAndHasLittleMoreErrorThanAGather) {
 
 // Several pieces per range, of which the last is short, and a tensor that ends inside one.
 TEST(FftOwner, PiecesTogetherAreTheBucket) {
-  const BucketLayout layout = layout_of({{300'001}, {30}, {250'007}});
+  const BucketLayout layout = layout_of({{500'001}, {30}, {550'007}});
   for (const char* spec : {"fft:collective=owner", "fft:collective=owner,transform=dct,block=512",
                            "fft:collective=owner,block=16384"}) {
     TestWorld ranks(2, spec, layout);
