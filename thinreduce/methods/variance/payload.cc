@@ -83,27 +83,41 @@ void VarianceSent::clear() {
   values.clear();
 }
 
-void VarianceSent::append(const VarianceFormat& format, std::span<const std::uint32_t> from,
-                          std::span<const float> sums, std::size_t first) {
-  const std::uint32_t exponent = exponent_of(kernels::largest_magnitude(sums));
+void VarianceSent::fill(const VarianceFormat& format, std::span<const VarianceTensor> tensors,
+                        const Sums& sums) {
+  clear();
+  std::size_t begin = 0;
+  for (const VarianceTensor& tensor : tensors) {
+    const std::size_t end_index = sums.first + tensor.offset + tensor.elements;
+    std::size_t end = begin;
+    while (end < sums.indices.size() && sums.indices[end] < end_index) ++end;
+    append(format, {sums.indices.subspan(begin, end - begin),
+                    sums.values.subspan(begin, end - begin), sums.first});
+    begin = end;
+  }
+}
+
+// Appends the sums of one tensor.
+void VarianceSent::append(const VarianceFormat& format, const Sums& sums) {
+  const std::uint32_t exponent = exponent_of(kernels::largest_magnitude(sums.values));
   const std::size_t before = indices.size();
-  indices.reserve(before + sums.size());
-  for (std::size_t i = 0; i < sums.size(); ++i) {
+  indices.reserve(before + sums.values.size());
+  for (std::size_t i = 0; i < sums.values.size(); ++i) {
     switch (format.values) {
       case Values::nibble: {
-        const auto code = nibble_of(sums[i], exponent);
+        const auto code = nibble_of(sums.values[i], exponent);
         if (code == kNotSent) continue;
         codes.push_back(code);
         break;
       }
       case Values::sign:
-        codes.push_back(sums[i] < 0 ? 8 : 0);
+        codes.push_back(sums.values[i] < 0 ? 8 : 0);
         break;
       case Values::whole:
-        values.push_back(sums[i]);
+        values.push_back(sums.values[i]);
         break;
     }
-    indices.push_back(static_cast<std::uint32_t>(from[i] - first));
+    indices.push_back(static_cast<std::uint32_t>(sums.indices[i] - sums.first));
   }
   const auto count = static_cast<std::uint32_t>(indices.size() - before);
   const bool common = format.values == Values::nibble && count > 0;

@@ -70,11 +70,20 @@ struct VarianceSent {
   std::vector<std::uint8_t> codes;     // a nibble, or only its sign bit
   std::vector<float> values;           // Values::whole
 
+  // An ascending list of sums.
+  struct Sums {
+    std::span<const std::uint32_t> indices;
+    std::span<const float> values;
+    std::size_t first = 0;  // the index that counts as 0
+  };
+  // Replaces the content by sums inside the tensors. Values that are too small for their tensor are
+  // left out.
+  void fill(const VarianceFormat& format, std::span<const VarianceTensor> tensors,
+            const Sums& sums);
   void clear();
-  // Appends a tensor's part. Values that are too small for it are left out. `first` is subtracted
-  // from the indices.
-  void append(const VarianceFormat& format, std::span<const std::uint32_t> from,
-              std::span<const float> sums, std::size_t first);
+
+ private:
+  void append(const VarianceFormat& format, const Sums& sums);
 };
 
 class VariancePayload {

@@ -105,19 +105,8 @@ class VarianceOwner final : public Method, private OwnerPayload {
     const auto largest =
         selector_.select(sum_, std::min(static_cast<std::size_t>(std::ceil(wanted)), sum_.size()));
     clamp(largest.values);
-    answer_.clear();
-    std::size_t first = 0;
     const auto tensors = sums_.tensors_in(range);
-    for (const VarianceTensor& tensor : tensors) {
-      std::size_t end = first;
-      while (end < largest.indices.size() &&
-             largest.indices[end] < tensor.offset + tensor.elements) {
-        ++end;
-      }
-      answer_.append(answer_format_, largest.indices.subspan(first, end - first),
-                     std::span<const float>(clamped_).subspan(first, end - first), 0);
-      first = end;
-    }
+    answer_.fill(answer_format_, tensors, {largest.indices, clamped_});
     append({answer_format_, tensors}, answer_, out);
     settle_answer(range);
   }

@@ -122,16 +122,7 @@ std::vector<VarianceTensor> WaitingSums::tensors_in(UnitRange range) const {
 
 void WaitingSums::encode(UnitRange range, VarianceSent& sent) const {
   const Found found = this->found(range);
-  sent.clear();
-  std::size_t first = 0;
-  for (const VarianceTensor& tensor : tensors_in(range)) {
-    const std::size_t end_index = range.begin + tensor.offset + tensor.elements;
-    std::size_t end = first;
-    while (end < found.indices.size() && found.indices[end] < end_index) ++end;
-    sent.append(options_.format, found.indices.subspan(first, end - first),
-                found.values.subspan(first, end - first), range.begin);
-    first = end;
-  }
+  sent.fill(options_.format, tensors_in(range), {found.indices, found.values, range.begin});
 }
 
 void WaitingSums::settle(UnitRange range, const VarianceSent& sent) {
