@@ -20,7 +20,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "thinreduce/collective/float_ring.h"
+#include "thinreduce/collective/float_sum.h"
 #include "thinreduce/transport/threads.h"
 #include "thinreduce/transport/throttle.h"
 #include "thinreduce/wire/checksum.h"
@@ -86,7 +86,7 @@ Medians ring_seconds(const Link& link, std::size_t floats, int rounds) {
         together.arrive_and_wait();
         Exchange exchange(*throttled, Seconds{30}, {.step = static_cast<std::uint64_t>(round)});
         const auto start = Clock::now();
-        ring_sum(exchange, values, 0.5F);
+        sum_floats(exchange, values, 0.5F);
         const auto kind = static_cast<std::size_t>(round % 2);
         if (throttled->rank() == 0) seconds[kind].push_back(seconds_since(start));
       }

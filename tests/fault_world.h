@@ -16,6 +16,7 @@
 
 #include "tests/faulty_transport.h"
 #include "tests/law_specs.h"
+#include "tests/links.h"
 #include "tests/session_world.h"
 #include "thinreduce/engine/session.h"
 #include "thinreduce/transport/threads.h"
@@ -32,6 +33,7 @@ struct Trial {
   int world = 2;
   BucketLayout layout = mixed_layout(0);
   std::uint64_t warmup = 0;
+  Link link = kOwnerLink;
   // The steps whose messages go wrong.
   std::vector<std::uint64_t> steps{};
 };
@@ -73,6 +75,7 @@ inline std::vector<Outcome> run_step(const Trial& trial, const States& states, s
                                .timeout = kFaultTimeout,
                                .min_elements = kMinElements,
                                .warmup_steps = trial.warmup,
+                               .link = trial.link,
                                .momentum_inside_ok = true});
       if (!states.empty()) session.load_bytes(states[rank]);
       const auto bucket = session.add_bucket(trial.layout);

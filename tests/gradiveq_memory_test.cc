@@ -74,10 +74,10 @@ class Resume {
   int before_;
 };
 
-// The method's side of a ring.
-class Counted final : public RingPayload {
+// The method's side of a sum.
+class Counted final : public SumPayload {
  public:
-  explicit Counted(RingPayload& inner) : inner_(inner) {}
+  explicit Counted(SumPayload& inner) : inner_(inner) {}
   [[nodiscard]] std::size_t units() const override { return inner_.units(); }
   [[nodiscard]] std::size_t unit_bytes() const override { return inner_.unit_bytes(); }
   [[nodiscard]] std::span<std::byte> wire(UnitRange range, int summed) override {
@@ -87,23 +87,27 @@ class Counted final : public RingPayload {
     const Resume resume;
     inner_.encode(range);
   }
-  void add(UnitRange range, int summed, std::span<const std::byte> incoming) override {
+  void add(UnitRange range, int summed, std::span<const std::byte> incoming, int peer) override {
     const Resume resume;
-    inner_.add(range, summed, incoming);
+    inner_.add(range, summed, incoming, peer);
   }
-  void decode(UnitRange range) override {
+  void add_part(UnitRange range, int summed, std::span<const std::byte> part, int peer) override {
     const Resume resume;
-    inner_.decode(range);
+    inner_.add_part(range, summed, part, peer);
+  }
+  void decode(UnitRange range, int peer) override {
+    const Resume resume;
+    inner_.decode(range, peer);
   }
 
  private:
-  RingPayload& inner_;
+  SumPayload& inner_;
 };
 
 GradiveqSettings counted_settings() {
   auto settings = gradiveq_settings(Spec::parse("gradiveq").options);
   settings.warmup = 6;
-  settings.ring = [](Exchange& exchange, RingPayload& payload) {
+  settings.sum = [](Exchange& exchange, SumPayload& payload) {
     const Pause pause;
     Counted counted(payload);
     ring_all_reduce(exchange, counted, RingOptions{.segment_bytes = 4096});

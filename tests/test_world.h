@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/links.h"
 #include "thinreduce/error.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/method/spec.h"
@@ -134,6 +135,7 @@ class TestWorld {
       ranks.emplace_back([&, rank] {
         const FrameId id{.method = wire_id_, .step = step_, .elements = layout_.elements};
         Exchange exchange(*transports_[rank], Seconds(20), id);
+        exchange.link = link;
         thrown[rank] = nullptr;
         try {
           const auto moment = second_moments.empty() ? std::span<const float>()
@@ -204,6 +206,7 @@ class TestWorld {
   std::uint64_t step_ = 0;
 
  public:
+  Link link = kOwnerLink;  // decides how sums travel
   PerRank second_moments;  // given to reduce(), unless empty
   std::vector<std::exception_ptr> thrown;
   std::vector<std::map<std::string, double>> statistics;

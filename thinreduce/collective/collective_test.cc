@@ -11,7 +11,7 @@
 #include "tests/ranks.h"
 #include "thinreduce/collective/broadcast.h"
 #include "thinreduce/collective/checked.h"
-#include "thinreduce/collective/float_ring.h"
+#include "thinreduce/collective/float_sum.h"
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/collective/root.h"
 #include "thinreduce/error.h"
@@ -79,13 +79,15 @@ class Collective : public testing::TestWithParam<Case> {
   // With 100-byte segments, the large sizes have hundreds of segments per chunk.
   // Returns the options that a ring of floats uses: a chunk of many segments has half as many.
   [[nodiscard]] RingOptions for_floats() const {
-    RingOptions options = ring_;
+    RingOptions options = ring_.ring;
     const std::size_t chunk = size() * sizeof(float) / static_cast<std::size_t>(world());
     if (chunk >= 16 * options.segment_bytes) options.segment_bytes *= 2;
     return options;
   }
 
-  const RingOptions ring_{.segment_bytes = 100, .direct_bytes = 0};
+  const SumOptions ring_{.by = SumBy::ring, .ring = {.segment_bytes = 100}};
+  const SumOptions owner_{.by = SumBy::owner, .owner = {.piece_bytes = 100, .ahead = 2}};
+  const SumOptions direct_{.by = SumBy::direct};
 };
 
 INSTANTIATE_TEST_SUITE_P(All, Collective, testing::ValuesIn(cases()),
@@ -99,7 +101,7 @@ TEST_P(Collective, RingSumIsTheSumAndSendsTheStatedBytes) {
   run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
     Exchange exchange(*transport, Seconds(30), kId);
     auto values = whole_numbers(size(), transport->rank());
-    ring_sum(exchange, values, 1, ring_);
+    sum_floats(exchange, values, 1, ring_);
     EXPECT_EQ(exchange.payload_bytes, size() * sizeof(float));
     for (std::size_t i = 0; i < values.size(); ++i) {
       float expected = 0;
@@ -126,7 +128,7 @@ TEST_P(Collective, RingMeanHasTheSameBitsOnAllRanks) {
   run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
     Exchange exchange(*transport, Seconds(30), kId);
     auto values = fractions(size(), transport->rank());
-    ring_sum(exchange, values, 1.0F / static_cast<float>(world()), ring_);
+    sum_floats(exchange, values, 1.0F / static_cast<float>(world()), ring_);
     results.add(values);
   });
   results.expect_same_bits(world());
@@ -141,70 +143,68 @@ TEST_P(Collective, RingMeanHasTheSameBitsOnAllRanks) {
   }
 }
 
-TEST_P(Collective, DirectSumEqualsTheRing) {
-  Results results;
+// The link decides how a sum travels, so it must not decide about its bits.
+TEST_P(Collective, SumsByOwnersAndDirectSumsHaveTheBitsOfTheRing) {
+  const float share = 1.0F / static_cast<float>(world());
   run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
     Exchange exchange(*transport, Seconds(30), kId);
-    auto values = whole_numbers(size(), transport->rank());
-    ring_sum(exchange, values, 1, {.segment_bytes = 100, .direct_bytes = 1 << 20});
-    auto by_ring = whole_numbers(size(), transport->rank());
-    const auto direct = transport->total_traffic().bytes_sent;
-    EXPECT_EQ(direct, size() == 0 ? 0
-                                  : static_cast<std::uint64_t>(world() - 1) *
-                                        (size() * sizeof(float) + kMessageChecksumBytes));
-    EXPECT_EQ(exchange.payload_bytes, size() * sizeof(float));
-    ring_sum(exchange, by_ring, 1, ring_);
-    EXPECT_EQ(values, by_ring);
-    results.add(values);
+    const int rank = transport->rank();
+    auto by_ring = fractions(size(), rank);
+    sum_floats(exchange, by_ring, share, ring_);
+    for (const auto& options : {owner_, direct_}) {
+      const auto before = transport->total_traffic().bytes_sent;
+      exchange.payload_bytes = 0;
+      auto values = fractions(size(), rank);
+      sum_floats(exchange, values, share, options);
+      EXPECT_EQ(values, by_ring);
+      const auto sent = transport->total_traffic().bytes_sent - before;
+      const auto peers = static_cast<std::uint64_t>(world() - 1);
+      const std::uint64_t direct =
+          size() == 0 ? 0 : peers * (size() * sizeof(float) + kMessageChecksumBytes);
+      EXPECT_EQ(sent, options.by == SumBy::direct
+                          ? direct
+                          : owner_bytes_sent(rank, world(), size(), sizeof(float), owner_.owner));
+      EXPECT_EQ(exchange.payload_bytes, size() * sizeof(float));
+    }
   });
-  results.expect_same_bits(world());
 }
 
-TEST_P(Collective, CheckedRingGivesTheSameBitsAndFindsTheFirstNonfinite) {
-  const auto ranks = static_cast<std::size_t>(world());
-  // Per round, the index at which any rank saw the first one in each rank's values.
-  std::vector<std::vector<std::size_t>> seen(6, std::vector<std::size_t>(ranks, size()));
-  const auto place = [&](std::size_t round, std::size_t rank) {
-    return (round * (size() / 5 + 1) + rank) % size();
+TEST_P(Collective, CheckedSumsGiveTheSameBitsAndFindTheFirstNonfinite) {
+  const auto place = [&](std::size_t round, int rank) {
+    return (round * (size() / 5 + 1) + static_cast<std::size_t>(rank)) % size();
   };
-  std::mutex mutex;
-  run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
-    Exchange exchange(*transport, Seconds(30), kId);
-    const float share = 1.0F / static_cast<float>(world());
-    auto plain = fractions(size(), transport->rank());
-    ring_sum(exchange, plain, share, ring_);
-    auto checked = fractions(size(), transport->rank());
-    const Nonfinite clean = ring_sum_checked(exchange, checked, share, ring_);
-    EXPECT_EQ(clean.own, size());
-    EXPECT_EQ(clean.left, size());
-    EXPECT_EQ(plain, checked);
-    if (size() == 0) return;
-    // Every rank has one at a different index.
-    const auto rank = static_cast<std::size_t>(transport->rank());
-    const std::size_t left = (rank + ranks - 1) % ranks;
-    for (std::size_t round = 0; round < seen.size(); ++round) {
-      auto values = fractions(size(), transport->rank());
-      values[place(round, rank)] = std::numeric_limits<float>::infinity();
-      const Nonfinite found = ring_sum_checked(exchange, values, share, ring_);
-      const std::lock_guard lock(mutex);
-      seen[round][rank] = std::min(seen[round][rank], found.own);
-      seen[round][left] = std::min(seen[round][left], found.left);
-    }
-  });
-  if (size() == 0) return;
-  for (std::size_t round = 0; round < seen.size(); ++round) {
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      EXPECT_EQ(seen[round][rank], place(round, rank)) << "round " << round << ", rank " << rank;
-    }
+  for (const auto& options : {ring_, owner_, direct_}) {
+    run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
+      Exchange exchange(*transport, Seconds(30), kId);
+      const float share = 1.0F / static_cast<float>(world());
+      const int rank = transport->rank();
+      auto plain = fractions(size(), rank);
+      sum_floats(exchange, plain, share, options);
+      auto checked = fractions(size(), rank);
+      const Nonfinite clean = sum_floats_checked(exchange, checked, share, options);
+      EXPECT_EQ(clean.own, size());
+      EXPECT_FALSE(clean.in_result);
+      EXPECT_EQ(plain, checked);
+      if (size() == 0) return;
+      // In the even rounds every rank has one, in the odd ones only rank 0.
+      for (std::size_t round = 0; round < 6; ++round) {
+        auto values = fractions(size(), rank);
+        const bool bad = round % 2 == 0 || rank == 0;
+        if (bad) values[place(round, rank)] = std::numeric_limits<float>::infinity();
+        const Nonfinite found = sum_floats_checked(exchange, values, share, options);
+        EXPECT_EQ(found.own, bad ? place(round, rank) : size()) << "round " << round;
+        EXPECT_TRUE(found.in_result);
+      }
+    });
   }
 }
 
-TEST_P(Collective, RingMaxIsTheMaximum) {
-  for (const std::size_t direct : {0, 1 << 20}) {
+TEST_P(Collective, MaxIsTheMaximum) {
+  for (const auto& options : {ring_, owner_, direct_}) {
     run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
       Exchange exchange(*transport, Seconds(30), kId);
       auto values = whole_numbers(size(), transport->rank());
-      ring_max(exchange, values, {.segment_bytes = 100, .direct_bytes = direct});
+      max_floats(exchange, values, options);
       EXPECT_EQ(exchange.payload_bytes, size() * sizeof(float));
       std::vector<float> expected = whole_numbers(size(), 0);
       for (int rank = 1; rank < world(); ++rank) {
@@ -216,13 +216,17 @@ TEST_P(Collective, RingMaxIsTheMaximum) {
   }
 }
 
-// A payload whose wire form grows with the number of ranks in it, and that checks the ring's
-// promises: each range is encoded once and first, decoded once and last.
-class CheckedRing final : public RingPayload {
+// A payload whose wire form grows with the number of ranks in it, and that checks the promises of
+// ring and owners: each range is encoded once and first, decoded once and last.
+class CheckedSum final : public SumPayload {
  public:
-  CheckedRing(std::vector<float> own, int world)
-      : result(own.size()), own_(std::move(own)), world_(world), touched_(own_.size()) {
-    for (int summed = 0; summed <= world; ++summed) {
+  CheckedSum(std::vector<float> own, const Exchange& exchange)
+      : result(own.size()),
+        own_(std::move(own)),
+        world_(exchange.size()),
+        rank_(exchange.rank()),
+        touched_(own_.size()) {
+    for (int summed = 0; summed <= world_; ++summed) {
       wires_.emplace_back(own_.size() * bytes_at(summed));
     }
   }
@@ -238,14 +242,24 @@ class CheckedRing final : public RingPayload {
       store(i, 1, own_[i]);
     }
   }
-  void add(UnitRange range, int summed, std::span<const std::byte> incoming) override {
+  void add(UnitRange range, int summed, std::span<const std::byte> incoming,
+           int /*peer*/) override {
     for (std::size_t i = range.begin; i < range.end; ++i) {
       EXPECT_EQ(touched_[i], 1) << "added before it was encoded: " << i;
       const auto at = (i - range.begin) * bytes_at(summed);
       store(i, summed + 1, load_value<float>(incoming, at) + own_[i]);
     }
   }
-  void decode(UnitRange range) override {
+  void add_part(UnitRange range, int summed, std::span<const std::byte> part, int peer) override {
+    EXPECT_NE(peer, rank_);
+    for (std::size_t i = range.begin; i < range.end; ++i) {
+      EXPECT_EQ(touched_[i], 1) << "added before it was encoded: " << i;
+      const auto sum = load_value<float>(wires_[static_cast<std::size_t>(summed)],
+                                         i * bytes_at(summed));
+      store(i, summed + 1, sum + load_value<float>(part, (i - range.begin) * bytes_at(1)));
+    }
+  }
+  void decode(UnitRange range, int /*peer*/) override {
     for (std::size_t i = range.begin; i < range.end; ++i) {
       EXPECT_EQ(touched_[i]++, 1) << "decoded twice: " << i;
       result[i] = load_value<float>(wires_[static_cast<std::size_t>(world_)], i * bytes_at(world_));
@@ -262,24 +276,32 @@ class CheckedRing final : public RingPayload {
 
   std::vector<float> own_;
   int world_;
+  int rank_;
   std::vector<int> touched_;
   std::vector<std::vector<std::byte>> wires_;
 };
 
-TEST_P(Collective, RingKeepsItsPromisesToThePayload) {
+TEST_P(Collective, RingAndOwnersKeepTheirPromisesToThePayload) {
+  std::vector<float> expected(size());
+  for (int rank = 0; rank < world(); ++rank) {
+    const auto values = whole_numbers(size(), rank);
+    for (std::size_t i = 0; i < size(); ++i) expected[i] += values[i];
+  }
+  const auto ranks = static_cast<std::size_t>(world());
   run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
     Exchange exchange(*transport, Seconds(30), kId);
-    CheckedRing payload(whole_numbers(size(), transport->rank()), world());
-    ring_all_reduce(exchange, payload, ring_);
-    std::vector<float> expected(size());
-    for (int rank = 0; rank < world(); ++rank) {
-      const auto values = whole_numbers(size(), rank);
-      for (std::size_t i = 0; i < size(); ++i) expected[i] += values[i];
-    }
-    EXPECT_EQ(payload.result, expected);
+    CheckedSum by_ring(whole_numbers(size(), transport->rank()), exchange);
+    all_reduce(exchange, by_ring, ring_);
+    EXPECT_EQ(by_ring.result, expected);
     // Partial sums have 4 + N/2 bytes per unit on average, complete ones 4 + N.
-    const auto ranks = static_cast<std::size_t>(world());
     EXPECT_EQ(exchange.payload_bytes, world() == 1 ? 5 * size() : size() * (16 + 3 * ranks) / 4);
+
+    exchange.payload_bytes = 0;
+    CheckedSum by_owners(whole_numbers(size(), transport->rank()), exchange);
+    all_reduce(exchange, by_owners, owner_);
+    EXPECT_EQ(by_owners.result, expected);
+    // Parts have 5 bytes per unit, answers 4 + N.
+    EXPECT_EQ(exchange.payload_bytes, size() * (9 + ranks) / 2);
   });
 }
 
@@ -431,7 +453,7 @@ TEST(Ring, ALostRankEndsTheSumOnAllOthers) {
     std::vector<float> values(100'000);
     try {
       if (transport->rank() == 2) throw Error(ErrorCode::bad_input, "rank 2 fails on purpose");
-      ring_sum(exchange, values, 1);
+      sum_floats(exchange, values, 1);
     } catch (const Error& error) {
       transport->abandon(error.what());
       throw;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "thinreduce/report.h"
+#include "thinreduce/transport/throttle.h"
 #include "thinreduce/transport/transport.h"
 #include "thinreduce/wire/frame.h"
 
@@ -20,6 +21,9 @@ enum class Stage { encode, decode };
 
 // Buffers that receives reuse.
 using SpareBuffers = std::vector<std::vector<std::byte>>;
+
+// The estimate where nobody has measured: a wired network in one building.
+inline constexpr Link kLocalNetwork{.bytes_per_second = 125e6, .latency = Seconds{100e-6}};
 
 class Exchange {
  public:
@@ -63,6 +67,9 @@ class Exchange {
   // Where gather_pieces() takes its buffers from and leaves them; null: it allocates them. All
   // buckets of a session share them, so that their number depends on the number of ranks alone.
   SpareBuffers* spare = nullptr;
+  // What all ranks believe of the network between them, by which they choose a collective. It must
+  // be the same on all ranks.
+  Link link = kLocalNetwork;
   // Figures of this step that the method reports, by name.
   std::map<std::string, double> statistics;
 

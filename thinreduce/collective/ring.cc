@@ -20,7 +20,7 @@ std::size_t segments_per_chunk(std::size_t world, std::size_t units, std::size_t
 
 class Ring {
  public:
-  Ring(Exchange& exchange, RingPayload& payload, const RingOptions& options)
+  Ring(Exchange& exchange, SumPayload& payload, const RingOptions& options)
       : exchange_(exchange),
         payload_(payload),
         world_(exchange.size()),
@@ -108,14 +108,16 @@ class Ring {
     if (partial) exchange_.timed(Stage::encode, [&] { payload_.encode(range); });
     receive.pending->wait(exchange_);
     if (partial) {
-      exchange_.timed(Stage::decode, [&] { payload_.add(range, summed(t), receive.bytes); });
+      exchange_.timed(Stage::decode, [&] { payload_.add(range, summed(t), receive.bytes, left_); });
     }
     const int now_summed = partial ? summed(t) + 1 : world_;
     if (t + segments_ < transfers()) {
       // A complete sum is passed on as it came, with the hash that was just checked.
       send(range, now_summed, partial ? std::nullopt : std::optional(receive.pending->hash()));
     }
-    if (now_summed == world_) exchange_.timed(Stage::decode, [&] { payload_.decode(range); });
+    if (now_summed == world_) {
+      exchange_.timed(Stage::decode, [&] { payload_.decode(range, partial ? rank_ : left_); });
+    }
   }
 
   void send(UnitRange range, int over, std::optional<std::uint64_t> hash = std::nullopt) {
@@ -137,7 +139,7 @@ class Ring {
   }
 
   Exchange& exchange_;
-  RingPayload& payload_;
+  SumPayload& payload_;
   int world_;
   int rank_;
   int right_;
@@ -152,7 +154,7 @@ class Ring {
 
 // Returns the bytes of the whole payload in its wire form, averaged over the 2(N-1) hops: partial
 // sums of 1 to N-1 ranks in the first half, complete sums in the second.
-std::size_t average_bytes(RingPayload& payload, int world) {
+std::size_t average_bytes(SumPayload& payload, int world) {
   const UnitRange all{0, payload.units()};
   if (world == 1) return payload.wire(all, 1).size();
   const auto hops = static_cast<std::size_t>(world - 1);
@@ -163,13 +165,13 @@ std::size_t average_bytes(RingPayload& payload, int world) {
 
 }  // namespace
 
-void ring_all_reduce(Exchange& exchange, RingPayload& payload, const RingOptions& options) {
+void ring_all_reduce(Exchange& exchange, SumPayload& payload, const RingOptions& options) {
   if (payload.units() == 0) return;
   exchange.payload_bytes += average_bytes(payload, exchange.size());
   if (exchange.size() == 1) {
     const UnitRange all{0, payload.units()};
     exchange.timed(Stage::encode, [&] { payload.encode(all); });
-    exchange.timed(Stage::decode, [&] { payload.decode(all); });
+    exchange.timed(Stage::decode, [&] { payload.decode(all, exchange.rank()); });
     return;
   }
   Ring(exchange, payload, options).run();

@@ -59,12 +59,19 @@ std::vector<Trial> altered_trials() {
     trials.push_back({.spec = spec, .world = 2, .steps = steps});
     if (is_default && !kSanitized) trials.push_back({.spec = spec, .world = 3, .steps = steps});
   }
-  // Segments whose checksums are messages of their own.
-  for (const char* spec : {"fp32", "dqsg:levels=255"}) {
-    trials.push_back({.spec = spec,
-                      .world = 3,
-                      .layout = {.id = 0, .elements = 120'000, .tensors = {}},
-                      .steps = {0}});
+  for (const Link& link : {kRingLink, kOwnerLink}) {
+    // Segments and pieces whose checksums are messages of their own.
+    for (const char* spec : {"fp32", "dqsg:levels=255"}) {
+      trials.push_back({.spec = spec,
+                        .world = 3,
+                        .layout = {.id = 0, .elements = 120'000, .tensors = {}},
+                        .link = link,
+                        .steps = {0}});
+    }
+  }
+  for (const char* spec : {"fp32", "dqsg", "powersgd", "sketch"}) {
+    trials.push_back({.spec = spec, .world = 3, .link = kRingLink, .steps = {0}});
+    trials.push_back({.spec = spec, .world = 3, .link = kDirectLink, .steps = {0}});
   }
   // An owner reduction with several pieces per range.
   trials.push_back({.spec = "bf16",

@@ -7,7 +7,7 @@
 #include <limits>
 #include <utility>
 
-#include "thinreduce/collective/float_ring.h"
+#include "thinreduce/collective/float_sum.h"
 #include "thinreduce/engine/findings.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
@@ -139,6 +139,7 @@ Report Reducer::reduce(Job& job) {
                      .elements = bucket.elements(),
                      .layout_hash = bucket.hash});
   exchange.spare = &spare_;
+  exchange.link = link_;
   try {
     job.agreement->conclude(options_.limits(), bucket.layout);
     // The ranks agree with each other; the bucket must also be the same as in the last step.
@@ -202,7 +203,7 @@ void Reducer::reduce_compressed(Slot& slot, const Job& job, Exchange& exchange) 
   if (slot.bucket->keeps) slot.raw_gradient = slot.raw_values;
   bool taken = false;  // the method has its part of the gradient
   try {
-    ring_sum(exchange, raw, 1.0F / static_cast<float>(exchange.size()));
+    sum_floats(exchange, raw, 1.0F / static_cast<float>(exchange.size()));
     for_raw_elements(compressed, job.values, raw, [](std::span<float> in, std::span<float>) {
       std::fill(in.begin(), in.end(), 0.0F);
     });
@@ -228,11 +229,13 @@ void Reducer::reduce_uncompressed(Slot& slot, const Job& job, Exchange& exchange
   if (slot.bucket->keeps) slot.raw_gradient.assign(job.values.begin(), job.values.end());
   try {
     if (checks_late(slot, job)) {
-      const auto error = compare_findings(exchange, job.bucket->layout,
-                                          ring_sum_checked(exchange, job.values, share));
-      if (error) throw Disagreement{*error};
+      const Nonfinite found = sum_floats_checked(exchange, job.values, share);
+      if (found.in_result) {
+        const auto error = compare_findings(exchange, job.bucket->layout, found.own);
+        if (error) throw Disagreement{*error};
+      }
     } else {
-      ring_sum(exchange, job.values, share);
+      sum_floats(exchange, job.values, share);
     }
   } catch (...) {
     if (slot.bucket->keeps) slot.unsent = std::move(slot.raw_gradient);

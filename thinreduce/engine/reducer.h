@@ -40,6 +40,9 @@ class Reducer {
   Reducer(Transport& transport, const SessionOptions& options)
       : transport_(transport), options_(options) {}
 
+  // Sets what the ranks have agreed on about the network; see Exchange::link.
+  void set_link(const Link& link) { link_ = link; }
+
   // Sends this rank's statement about the job.
   void announce(Job& job);
   // Throws Disagreement, or Error when the exchange failed: the gradient is then kept.
@@ -102,6 +105,7 @@ class Reducer {
   std::map<std::uint32_t, BucketState> loaded_;
   std::uint64_t begun_ = 0;  // number of steps that began; 0: nothing is copied
   SpareBuffers spare_;       // of all buckets' exchanges
+  Link link_ = kLocalNetwork;
 };
 
 }  // namespace thinreduce

@@ -13,6 +13,7 @@
 
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/engine/agreement.h"
+#include "thinreduce/engine/probe.h"
 #include "thinreduce/engine/reducer.h"
 #include "thinreduce/engine/state_file.h"
 #include "thinreduce/error.h"
@@ -111,6 +112,7 @@ class Session::Worker {
     compare_settings(
         *transport_, options_.limits(),
         options.caller_settings.empty() ? settings_ : settings_ + " " + options.caller_settings);
+    reducer_.set_link(agree_on_link(*transport_, options_.limits(), options_.link));
     reported_ = transport_->total_traffic();
     thread_ = std::thread([this] { run(); });
     transport_->when_woken([this] { announce_ahead(); });

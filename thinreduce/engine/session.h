@@ -26,6 +26,7 @@
 #include <future>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -34,6 +35,7 @@
 #include "thinreduce/export.h"
 #include "thinreduce/method/layout.h"
 #include "thinreduce/report.h"
+#include "thinreduce/transport/throttle.h"
 #include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
@@ -54,6 +56,9 @@ struct SessionOptions {
   std::uint64_t check_replicas_every = 100;
   // Seed of all random numbers.
   std::uint64_t seed = 0;
+  // The network between the ranks, by which sums choose how they travel; not the results, which are
+  // the same for any link. none: the ranks measure it with a few messages when the session starts.
+  std::optional<Link> link{};
   // Confirms that the optimizer has no momentum of its own. Some specs (sketch:momentum=0.9) hand
   // back an update with momentum inside; an optimizer would apply momentum to it again, and nobody
   // would notice. So a session refuses such a spec unless this is true. Other specs ignore it.
@@ -87,8 +92,8 @@ class THINREDUCE_EXPORT BucketHandle {
 
 class THINREDUCE_EXPORT Session {
  public:
-  // Waits for the sessions of the other ranks. All ranks must give the same options, timeout and
-  // patience excepted. A transport may serve several sessions, but only one at a time.
+  // Waits for the sessions of the other ranks. All ranks must give the same options, timeout,
+  // patience and link excepted; the slowest link counts. A transport may serve several sessions, but only one at a time.
   // Throws Error{bad_spec} for a spec that does not exist, or that has momentum inside without
   // momentum_inside_ok; Error{bad_input} for a timeout or patience that is negative or NaN;
   // Error{mismatch} when the options of two ranks differ.

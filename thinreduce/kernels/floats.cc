@@ -125,28 +125,6 @@ std::size_t first_no_square(std::span<const float> values) {
   return i + reference::first_no_square(values.subspan(i));
 }
 
-std::size_t add_scale_checked(std::span<float> sum, std::span<const float> in, float scale) {
-  const hn::ScalableTag<float> d;
-  const hn::RebindToSigned<decltype(d)> bits;
-  const std::size_t lanes = hn::Lanes(d);
-  const auto factor = hn::Set(d, scale);
-  const auto magnitude = hn::Set(bits, 0x7fffffff);
-  const auto largest_finite = hn::Set(bits, 0x7f7fffff);
-  const auto bad = [&](hn::Vec<decltype(d)> own) HWY_ATTR {
-    return hn::Gt(hn::And(hn::BitCast(bits, own), magnitude), largest_finite);
-  };
-  std::size_t i = 0;
-  for (; i + 2 * lanes <= sum.size(); i += 2 * lanes) {
-    const auto own0 = hn::LoadU(d, &sum[i]);
-    const auto own1 = hn::LoadU(d, &sum[i + lanes]);
-    if (!hn::AllFalse(bits, hn::Or(bad(own0), bad(own1)))) break;
-    hn::StoreU(hn::Mul(hn::Add(own0, hn::LoadU(d, &in[i])), factor), d, &sum[i]);
-    hn::StoreU(hn::Mul(hn::Add(own1, hn::LoadU(d, &in[i + lanes])), factor), d, &sum[i + lanes]);
-  }
-  // The remaining elements, or all from a hit on; then speed no longer matters.
-  return i + reference::add_scale_checked(sum.subspan(i), in.subspan(i), scale);
-}
-
 }  // namespace thinreduce::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -182,11 +160,6 @@ std::size_t first_nonfinite(std::span<const float> values) {
   }
   return values.size();
 }
-std::size_t add_scale_checked(std::span<float> sum, std::span<const float> in, float scale) {
-  const std::size_t first = first_nonfinite(sum);
-  add_scale(sum, in, scale);
-  return first;
-}
 
 std::size_t first_no_square(std::span<const float> values) {
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -204,7 +177,6 @@ THINREDUCE_KERNEL(maximum);
 THINREDUCE_KERNEL(largest_magnitude);
 THINREDUCE_KERNEL(first_nonfinite);
 THINREDUCE_KERNEL(first_no_square);
-THINREDUCE_KERNEL(add_scale_checked);
 
 void add(std::span<float> sum, std::span<const float> in) {
   ensure(sum.size() == in.size(), "add: spans must have the same length", sum.size(), in.size());
@@ -233,11 +205,6 @@ float largest_magnitude(std::span<const float> values) {
 
 std::size_t first_nonfinite(std::span<const float> values) {
   return THINREDUCE_CALL(first_nonfinite)(values);
-}
-std::size_t add_scale_checked(std::span<float> sum, std::span<const float> in, float scale) {
-  ensure(sum.size() == in.size(), "add_scale_checked: spans must have the same length", sum.size(),
-         in.size());
-  return THINREDUCE_CALL(add_scale_checked)(sum, in, scale);
 }
 
 std::size_t first_no_square(std::span<const float> values) {

@@ -23,11 +23,6 @@ void maximum(std::span<float> most, std::span<const float> in);
 // values.size() if there is none.
 [[nodiscard]] std::size_t first_no_square(std::span<const float> values);
 
-// Does add_scale() and returns the index of the first NaN or Inf that was in `sum` before;
-// sum.size() if there was none.
-[[nodiscard]] std::size_t add_scale_checked(std::span<float> sum, std::span<const float> in,
-                                            float scale);
-
 // The definition of the results above.
 namespace reference {
 void add(std::span<float> sum, std::span<const float> in);
@@ -37,8 +32,6 @@ void maximum(std::span<float> most, std::span<const float> in);
 [[nodiscard]] float largest_magnitude(std::span<const float> values);
 [[nodiscard]] std::size_t first_nonfinite(std::span<const float> values);
 [[nodiscard]] std::size_t first_no_square(std::span<const float> values);
-[[nodiscard]] std::size_t add_scale_checked(std::span<float> sum, std::span<const float> in,
-                                            float scale);
 }  // namespace reference
 
 }  // namespace thinreduce::kernels

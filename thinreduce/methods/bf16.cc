@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "thinreduce/collective/float_ring.h"
+#include "thinreduce/collective/float_sum.h"
 #include "thinreduce/collective/owner.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/bf16.h"

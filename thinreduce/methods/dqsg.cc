@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "thinreduce/collective/float_ring.h"
+#include "thinreduce/collective/float_sum.h"
 #include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
@@ -16,12 +16,13 @@ namespace {
 
 struct DqsgOptions {
   BlockQuantizer quantizer;
+  SumOptions sum;  // how the codes travel
   double clip = 0;
   bool feedback = false;
   std::uint64_t seed = 0;
 };
 
-// collective=ring: the ranks agree on scales first, so that codes add as integers in the ring.
+// collective=auto and ring: the ranks agree on scales first, so that codes add as integers.
 class DqsgSum final : public Method {
  public:
   explicit DqsgSum(const DqsgOptions& options)
@@ -50,7 +51,7 @@ class DqsgSum final : public Method {
                       .keys = keys_,
                       .rank = exchange.rank()},
                      buffers_);
-    ring_all_reduce(exchange, sum);
+    all_reduce(exchange, sum, options_.sum);
     // The codes are delivered; until here the residual still held all of the gradient.
     exchange.timed(Stage::encode, [&] { keep_unsent(sum); });
   }
@@ -74,7 +75,7 @@ class DqsgSum final : public Method {
   // Sets `scales_` to the largest magnitude of each block over all ranks.
   void agree_on_scales(std::span<const float> source, Exchange& exchange) {
     if (measures_while_encoding(exchange)) {
-      ring_max(exchange, scales_);  // one rank: nothing but counts their bytes
+      max_floats(exchange, scales_);  // one rank: nothing but counts their bytes
       return;
     }
     exchange.timed(Stage::encode,
@@ -109,7 +110,7 @@ MethodInfo dqsg_info() {
   info.summary =
       "Rounds to a few levels with a random dither that every rank can replay and that is "
       "subtracted "
-      "after decoding; the codes of all ranks add up as integers in a ring.";
+      "after decoding; the codes of all ranks add up as integers.";
   info.paper = "Abdi and Fekri 2019, Nested Dithered Quantization for Communication Reduction";
   info.options = {
       OptionInfo::integer(
@@ -118,9 +119,10 @@ MethodInfo dqsg_info() {
           "as below it. (ndqsg counts the levels on one side.)"),
       block_option(512),
       OptionInfo::choice(
-          "collective", "ring", {"ring", "gather", "root", "owner"},
-          "ring: the ranks agree on scales and the codes are summed in a ring. gather: every rank "
-          "sends its payload to all others. root: every rank sends its payload to rank 0, which "
+          "collective", "auto", {"auto", "ring", "gather", "root", "owner"},
+          "auto: the ranks agree on scales, and the codes are summed in a ring or by owners, "
+          "whichever is faster on the link; the mean is the same. ring: always in a ring. gather: "
+          "every rank sends its payload to all others. root: every rank sends its payload to rank 0, which "
           "sends the mean back. owner: every rank sends its codes to the owners of their elements, "
           "which answer with the mean of theirs.")
           .formerly("travel")
@@ -144,8 +146,11 @@ MethodInfo dqsg_info() {
                                    .levels_per_side = levels_per_side};
     using Collective = QuantizedGatherOptions::Collective;
     const std::string& collective = options.text("collective");
-    if (collective == "ring") {
+    if (collective == "auto" || collective == "ring") {
+      SumOptions sum;
+      if (collective == "ring") sum.by = SumBy::ring;
       return std::make_unique<DqsgSum>(DqsgOptions{.quantizer = quantizer,
+                                                   .sum = sum,
                                                    .clip = options.number("clip"),
                                                    .feedback = options.on("feedback"),
                                                    .seed = setup.seed});

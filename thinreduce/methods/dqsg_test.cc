@@ -158,15 +158,15 @@ TEST(Dqsg, RingBytes) {
   for (const std::uint32_t levels : {3u, 7u}) {
     for (const int world : {2, 3, 4}) {
       TestWorld ranks(world, "dqsg:levels=" + std::to_string(levels), kElements);
+      ranks.link = kRingLink;
       (void)ranks.mean(normal_gradients(world, kElements, 4));
       const std::size_t chunk = kElements / static_cast<std::size_t>(world);
       const auto width = [&](int summed) {
         return kernels::Packing::of(static_cast<std::uint32_t>(summed) * (levels - 1) + 1)
             .bytes(chunk);
       };
-      // The scales go directly to every rank; every message has a checksum.
-      std::size_t expected = (kElements / 512 * sizeof(float) + 3 * kMessageChecksumBytes) *
-                             static_cast<std::size_t>(world - 1);
+      std::size_t expected = ring_bytes_sent(0, world, kElements / 512, sizeof(float)) +
+                             2 * kMessageChecksumBytes * static_cast<std::size_t>(world - 1);
       for (int hop = 1; hop < world; ++hop) expected += width(hop) + width(world);
       EXPECT_EQ(ranks.transport(0).total_traffic().bytes_sent, expected)
           << levels << " levels, " << world << " ranks";
@@ -274,8 +274,9 @@ TEST(Dqsg, OverflowOfTheResidualIsAnErrorOnOneRank) {
   }
 }
 
-// Random bytes from a neighbour in the ring: an Error or a finite result.
-TEST(Dqsg, HostileRingSegments) {
+// Random bytes from a neighbour in the ring, or from a rank that sends its part to the owner: an
+// Error or a finite result.
+TEST(Dqsg, HostileCodes) {
   std::mt19937 random(6);
   int refused = 0;
   for (int round = 0; round < 300; ++round) {
@@ -296,15 +297,20 @@ TEST(Dqsg, HostileRingSegments) {
     sum.encode(all);
     try {
       for (int summed = 1; summed < world; ++summed) {
-        std::vector<std::byte> incoming(sum.wire(all, summed).size());
+        const bool by_owner = round % 2 == 0;
+        std::vector<std::byte> incoming(sum.wire(all, by_owner ? 1 : summed).size());
         const bool all_zero = random() % 2 == 0;
         for (auto& byte : incoming)
           byte = all_zero ? std::byte{} : static_cast<std::byte>(random());
-        sum.add(all, summed, incoming);
+        if (by_owner) {
+          sum.add_part(all, summed, incoming, 0);
+        } else {
+          sum.add(all, summed, incoming, 0);
+        }
       }
       const auto place = sum.wire(all, world);
       if (random() % 2 == 0) place[random() % place.size()] = static_cast<std::byte>(random());
-      sum.decode(all);
+      sum.decode(all, 0);
       for (const float value : mean) ASSERT_TRUE(std::isfinite(value));
     } catch (const Error& error) {
       ++refused;

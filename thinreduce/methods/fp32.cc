@@ -1,6 +1,6 @@
 #include "thinreduce/methods/fp32.h"
 
-#include "thinreduce/collective/float_ring.h"
+#include "thinreduce/collective/float_sum.h"
 
 namespace thinreduce {
 namespace {
@@ -8,7 +8,7 @@ namespace {
 class Fp32 final : public Method {
  public:
   void reduce(const Bucket& bucket, Exchange& exchange) override {
-    ring_sum(exchange, bucket.values, 1.0F / static_cast<float>(exchange.size()));
+    sum_floats(exchange, bucket.values, 1.0F / static_cast<float>(exchange.size()));
   }
 };
 

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "tests/ranks.h"
-#include "thinreduce/collective/float_ring.h"
+#include "thinreduce/collective/float_sum.h"
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/transport/busy_times.h"
 
@@ -213,7 +213,7 @@ TEST(Simulate, ARingTakesItsLatencies) {
     run_cluster(world, "unlimited,1ms", [&](SimulatedTransport& rank) {
       std::vector<float> values(100'000, static_cast<float>(rank.rank()));
       Exchange exchange(rank, Seconds(1), {});
-      ring_sum(exchange, values, 1.0F);
+      sum_floats(exchange, values, 1.0F);
       EXPECT_EQ(time_of(rank), 2 * (world - 1) * 1ms);
       EXPECT_EQ(rank.longest_chain(), 2U * (static_cast<unsigned>(world) - 1));
       EXPECT_DOUBLE_EQ(exchange.stages.wire, 2e-3 * (world - 1));
@@ -242,7 +242,7 @@ TEST(Simulate, OneCoreServesAllRanks) {
         std::vector<float> values(1000, 1.0F);
         for (int round = 0; round < 3; ++round) {
           Exchange exchange(rank, Seconds(1), {});
-          ring_sum(exchange, values, 1.0F / 16);
+          sum_floats(exchange, values, 1.0F / 16);
         }
         EXPECT_EQ(values[0], 1.0F);
       },

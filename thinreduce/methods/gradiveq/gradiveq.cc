@@ -6,7 +6,7 @@
 #include <bit>
 #include <cmath>
 
-#include "thinreduce/collective/float_ring.h"
+#include "thinreduce/collective/float_sum.h"
 #include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
@@ -85,7 +85,7 @@ class GradiVeQ final : public Method {
       kernels::add(kept_, values);
       std::copy(kept_.begin(), kept_.end(), values.begin());
     });
-    ring_sum(exchange, values, 1.0f);
+    sum_floats(exchange, values, 1.0f);
     exchange.timed(Stage::decode, [&] {
       require_finite_sum(exchange, values, "element");
       collect_samples(values);
@@ -212,12 +212,12 @@ class GradiVeQ final : public Method {
   }
 
   // 3. Projects the slices, sums projections and whole slices over the ranks, and rebuilds the
-  // mean: segment by segment inside the ring, or all at once around a quantizer.
+  // mean: segment by segment inside the collective, or all at once around a quantizer.
   void project_sum_and_rebuild(Exchange& exchange) {
     if (quantized_) {
       ring_.reduce_quantized(step_, exchange);
     } else {
-      settings_.ring(exchange, ring_);
+      settings_.sum(exchange, ring_);
     }
   }
 

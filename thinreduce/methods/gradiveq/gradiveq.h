@@ -1,5 +1,5 @@
 // GradiVeQ: projects slices of neighbouring gradients onto the few directions in which they vary
-// most, and sums the projections inside a pipelined ring. docs/methods/gradiveq.md explains it;
+// most, and sums the projections inside a pipelined collective. docs/methods/gradiveq.md explains it;
 // gradiveq.cc reads as the algorithm.
 #pragma once
 
@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "thinreduce/collective/ring.h"
+#include "thinreduce/collective/choose.h"
 #include "thinreduce/method/method.h"
 #include "thinreduce/methods/quantize/quantized_gather.h"
 
@@ -19,7 +19,8 @@ namespace thinreduce {
 // The method that quantizes the projections, the second one of a spec such as gradiveq+dqsg.
 struct ProjectionQuantizer {
   QuantizedGatherOptions options;
-  bool summed = false;  // integer codes are summed in a ring; otherwise payloads are gathered
+  bool summed = false;  // integer codes are summed; otherwise payloads are gathered
+  SumOptions sum;       // how they travel
 };
 // Throws Error{bad_spec} for options that cannot serve projections.
 [[nodiscard]] ProjectionQuantizer projection_quantizer(const InnerMethod& inner, bool feedback);
@@ -44,8 +45,8 @@ struct GradiveqSettings {
   bool feedback = true;
   std::optional<ProjectionQuantizer> quantizer;  // none: projections are sent as floats
   // Sums the payload; tests replace it.
-  std::function<void(Exchange&, RingPayload&)> ring = [](Exchange& exchange, RingPayload& payload) {
-    ring_all_reduce(exchange, payload);
+  std::function<void(Exchange&, SumPayload&)> sum = [](Exchange& exchange, SumPayload& payload) {
+    all_reduce(exchange, payload);
   };
 
   // Returns the number of uncompressed steps before the first, or another, compressed step.

@@ -187,47 +187,54 @@ TEST(Gradiveq, RealLayersAreProjectedAsDefined) {
   }
 }
 
-// Encodes everything before the ring starts and decodes everything after it has ended.
-class Unpipelined final : public RingPayload {
+// Encodes everything before the sum starts and decodes everything after it has ended.
+class Unpipelined final : public SumPayload {
  public:
-  explicit Unpipelined(RingPayload& inner) : inner_(inner) { inner.encode({0, inner.units()}); }
+  explicit Unpipelined(SumPayload& inner) : inner_(inner) { inner.encode({0, inner.units()}); }
   [[nodiscard]] std::size_t units() const override { return inner_.units(); }
   [[nodiscard]] std::size_t unit_bytes() const override { return inner_.unit_bytes(); }
   [[nodiscard]] std::span<std::byte> wire(UnitRange range, int summed) override {
     return inner_.wire(range, summed);
   }
   void encode(UnitRange) override {}
-  void add(UnitRange range, int summed, std::span<const std::byte> incoming) override {
-    inner_.add(range, summed, incoming);
+  void add(UnitRange range, int summed, std::span<const std::byte> incoming, int peer) override {
+    inner_.add(range, summed, incoming, peer);
   }
-  void decode(UnitRange) override {}
+  void add_part(UnitRange range, int summed, std::span<const std::byte> part, int peer) override {
+    inner_.add_part(range, summed, part, peer);
+  }
+  void decode(UnitRange, int) override {}
 
  private:
-  RingPayload& inner_;
+  SumPayload& inner_;
 };
 
 TEST(Gradiveq, PipelinedIsPlainBitForBit) {
-  const auto tiny = [](Exchange& exchange, RingPayload& payload) {
+  const auto tiny = [](Exchange& exchange, SumPayload& payload) {
     ring_all_reduce(exchange, payload, RingOptions{.segment_bytes = 600});
   };
-  const auto huge = [](Exchange& exchange, RingPayload& payload) {
+  const auto huge = [](Exchange& exchange, SumPayload& payload) {
     ring_all_reduce(exchange, payload, RingOptions{.segment_bytes = 1 << 30});
   };
-  const auto plain = [](Exchange& exchange, RingPayload& payload) {
+  const auto plain = [](Exchange& exchange, SumPayload& payload) {
     Unpipelined whole(payload);
     ring_all_reduce(exchange, whole);
-    payload.decode({0, payload.units()});
+    payload.decode({0, payload.units()}, exchange.rank());
+  };
+  const auto owners = [](Exchange& exchange, SumPayload& payload) {
+    owner_all_reduce(exchange, payload, OwnerSumOptions{.piece_bytes = 600});
   };
   for (const int world : {1, 2, 3, 4, 7}) {
     SCOPED_TRACE(testing::Message() << world << " ranks");
     std::vector<std::unique_ptr<GradiveqWorld>> worlds;
     std::size_t elements = 0;
-    for (int which = 0; which < 4; ++which) {
+    for (int which = 0; which < 5; ++which) {
       auto settings = quick(1, 3);
       settings.sample = settings.flush = 0.05;
-      if (which == 1) settings.ring = tiny;
-      if (which == 2) settings.ring = huge;
-      if (which == 3) settings.ring = plain;
+      if (which == 1) settings.sum = tiny;
+      if (which == 2) settings.sum = huge;
+      if (which == 3) settings.sum = plain;
+      if (which == 4) settings.sum = owners;
       auto shapes = layout_of({{16, 16, 3, 3}, {10, 256}, {7, 11}});
       elements = shapes.elements;
       worlds.push_back(std::make_unique<GradiveqWorld>(world, settings, std::move(shapes)));

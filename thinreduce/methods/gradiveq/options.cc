@@ -83,7 +83,7 @@ ProjectionQuantizer projection_quantizer(const InnerMethod& inner, bool feedback
   const std::string& collective = given.text("collective");
   if (collective == "root" || collective == "owner") {
     refuse(fmt::format("+{}: collective must be {}gather, not {}", inner.name,
-                       inner.name == "dqsg" ? "ring or " : "", collective));
+                       inner.name == "dqsg" ? "auto, ring or " : "", collective));
   }
   if (inner.name == "qsgd") {
     options.quantizer.levels_per_side = (1u << (given.integer("bits") - 1)) - 1;
@@ -97,7 +97,8 @@ ProjectionQuantizer projection_quantizer(const InnerMethod& inner, bool feedback
   if (options.clip > 0 && !feedback) {
     refuse("+dqsg: clip needs gradiveq's feedback=on: clipped values would be lost");
   }
-  quantizer.summed = collective == "ring";
+  quantizer.summed = collective != "gather";
+  if (collective == "ring") quantizer.sum.by = SumBy::ring;
   return quantizer;
 }
 
@@ -109,7 +110,7 @@ MethodInfo gradiveq_info() {
   info.algebra = Algebra::sum;
   info.summary =
       "Projects slices of each tensor onto the directions in which they vary most (PCA); the "
-      "projections are summed in a ring.";
+      "projections are summed.";
   info.paper =
       "Yu et al. 2018, GradiVeQ: Vector Quantization for Bandwidth-Efficient Gradient "
       "Aggregation in Distributed CNN Training";

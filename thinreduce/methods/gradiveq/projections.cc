@@ -6,7 +6,7 @@
 #include <array>
 #include <cmath>
 
-#include "thinreduce/collective/float_ring.h"
+#include "thinreduce/collective/float_sum.h"
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/methods/quantize/options.h"
@@ -134,7 +134,7 @@ void QuantizedProjections::sum_codes(std::uint64_t step, Exchange& exchange) {
                       .keys = keys_,
                       .rank = exchange.rank()},
                      buffers_);
-  ring_all_reduce(exchange, codes);
+  all_reduce(exchange, codes, quantizer_.sum);
   exchange.timed(Stage::decode, [&] {
     kernels::scale(sum_, static_cast<float>(exchange.size()));
     std::fill(sent_.begin(), sent_.end(), 0.0f);

@@ -1,5 +1,5 @@
-// GradiVeQ's projections when another method quantizes them: dqsg's integer codes are summed in a
-// ring, qsgd's payloads are gathered.
+// GradiVeQ's projections when another method quantizes them: dqsg's integer codes are
+// summed, qsgd's payloads are gathered.
 //
 // The projections of a layer are ordered by coordinate, then by slice: coordinates differ in size
 // by orders of magnitude, so the values of a block, which share a scale, should be of one.

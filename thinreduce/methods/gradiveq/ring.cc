@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "thinreduce/collective/float_ring.h"
+#include "thinreduce/collective/float_sum.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/methods/gradiveq/matrix.h"
 
@@ -97,9 +97,14 @@ void GradiveqRing::add_layer(std::size_t l) {
   const std::size_t slices = layer.compressed() ? slicing.slices() : 0;
   const std::size_t per_unit = slices > 0 ? slices_per_unit(layer.basis.size()) : 1;
   const std::size_t floats = quantized_ == nullptr ? layer.basis.size() : 0;
+  std::size_t unit_end = 0;  // the slice at which the next unit begins
   for (std::size_t begin = 0; begin < slices;) {
-    if (begin % per_unit == 0) unit_begin_.push_back(parts_.size() - 1);
-    const std::size_t unit_end = std::min(slices, (begin / per_unit + 1) * per_unit);
+    const std::size_t unit = unit_begin_.empty() ? 0 : unit_begin_.back();
+    // Whole slices are long: they fill a unit sooner.
+    if (begin == unit_end || parts_.back().wire - parts_[unit].wire >= kUnitFloats) {
+      unit_begin_.push_back(parts_.size() - 1);
+      unit_end = std::min(slices, begin + per_unit);
+    }
     const SentAs sent_as = layer.sent_as[begin];
     std::size_t end = begin + 1;
     if (sent_as == SentAs::projection) {
@@ -144,7 +149,8 @@ std::span<std::byte> GradiveqRing::wire(UnitRange range, int /*summed*/) {
   return std::as_writable_bytes(wire_floats(parts_of(range)));
 }
 
-void GradiveqRing::add(UnitRange range, int /*summed*/, std::span<const std::byte> incoming) {
+void GradiveqRing::add(UnitRange range, int /*summed*/, std::span<const std::byte> incoming,
+                       int /*peer*/) {
   const std::span<float> own = wire_floats(parts_of(range));
   kernels::add(own, {reinterpret_cast<const float*>(incoming.data()), own.size()});
 }
@@ -165,7 +171,7 @@ void GradiveqRing::encode(UnitRange range) {
   }
 }
 
-void GradiveqRing::decode(UnitRange range) {
+void GradiveqRing::decode(UnitRange range, int /*peer*/) {
   const UnitRange parts = parts_of(range);
   for (std::size_t p = parts.begin; p < parts.end; ++p) {
     Part& part = parts_[p];
@@ -196,13 +202,13 @@ void GradiveqRing::reduce_quantized(std::uint64_t step, Exchange& exchange) {
   const auto sums = std::span(wire_).first(floats + quantized_->moments());
   const auto moments = sums.subspan(floats);
   quantized_->exchange(step, exchange, moments);
-  ring_sum(exchange, sums, 1.0f);
+  sum_floats(exchange, sums, 1.0f);
   exchange.timed(Stage::decode, [&] {
     for (std::size_t p = 0; p + 1 < parts_.size(); ++p) {
       require_finite(parts_[p], wire_floats({p, p + 1}));
     }
     quantized_->finish(moments, exchange);
-    decode({0, units()});
+    decode({0, units()}, exchange.rank());
   });
 }
 

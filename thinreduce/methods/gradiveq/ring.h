@@ -1,4 +1,4 @@
-// The payload that GradiVeQ sends round the ring in a compressed step: projections of slices, some
+// The payload that GradiVeQ sums over the ranks in a compressed step: projections of slices, some
 // slices whole, elements outside slices, and one vote per layer.
 //
 // A unit is a run of slices of one layer, or a run of its other elements, so that units are about
@@ -13,13 +13,13 @@
 #include <span>
 #include <vector>
 
-#include "thinreduce/collective/ring.h"
+#include "thinreduce/collective/sum_payload.h"
 #include "thinreduce/methods/gradiveq/layer.h"
 #include "thinreduce/methods/gradiveq/projections.h"
 
 namespace thinreduce {
 
-class GradiveqRing final : public RingPayload {
+class GradiveqRing final : public SumPayload {
  public:
   // `quantized`, unless null, sends the projections; it must outlive the ring.
   explicit GradiveqRing(QuantizedProjections* quantized) : quantized_(quantized) {}
@@ -53,8 +53,11 @@ class GradiveqRing final : public RingPayload {
   [[nodiscard]] std::size_t unit_bytes() const override;
   [[nodiscard]] std::span<std::byte> wire(UnitRange range, int summed) override;
   void encode(UnitRange range) override;
-  void add(UnitRange range, int summed, std::span<const std::byte> incoming) override;
-  void decode(UnitRange range) override;
+  void add(UnitRange range, int summed, std::span<const std::byte> incoming, int peer) override;
+  void add_part(UnitRange range, int summed, std::span<const std::byte> part, int peer) override {
+    add(range, summed, part, peer);
+  }
+  void decode(UnitRange range, int peer) override;
   [[nodiscard]] std::size_t bytes() const { return parts_.back().wire * sizeof(float); }
 
  private:

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "thinreduce/collective/float_ring.h"
+#include "thinreduce/collective/float_sum.h"
 #include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
@@ -65,12 +65,12 @@ class PowerSgd final : public Method {
            bucket.values.size(), residual_.size());
     const float share = 1.0f / static_cast<float>(exchange.size());
     exchange.timed(Stage::encode, [&] { project(bucket.values); });
-    ring_sum(exchange, first_sum_, share);
+    sum_floats(exchange, first_sum_, share);
     exchange.timed(Stage::encode, [&] {
       require_finite_sum(exchange, first_sum_, "value of the first sum");
       back_project(exchange.id().step);
     });
-    ring_sum(exchange, next_q_, share);
+    sum_floats(exchange, next_q_, share);
     exchange.timed(Stage::decode, [&] {
       require_finite_sum(exchange, next_q_, "value of the second sum");
       reconstruct(bucket.values);

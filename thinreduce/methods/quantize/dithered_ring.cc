@@ -54,26 +54,26 @@ UnitRange DitheredRing::bytes_of_unit(UnitRange range, std::size_t unit, int sum
   return {packed_bytes({range.begin, unit}, summed), packed_bytes({range.begin, unit + 1}, summed)};
 }
 
-std::size_t DitheredRing::unpack_unit(std::span<const std::byte> bytes, UnitRange range,
-                                      std::size_t unit, int summed, Codes& codes) const {
+std::size_t DitheredRing::unpack_unit(const Packed& packed, UnitRange range, std::size_t unit,
+                                      Codes& codes) const {
   const std::size_t count = elements_before(unit + 1) - elements_before(unit);
-  const UnitRange part = bytes_of_unit(range, unit, summed);
-  const auto largest = kernels::unpack(bytes.subspan(part.begin, part.size()),
-                                       packings_[static_cast<std::size_t>(summed - 1)],
+  const UnitRange part = bytes_of_unit(range, unit, packed.summed);
+  const auto largest = kernels::unpack(packed.bytes.subspan(part.begin, part.size()),
+                                       packings_[static_cast<std::size_t>(packed.summed - 1)],
                                        std::span(codes).first(kernels::whole_rows(count)));
-  check(largest, summed);
+  check(largest, packed);
   return count;
 }
 
-void DitheredRing::check(std::uint32_t largest_code, int summed) const {
-  const auto max_code = 2 * static_cast<std::uint32_t>(summed) * setup_.quantizer.levels_per_side;
+void DitheredRing::check(std::uint32_t largest_code, const Packed& packed) const {
+  const auto max_code =
+      2 * static_cast<std::uint32_t>(packed.summed) * setup_.quantizer.levels_per_side;
   if (largest_code > max_code) {
     throw Error(
         ErrorCode::bad_frame,
-        fmt::format("rank {} got a code of {} from rank {} in the ring, where the maximum of sums "
-                    "over {} ranks is {}",
-                    setup_.rank, largest_code, (setup_.rank + world() - 1) % world(), summed,
-                    max_code));
+        fmt::format("rank {} got a code of {} from rank {}, where the maximum of sums over {} ranks "
+                    "is {}",
+                    setup_.rank, largest_code, packed.peer, packed.summed, max_code));
   }
 }
 
@@ -91,30 +91,50 @@ void DitheredRing::encode(UnitRange range) {
     const std::size_t padded = kernels::whole_rows(count);
     std::fill(codes_.begin() + static_cast<std::ptrdiff_t>(count),
               codes_.begin() + static_cast<std::ptrdiff_t>(padded), 0u);
-    const UnitRange part = bytes_of_unit(range, unit, 1);
-    kernels::pack(std::span(codes_).first(padded), packings_.front(),
-                  wire(range, 1).subspan(part.begin, part.size()));
+    pack_unit(std::span(codes_).first(padded), range, unit, 1);
   }
 }
 
-void DitheredRing::add(UnitRange range, int summed, std::span<const std::byte> incoming) {
-  const auto own = wire(range, 1);
-  const auto sum = wire(range, summed + 1);
+void DitheredRing::pack_unit(std::span<const std::uint32_t> codes, UnitRange range,
+                             std::size_t unit, int summed) {
+  const UnitRange part = bytes_of_unit(range, unit, summed);
+  kernels::pack(codes, packings_[static_cast<std::size_t>(summed - 1)],
+                wire(range, summed).subspan(part.begin, part.size()));
+}
+
+void DitheredRing::add(UnitRange range, int summed, std::span<const std::byte> incoming, int peer) {
   for (std::size_t unit = range.begin; unit < range.end; ++unit) {
-    const std::size_t padded = kernels::whole_rows(unpack_unit(own, range, unit, 1, codes_));
-    (void)unpack_unit(incoming, range, unit, summed, incoming_);
+    const std::size_t count = unpack_unit({wire(range, 1), 1, setup_.rank}, range, unit, codes_);
+    const std::size_t padded = kernels::whole_rows(count);
+    (void)unpack_unit({incoming, summed, peer}, range, unit, incoming_);
     kernels::add_codes(std::span(codes_).first(padded), std::span(incoming_).first(padded));
-    const UnitRange part = bytes_of_unit(range, unit, summed + 1);
-    kernels::pack(std::span(codes_).first(padded), packings_[static_cast<std::size_t>(summed)],
-                  sum.subspan(part.begin, part.size()));
+    pack_unit(std::span(codes_).first(padded), range, unit, summed + 1);
   }
 }
 
-void DitheredRing::decode(UnitRange range) {
-  const auto bytes = wire(range, world());
+// The sums are packed once, when they are complete.
+void DitheredRing::add_part(UnitRange range, int summed, std::span<const std::byte> part,
+                            int peer) {
+  part_sums_.resize(range.size() * kUnitElements);
+  for (std::size_t unit = range.begin; unit < range.end; ++unit) {
+    if (summed == 1) {
+      (void)unpack_unit({wire(range, 1), 1, setup_.rank}, range, unit, codes_);
+      std::ranges::copy(codes_, &part_sums_[(unit - range.begin) * kUnitElements]);
+    }
+    const std::size_t padded =
+        kernels::whole_rows(unpack_unit({part, 1, peer}, range, unit, incoming_));
+    const auto sums =
+        std::span(part_sums_).subspan((unit - range.begin) * kUnitElements, padded);
+    kernels::add_codes(sums, std::span(incoming_).first(padded));
+    if (summed + 1 == world()) pack_unit(sums, range, unit, world());
+  }
+}
+
+void DitheredRing::decode(UnitRange range, int peer) {
+  const Packed sum{wire(range, world()), world(), peer};
   for (std::size_t unit = range.begin; unit < range.end; ++unit) {
     const std::size_t first = elements_before(unit);
-    const std::size_t count = unpack_unit(bytes, range, unit, world(), codes_);
+    const std::size_t count = unpack_unit(sum, range, unit, codes_);
     setup_.quantizer.dequantize(std::span(codes_).first(count), first, setup_.scales,
                                 {.keys = setup_.keys,
                                  .ranks = static_cast<std::uint32_t>(world()),
@@ -129,7 +149,7 @@ void DitheredRing::subtract_own(std::span<float> values) {
   for (std::size_t unit = 0; unit < units(); ++unit) {
     const std::size_t first = elements_before(unit);
     const std::size_t count =
-        unpack_unit(wire({unit, unit + 1}, 1), {unit, unit + 1}, unit, 1, codes_);
+        unpack_unit({wire({unit, unit + 1}, 1), 1, setup_.rank}, {unit, unit + 1}, unit, codes_);
     setup_.quantizer.dequantize(std::span(codes_).first(count), first, setup_.scales,
                                 {.keys = setup_.keys.subspan(rank, 1)},
                                 std::span(sent).first(count));

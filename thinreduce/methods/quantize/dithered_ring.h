@@ -1,4 +1,4 @@
-// Sums dithered codes in a ring: they add as integers, because all ranks quantize with the same
+// Sums dithered codes: they add as integers, because all ranks quantize with the same
 // step sizes. The dither of all ranks is subtracted once, at the end.
 //
 // A unit is kernels::kCodesPerPack elements. A partial sum over h ranks has 2hM + 1 possible values
@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "thinreduce/collective/ring.h"
+#include "thinreduce/collective/sum_payload.h"
 #include "thinreduce/methods/quantize/block_quantizer.h"
 #include "thinreduce/methods/quantize/pack.h"
 
@@ -35,7 +35,7 @@ struct DitheredRingSetup {
   int rank = 0;
 };
 
-class DitheredRing final : public RingPayload {
+class DitheredRing final : public SumPayload {
  public:
   DitheredRing(const DitheredRingSetup& setup, DitheredRingBuffers& buffers);
 
@@ -43,8 +43,9 @@ class DitheredRing final : public RingPayload {
   [[nodiscard]] std::size_t unit_bytes() const override;
   [[nodiscard]] std::span<std::byte> wire(UnitRange range, int summed) override;
   void encode(UnitRange range) override;
-  void add(UnitRange range, int summed, std::span<const std::byte> incoming) override;
-  void decode(UnitRange range) override;
+  void add(UnitRange range, int summed, std::span<const std::byte> incoming, int peer) override;
+  void add_part(UnitRange range, int summed, std::span<const std::byte> part, int peer) override;
+  void decode(UnitRange range, int peer) override;
 
   // Subtracts the values that this rank has sent from `values`, so that its error is left.
   void subtract_own(std::span<float> values);
@@ -57,16 +58,26 @@ class DitheredRing final : public RingPayload {
   [[nodiscard]] std::size_t packed_bytes(UnitRange range, int summed) const;
   // Returns the bytes of one unit within the bytes of its range.
   [[nodiscard]] UnitRange bytes_of_unit(UnitRange range, std::size_t unit, int summed) const;
+  // Codes of a range, summed over `summed` ranks, that rank `peer` has sent.
+  struct Packed {
+    std::span<const std::byte> bytes;
+    int summed;
+    int peer;
+  };
   // Unpacks one unit, padded with zeros; returns the number of its elements.
-  std::size_t unpack_unit(std::span<const std::byte> bytes, UnitRange range, std::size_t unit,
-                          int summed, Codes& codes) const;
-  void check(std::uint32_t largest_code, int summed) const;
+  std::size_t unpack_unit(const Packed& packed, UnitRange range, std::size_t unit,
+                          Codes& codes) const;
+  void check(std::uint32_t largest_code, const Packed& packed) const;
+  // Packs the codes of one unit, padded with zeros, into its place in wire(range, summed).
+  void pack_unit(std::span<const std::uint32_t> codes, UnitRange range, std::size_t unit,
+                 int summed);
 
   DitheredRingSetup setup_;
   DitheredRingBuffers& buffers_;
   std::vector<kernels::Packing> packings_;  // by number of ranks in the sum, minus one
   Codes codes_{};
   Codes incoming_{};
+  std::vector<std::uint32_t> part_sums_;  // of add_part()
 };
 
 }  // namespace thinreduce

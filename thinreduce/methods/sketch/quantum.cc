@@ -6,8 +6,8 @@
 #include <cmath>
 #include <limits>
 
-#include "thinreduce/collective/float_ring.h"
-#include "thinreduce/collective/word_ring.h"
+#include "thinreduce/collective/float_sum.h"
+#include "thinreduce/collective/word_sum.h"
 #include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 
@@ -17,35 +17,31 @@ namespace {
 constexpr int kMaxSum = std::numeric_limits<std::int16_t>::max();
 
 // One unit is one multiple.
-class MultiplesRing final : public WordRing<std::int16_t> {
+class Multiples final : public WordSum<std::int16_t> {
  public:
-  MultiplesRing(const Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum)
-      : WordRing(sum.room),
-        quantum_(quantum),
-        sum_(sum),
-        world_(exchange.size()),
-        left_((exchange.rank() + exchange.size() - 1) % exchange.size()) {}
+  Multiples(const Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum)
+      : WordSum(sum.room), quantum_(quantum), sum_(sum), world_(exchange.size()) {}
 
   void encode(UnitRange range) override {
     std::ranges::copy(part(sum_.own, range), words(range).begin());
   }
-  void decode(UnitRange range) override {
-    quantum_.check(words(range), world_, left_);
+  void decode(UnitRange range, int peer) override {
+    quantum_.check(words(range), world_, peer);
     quantum_.restore(words(range), part(sum_.sums, range));
   }
 
  private:
-  void add_words(UnitRange range, int summed, std::span<const std::int16_t> in) override {
-    quantum_.check(in, summed, left_);
-    const auto own = part(sum_.own, range);
+  void add_words(UnitRange range, const Incoming& incoming) override {
+    quantum_.check(incoming.words, incoming.ranks, incoming.peer);
     const auto out = words(range);
-    for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::int16_t>(own[i] + in[i]);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      out[i] = static_cast<std::int16_t>(out[i] + incoming.words[i]);
+    }
   }
 
   const SharedQuantum& quantum_;
   MultiplesSum sum_;
   int world_;
-  int left_;
 };
 
 }  // namespace
@@ -114,9 +110,9 @@ void SharedQuantum::check(std::span<const std::int16_t> sums, int summed, int pe
                           peer, largest, summed, summed * limit_));
 }
 
-void ring_sum_multiples(Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum) {
-  MultiplesRing ring(exchange, quantum, sum);
-  ring_all_reduce(exchange, ring);
+void sum_multiples(Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum) {
+  Multiples multiples(exchange, quantum, sum);
+  all_reduce(exchange, multiples);
 }
 
 }  // namespace thinreduce

@@ -45,13 +45,13 @@ class SharedQuantum {
   int limit_ = 0;
 };
 
-// The spans of ring_sum_multiples(), all of the same length.
+// The spans of sum_multiples(), all of the same length.
 struct MultiplesSum {
   std::span<const std::int16_t> own;  // this rank's multiples
   std::span<std::int16_t> room;       // scratch
   std::span<float> sums;              // result: the summed values
 };
-// Sums all ranks' multiples in a ring.
-void ring_sum_multiples(Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum);
+// Sums all ranks' multiples.
+void sum_multiples(Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum);
 
 }  // namespace thinreduce

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "tests/ranks.h"
-#include "thinreduce/collective/float_ring.h"
+#include "thinreduce/collective/float_sum.h"
 #include "thinreduce/error.h"
 
 namespace thinreduce {
@@ -78,7 +78,7 @@ TEST(SharedQuantum, RefusesImpossibleMaxima) {
       Exchange exchange(*transport, Seconds(20), {});
       if (exchange.rank() == 1) {
         float largest = claimed;
-        ring_max(exchange, std::span(&largest, 1));
+        max_floats(exchange, std::span(&largest, 1));
         return;
       }
       const std::vector<float> values{0.5f, -1.5f};
@@ -128,7 +128,7 @@ TEST(SharedQuantum, RefusesSumsThatCannotBe) {
       std::vector<float> sums(kValues);
       if (exchange.rank() == 1) own = words;
       try {
-        ring_sum_multiples(exchange, quantum, {own, room, sums});
+        sum_multiples(exchange, quantum, {own, room, sums});
       } catch (const Error& error) {
         exchange.transport().abandon(error.what());
         throw;

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "thinreduce/collective/float_ring.h"
+#include "thinreduce/collective/float_sum.h"
 #include "thinreduce/collective/root.h"
-#include "thinreduce/collective/word_ring.h"
+#include "thinreduce/collective/word_sum.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/methods/sketch/half.h"
@@ -32,22 +32,22 @@ float agree_on_scale(Exchange& exchange, std::span<const float> cells) {
   return std::ldexp(1.0f, std::clamp(exponent, -126, 126));
 }
 
-// One unit is one cell; partial sums are rounded to a half at every hop.
-class HalfRing final : public WordRing<std::uint16_t> {
+// One unit is one cell; partial sums are rounded to a half.
+class HalfSum final : public WordSum<std::uint16_t> {
  public:
-  HalfRing(std::span<float> cells, std::span<std::uint16_t> halfs, float scale)
-      : WordRing(halfs), cells_(cells), scale_(scale) {}
+  HalfSum(std::span<float> cells, std::span<std::uint16_t> halfs, float scale)
+      : WordSum(halfs), cells_(cells), scale_(scale) {}
 
   void encode(UnitRange range) override {
     kernels::to_half(part(cells_, range), scale_, words(range));
   }
-  void decode(UnitRange range) override {
+  void decode(UnitRange range, int /*peer*/) override {
     kernels::from_half(words(range), 1 / scale_, part(cells_, range));
   }
 
  private:
-  void add_words(UnitRange range, int /*summed*/, std::span<const std::uint16_t> in) override {
-    kernels::add_half(part(cells_, range), scale_, in, words(range));
+  void add_words(UnitRange range, const Incoming& incoming) override {
+    kernels::add_half(incoming.words, words(range));
   }
 
   std::span<float> cells_;
@@ -100,7 +100,7 @@ std::span<const std::uint32_t> SketchRounds::find_candidates(Exchange& exchange,
     candidates_through_root(exchange, search);
     return candidates_;
   }
-  sum_cells_by_ring(exchange, search.sketch.cells());
+  sum_cells(exchange, search.sketch.cells());
   exchange.timed(Stage::decode, [&] {
     require_finite_sum(exchange, search.sketch.cells(), "cell");
     select_candidates(search);
@@ -108,15 +108,15 @@ std::span<const std::uint32_t> SketchRounds::find_candidates(Exchange& exchange,
   return candidates_;
 }
 
-void SketchRounds::sum_cells_by_ring(Exchange& exchange, std::span<float> cells) {
+void SketchRounds::sum_cells(Exchange& exchange, std::span<float> cells) {
   if (options_.cells == SketchCells::f32) {
-    ring_sum(exchange, cells, 1);
+    sum_floats(exchange, cells, 1);
     return;
   }
   const float scale = agree_on_scale(exchange, cells);
   halfs_.resize(cells.size());
-  HalfRing ring(cells, halfs_, scale);
-  ring_all_reduce(exchange, ring);
+  HalfSum sum(cells, halfs_, scale);
+  all_reduce(exchange, sum);
 }
 
 void SketchRounds::select_candidates(const Search& search) {
@@ -190,9 +190,9 @@ ExactSums SketchRounds::find_largest(Exchange& exchange, std::span<const std::ui
   } else {
     if (quantum_) {
       room_.resize(multiples_.size());
-      ring_sum_multiples(exchange, *quantum_, {multiples_, room_, exact_});
+      sum_multiples(exchange, *quantum_, {multiples_, room_, exact_});
     } else {
-      ring_sum(exchange, exact_, 1);
+      sum_floats(exchange, exact_, 1);
     }
     exchange.timed(Stage::decode, [&] { select_largest(exchange, candidates); });
   }

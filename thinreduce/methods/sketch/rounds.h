@@ -60,7 +60,7 @@ class SketchRounds {
                                        std::span<const float> own);
 
  private:
-  void sum_cells_by_ring(Exchange& exchange, std::span<float> cells);
+  void sum_cells(Exchange& exchange, std::span<float> cells);
   [[nodiscard]] std::vector<std::byte> pack_cells(std::span<const float> cells, float scale) const;
   void select_candidates(const Search& search);
   void candidates_through_root(Exchange& exchange, const Search& search);

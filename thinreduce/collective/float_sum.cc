@@ -1,0 +1,197 @@
+#include "thinreduce/collective/float_sum.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "thinreduce/collective/checked.h"
+#include "thinreduce/error.h"
+#include "thinreduce/kernels/floats.h"
+#include "thinreduce/wire/checksum.h"
+
+namespace thinreduce {
+namespace {
+
+// Floats that are summed, or whose maximum is taken, in place.
+class FloatSum : public SumPayload {
+ public:
+  using Fold = void (*)(std::span<float> into, std::span<const float> in);
+
+  FloatSum(std::span<float> values, int world, Fold how, float factor)
+      : values_(values), world_(world), fold_(how), scale_(factor) {}
+
+  [[nodiscard]] std::span<float> values() const { return values_; }
+  [[nodiscard]] Fold fold() const { return fold_; }
+  [[nodiscard]] float scale() const { return scale_; }
+
+  [[nodiscard]] std::size_t units() const override { return values_.size(); }
+  [[nodiscard]] std::size_t unit_bytes() const override { return sizeof(float); }
+  [[nodiscard]] std::size_t chunk_bytes() const {
+    return values_.size_bytes() / static_cast<std::size_t>(world_);
+  }
+  [[nodiscard]] std::span<std::byte> wire(UnitRange range, int /*summed*/) override {
+    return std::as_writable_bytes(own(range));
+  }
+  void encode(UnitRange /*range*/) override {}
+  void add(UnitRange range, int summed, std::span<const std::byte> incoming,
+           int /*peer*/) override {
+    if (factor(summed) != 1) {
+      kernels::add_scale(own(range), floats(incoming), factor(summed));
+    } else {
+      fold_(own(range), floats(incoming));
+    }
+  }
+  void add_part(UnitRange range, int summed, std::span<const std::byte> incoming,
+                int peer) override {
+    add(range, summed, incoming, peer);
+  }
+  void decode(UnitRange /*range*/, int /*peer*/) override {}
+
+ protected:
+  [[nodiscard]] static std::span<const float> floats(std::span<const std::byte> bytes) {
+    return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+  }
+  // Returns the factor for the sum of this rank's part and a partial sum over `summed` ranks.
+  [[nodiscard]] float factor(int summed) const { return summed + 1 == world_ ? scale_ : 1; }
+  [[nodiscard]] std::span<float> own(UnitRange range) const { return part(values_, range); }
+
+ private:
+  std::span<float> values_;
+  int world_;
+  Fold fold_;
+  float scale_;
+};
+
+// Also looks for NaN and Inf in this rank's values, just before they are sent or added, and in the
+// result.
+class CheckedFloatSum final : public FloatSum {
+ public:
+  CheckedFloatSum(std::span<float> values, int world, float scale)
+      : FloatSum(values, world, kernels::add, scale), found_{.own = values.size()} {}
+
+  void encode(UnitRange range) override {
+    const std::size_t at = kernels::first_nonfinite(own(range));
+    if (at < range.size()) found_.own = std::min(found_.own, range.begin + at);
+  }
+  void decode(UnitRange range, int /*peer*/) override {
+    found_.in_result =
+        found_.in_result || kernels::first_nonfinite(own(range)) < range.size();
+  }
+
+  [[nodiscard]] const Nonfinite& found() const { return found_; }
+
+ private:
+  Nonfinite found_;
+};
+
+// One receive fewer in flight keeps incoming values in the cache until they are added. If a chunk
+// has many segments, half as many of twice the size overlap just as well and cost half the
+// messages.
+SumOptions for_floats(SumOptions options, const FloatSum& payload) {
+  constexpr std::size_t kMany = 16;
+  options.ring.receives_ahead = 2;
+  if (payload.chunk_bytes() >= kMany * options.ring.segment_bytes) options.ring.segment_bytes *= 2;
+  return options;
+}
+
+// Sends the floats of every rank to every other, then folds each chunk of a ring in its order.
+void fold_directly(Exchange& exchange, std::span<float> values, FloatSum::Fold fold) {
+  const auto world = static_cast<std::size_t>(exchange.size());
+  std::vector<float> all(world * values.size());
+  const auto from_rank = [&](std::size_t rank) {
+    return std::span(all).subspan(rank * values.size(), values.size());
+  };
+  std::vector<CheckedReceive> receives;
+  std::vector<CheckedSend> sends;
+  const std::uint64_t hash = checksum(std::as_bytes(values));
+  for (int distance = 1; distance < exchange.size(); ++distance) {
+    const int from = (exchange.rank() + exchange.size() - distance) % exchange.size();
+    const int to = (exchange.rank() + distance) % exchange.size();
+    receives.emplace_back(exchange, from,
+                          std::as_writable_bytes(from_rank(static_cast<std::size_t>(from))));
+    sends.emplace_back(exchange, to, std::as_bytes(values), hash);
+  }
+  for (auto& receive : receives) receive.wait(exchange);
+  for (auto& send : sends) send.wait(exchange);
+  exchange.timed(Stage::decode, [&] {
+    const auto own = from_rank(static_cast<std::size_t>(exchange.rank()));
+    std::copy(values.begin(), values.end(), own.begin());
+    for (std::size_t chunk = 0; chunk < world; ++chunk) {
+      const UnitRange range = cut({0, values.size()}, world, chunk);
+      const auto sum = part(values, range);
+      std::ranges::copy(part(from_rank(chunk), range), sum.begin());
+      for (std::size_t distance = 1; distance < world; ++distance) {
+        fold(sum, part(from_rank((chunk + distance) % world), range));
+      }
+    }
+  });
+}
+
+void reduce_floats(Exchange& exchange, FloatSum& payload, const SumOptions& options) {
+  const std::span<float> values = payload.values();
+  if (values.empty()) return;
+  const SumBy by = options.by.value_or(
+      choose_sum(exchange.size(), values.size_bytes(), exchange.link, /*may_be_direct=*/true));
+  if (exchange.size() > 1 && by != SumBy::direct) {
+    SumOptions chosen = for_floats(options, payload);
+    chosen.by = by;
+    return all_reduce(exchange, payload, chosen);
+  }
+  const UnitRange all{0, values.size()};
+  exchange.payload_bytes += values.size_bytes();
+  exchange.timed(Stage::encode, [&] { payload.encode(all); });
+  if (exchange.size() > 1) fold_directly(exchange, values, payload.fold());
+  exchange.timed(Stage::decode, [&] {
+    if (payload.scale() != 1) kernels::scale(values, payload.scale());
+    payload.decode(all, exchange.rank());
+  });
+}
+
+}  // namespace
+
+void sum_floats(Exchange& exchange, std::span<float> values, float scale,
+                const SumOptions& options) {
+  FloatSum payload(values, exchange.size(), kernels::add, scale);
+  reduce_floats(exchange, payload, options);
+}
+
+Nonfinite sum_floats_checked(Exchange& exchange, std::span<float> values, float scale,
+                             const SumOptions& options) {
+  CheckedFloatSum payload(values, exchange.size(), scale);
+  reduce_floats(exchange, payload, options);
+  return payload.found();
+}
+
+void max_floats(Exchange& exchange, std::span<float> values, const SumOptions& options) {
+  FloatSum payload(values, exchange.size(), kernels::maximum, 1);
+  reduce_floats(exchange, payload, options);
+}
+
+void require_finite_sum(const Exchange& exchange, std::span<const float> sums,
+                        std::string_view what, std::size_t first) {
+  const std::size_t bad = kernels::first_nonfinite(sums);
+  if (bad == sums.size()) return;
+  throw Error(ErrorCode::bad_frame,
+              fmt::format("bucket {}, step {}: {} {} is {} after the sum over {} ranks; a gradient "
+                          "overflowed or a rank sent garbage",
+                          exchange.id().bucket, exchange.id().step, what, first + bad, sums[bad],
+                          exchange.size()));
+}
+
+void agree_on_maxima(Exchange& exchange, std::span<float> magnitudes, std::vector<float>& own,
+                     std::string_view what) {
+  own.assign(magnitudes.begin(), magnitudes.end());
+  max_floats(exchange, magnitudes);
+  for (std::size_t i = 0; i < magnitudes.size(); ++i) {
+    if (std::isfinite(magnitudes[i]) && magnitudes[i] >= own[i]) continue;
+    throw Error(
+        ErrorCode::bad_frame,
+        fmt::format("rank {}, bucket {}, step {}: maximum {} of the {} magnitudes is {} over all "
+                    "ranks and {} on this rank; a gradient overflowed or a rank sent garbage",
+                    exchange.rank(), exchange.id().bucket, exchange.id().step, i, what,
+                    magnitudes[i], own[i]));
+  }
+}
+
+}  // namespace thinreduce

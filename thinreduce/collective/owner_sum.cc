@@ -1,0 +1,177 @@
+#include "thinreduce/collective/owner_sum.h"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "thinreduce/collective/checked.h"
+#include "thinreduce/wire/checksum.h"
+
+namespace thinreduce {
+namespace {
+
+std::size_t pieces_per_range(std::size_t world, std::size_t units, std::size_t unit_bytes,
+                             const OwnerSumOptions& options) {
+  const std::size_t longest = (units + world - 1) / world;
+  const std::size_t per_piece = std::max<std::size_t>(1, options.piece_bytes / unit_bytes);
+  return (longest + per_piece - 1) / per_piece;
+}
+
+class OwnerSum {
+ public:
+  OwnerSum(Exchange& exchange, SumPayload& payload, const OwnerSumOptions& options)
+      : exchange_(exchange), payload_(payload), world_(exchange.size()), rank_(exchange.rank()) {
+    pieces_ = pieces_per_range(world(), payload.units(), payload.unit_bytes(), options);
+    ahead_ = std::clamp<std::size_t>(options.ahead, 1, pieces_);
+    arriving_ = std::vector<Part>((ahead_ + 1) * world());
+    parts_ = std::vector<std::optional<CheckedSend>>(arriving_.size());
+    answers_ = std::vector<std::optional<CheckedReceive>>(arriving_.size());
+  }
+
+  // In turn t a rank sends its parts of piece t, adds up its own piece t - ahead and sends it to
+  // all, and takes the answers of piece t - 2 ahead. The rank that is furthest behind never waits
+  // for another to go on, so some rank always can.
+  void run() {
+    for (std::size_t turn = 0; turn < pieces_ + 2 * ahead_; ++turn) {
+      if (turn < pieces_) {
+        post_parts(turn);
+        send_parts(turn);
+      }
+      if (turn >= ahead_ && turn - ahead_ < pieces_) {
+        post_answers(turn - ahead_);
+        answer(turn - ahead_);
+      }
+      if (turn >= 2 * ahead_) take_answers(turn - 2 * ahead_);
+    }
+    for (auto& send : sent_answers_) send.wait(exchange_);
+  }
+
+ private:
+  // A part of another rank in flight.
+  struct Part {
+    std::vector<std::byte> scratch;
+    std::optional<CheckedReceive> pending;
+  };
+
+  [[nodiscard]] std::size_t world() const { return static_cast<std::size_t>(world_); }
+  [[nodiscard]] std::size_t slot(std::size_t index, int rank) const {
+    return index % (ahead_ + 1) * world() + static_cast<std::size_t>(rank);
+  }
+  [[nodiscard]] UnitRange piece(int owner, std::size_t index) const {
+    return cut(cut({0, payload_.units()}, world(), static_cast<std::size_t>(owner)), pieces_,
+               index);
+  }
+
+  // Call visit(rank) for all other ranks: in the order in which their parts are added, and in the
+  // order in which this rank sends to them.
+  template <typename Visit>
+  void for_senders(Visit&& visit) const {
+    for (int distance = 1; distance < world_; ++distance) visit((rank_ + distance) % world_);
+  }
+  template <typename Visit>
+  void for_receivers(Visit&& visit) const {
+    for (int distance = world_ - 1; distance > 0; --distance) visit((rank_ + distance) % world_);
+  }
+
+  void post_parts(std::size_t index) {
+    const UnitRange own = piece(rank_, index);
+    if (own.size() == 0) return;
+    const std::size_t bytes = payload_.wire(own, 1).size();
+    for_senders([&](int rank) {
+      Part& part = arriving_[slot(index, rank)];
+      part.scratch.resize(bytes);
+      part.pending.emplace(exchange_, rank, part.scratch);
+    });
+  }
+
+  void send_parts(std::size_t index) {
+    for_receivers([&](int owner) {
+      const UnitRange range = piece(owner, index);
+      if (range.size() == 0) return;
+      exchange_.timed(Stage::encode, [&] { payload_.encode(range); });
+      parts_[slot(index, owner)].emplace(exchange_, owner, payload_.wire(range, 1));
+    });
+  }
+
+  // An answer is received where the part may have been sent from: that send must have completed.
+  void post_answers(std::size_t index) {
+    for_receivers([&](int owner) {
+      const UnitRange range = piece(owner, index);
+      if (range.size() == 0) return;
+      auto& part = parts_[slot(index, owner)];
+      part->wait(exchange_);
+      part.reset();
+      answers_[slot(index, owner)].emplace(exchange_, owner, payload_.wire(range, world_));
+    });
+  }
+
+  void answer(std::size_t index) {
+    const UnitRange own = piece(rank_, index);
+    if (own.size() == 0) return;
+    exchange_.timed(Stage::encode, [&] { payload_.encode(own); });
+    int summed = 1;
+    for_senders([&](int rank) {
+      Part& part = arriving_[slot(index, rank)];
+      part.pending->wait(exchange_);
+      exchange_.timed(Stage::decode, [&] { payload_.add_part(own, summed, part.scratch, rank); });
+      part.pending.reset();
+      ++summed;
+    });
+    const auto bytes = payload_.wire(own, world_);
+    std::uint64_t hash = 0;
+    exchange_.timed(Stage::encode, [&] { hash = checksum(bytes); });
+    for_receivers([&](int rank) { sent_answers_.emplace_back(exchange_, rank, bytes, hash); });
+    exchange_.timed(Stage::decode, [&] { payload_.decode(own, rank_); });
+  }
+
+  void take_answers(std::size_t index) {
+    for_senders([&](int owner) {
+      const UnitRange range = piece(owner, index);
+      if (range.size() == 0) return;
+      auto& answer = answers_[slot(index, owner)];
+      answer->wait(exchange_);
+      answer.reset();
+      exchange_.timed(Stage::decode, [&] { payload_.decode(range, owner); });
+    });
+  }
+
+  Exchange& exchange_;
+  SumPayload& payload_;
+  int world_;
+  int rank_;
+  std::size_t pieces_ = 0;  // of each range
+  std::size_t ahead_ = 1;
+  std::vector<Part> arriving_;                          // by slot
+  std::vector<std::optional<CheckedSend>> parts_;       // the same
+  std::vector<std::optional<CheckedReceive>> answers_;  // the same
+  std::vector<CheckedSend> sent_answers_;
+};
+
+}  // namespace
+
+void owner_all_reduce(Exchange& exchange, SumPayload& payload, const OwnerSumOptions& options) {
+  if (payload.units() == 0) return;
+  const UnitRange all{0, payload.units()};
+  // Averaged over parts and answers.
+  exchange.payload_bytes +=
+      (payload.wire(all, 1).size() + payload.wire(all, exchange.size()).size()) / 2;
+  if (exchange.size() > 1) return OwnerSum(exchange, payload, options).run();
+  exchange.timed(Stage::encode, [&] { payload.encode(all); });
+  exchange.timed(Stage::decode, [&] { payload.decode(all, exchange.rank()); });
+}
+
+std::uint64_t owner_bytes_sent(int rank, int world, std::size_t units, std::size_t unit_bytes,
+                               const OwnerSumOptions& options) {
+  const auto ranks = static_cast<std::size_t>(world);
+  const std::size_t pieces = pieces_per_range(ranks, units, unit_bytes, options);
+  std::uint64_t bytes = 0;
+  for (std::size_t owner = 0; owner < ranks; ++owner) {
+    const std::size_t range = cut({0, units}, ranks, owner).size();
+    const std::uint64_t once =
+        range * unit_bytes + std::min(pieces, range) * kMessageChecksumBytes;
+    bytes += owner == static_cast<std::size_t>(rank) ? (ranks - 1) * once : once;
+  }
+  return bytes;
+}
+
+}  // namespace thinreduce
