@@ -95,10 +95,9 @@ int list_methods(bool json) {
   }
   for (const MethodInfo& info : methods()) print(info);
   fmt::print(
-      "The word in brackets after a method's name says how payloads are combined. sum: added in a "
-      "ring.\n"
-      "integer sum: integer codes added in a ring. gather: every rank receives all payloads. "
-      "staged: some\n"
+      "The word in brackets after a method's name says how payloads are combined. sum: added as "
+      "floats.\n"
+      "integer sum: added as integers. gather: every rank receives all payloads. staged: some\n"
       "ranks send first, and the others' payloads are decoded with their mean.\n"
       "Each option is listed as name=default  [allowed values].\n"
       "A spec is a method's name with options, for example topk:density=0.01,feedback=on\n"

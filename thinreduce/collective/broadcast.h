@@ -1,21 +1,29 @@
-// Broadcast: every rank gets the root's bytes, along a chain root, root+1, ... in segments.
+// Broadcast: every rank gets the root's bytes. The bytes and the link (Exchange::link) decide how:
 //
-// Latencies: N-1, pipelined. Bytes sent by every rank but the last of the chain: the message, and
-// 8 for the checksum of each segment (checked.h).
+// - along a chain root, root+1, ... in segments. Latencies: N-1, pipelined. Bytes sent by every rank
+//   but the last of the chain: the message, and 8 for the checksum of each segment (checked.h).
+// - directly. Latencies: 1. Bytes sent by the root: (N-1) * (message + 8).
+// - by relays: the root sends a part to each rank, which sends it to all others. Latencies: 2. Bytes
+//   sent by every rank but the root: (N-2) * (part + 8), by the root the sum of all parts and 8 each.
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 
 #include "thinreduce/collective/exchange.h"
 
 namespace thinreduce {
 
+enum class BroadcastBy { chain, direct, relays };
+
 struct BroadcastOptions {
   // See RingOptions::segment_bytes.
   std::size_t segment_bytes = std::size_t{512} * 1024;
   // Whether the message counts as payload; false for an answer to payloads already counted.
   bool is_payload = true;
+  // For tests; none: the fastest on the link.
+  std::optional<BroadcastBy> by{};
 };
 
 // Overwrites `message` with the root's; its length must be the same on all ranks.

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "tests/links.h"
 #include "tests/ranks.h"
 #include "thinreduce/collective/broadcast.h"
 #include "thinreduce/collective/checked.h"
@@ -386,7 +387,7 @@ TEST_P(Collective, BroadcastFromEveryRoot) {
       Exchange exchange(*transport, Seconds(30), kId);
       std::vector<std::byte> message(size());
       if (transport->rank() == root) std::fill(message.begin(), message.end(), std::byte{77});
-      broadcast(exchange, root, message, {.segment_bytes = 100});
+      broadcast(exchange, root, message, {.segment_bytes = 100, .by = BroadcastBy::chain});
       EXPECT_EQ(message, std::vector<std::byte>(size(), std::byte{77}));
       const bool last = (transport->rank() + 1) % world() == root;
       const std::size_t segments = (size() + 99) / 100;
@@ -397,10 +398,38 @@ TEST_P(Collective, BroadcastFromEveryRoot) {
   }
 }
 
+TEST_P(Collective, DirectAndRelayedBroadcastsFromEveryRoot) {
+  const auto peers = static_cast<std::size_t>(world() - 1);
+  for (int root = 0; root < world(); ++root) {
+    run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
+      Exchange exchange(*transport, Seconds(30), kId);
+      const bool is_root = transport->rank() == root;
+      for (const BroadcastBy by : {BroadcastBy::direct, BroadcastBy::relays}) {
+        std::vector<std::byte> message(size());
+        for (std::size_t i = 0; is_root && i < size(); ++i) message[i] = std::byte(i * 7);
+        const auto before = transport->total_traffic().bytes_sent;
+        broadcast(exchange, root, message, {.by = by});
+        for (std::size_t i = 0; i < size(); ++i) ASSERT_EQ(message[i], std::byte(i * 7));
+        const auto sent = transport->total_traffic().bytes_sent - before;
+        if (world() == 1 || size() == 0) {
+          EXPECT_EQ(sent, 0);
+        } else if (by == BroadcastBy::direct) {
+          EXPECT_EQ(sent, is_root ? peers * (size() + kMessageChecksumBytes) : 0);
+        } else if (is_root) {
+          EXPECT_EQ(sent, size() + std::min(peers, size()) * kMessageChecksumBytes);
+        } else {
+          EXPECT_LE(sent, (peers - 1) * (size() / peers + 1 + kMessageChecksumBytes));
+        }
+      }
+    });
+  }
+}
+
 TEST_P(Collective, ThroughRootAndBack) {
   for (const int root : {0, world() - 1}) {
     run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
       Exchange exchange(*transport, Seconds(30), kId);
+      exchange.link = kRingLink;  // broadcasts go along a chain
       const std::vector<std::byte> own(size(), static_cast<std::byte>(transport->rank()));
       const auto reply =
           through_root(exchange, root, own, size() * static_cast<std::size_t>(world()),

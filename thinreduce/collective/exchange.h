@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -46,7 +47,16 @@ class Exchange {
   }
   // Waits within the limits and adds the seconds to the wire.
   void wait(Operation& operation) {
+    finish_early_work();
     charge(stages.wire, [&] { operation.wait(Deadline::after(limits_)); });
+  }
+
+  // Sets work that waits for messages that are in flight already. It runs before the next wait, so
+  // that the messages which are started until then travel at the same time.
+  void finish_before_wait(std::function<void()> work) { early_work_ = std::move(work); }
+  // Runs that work unless it has run.
+  void finish_early_work() {
+    if (early_work_) std::exchange(early_work_, nullptr)();
   }
 
   // Number the messages with a checksum that go to `peer` and come from it in this exchange. The
@@ -86,6 +96,7 @@ class Exchange {
   FrameId id_;
   std::vector<std::uint64_t> sent_;      // messages numbered so far, by peer
   std::vector<std::uint64_t> received_;  // the same
+  std::function<void()> early_work_;
 };
 
 }  // namespace thinreduce

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "thinreduce/collective/checked.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/wire/checksum.h"
@@ -16,7 +15,7 @@ namespace {
 // Floats that are summed, or whose maximum is taken, in place.
 class FloatSum : public SumPayload {
  public:
-  using Fold = void (*)(std::span<float> into, std::span<const float> in);
+  using Fold = DirectExchange::Fold;
 
   FloatSum(std::span<float> values, int world, Fold how, float factor)
       : values_(values), world_(world), fold_(how), scale_(factor) {}
@@ -95,39 +94,6 @@ SumOptions for_floats(SumOptions options, const FloatSum& payload) {
   return options;
 }
 
-// Sends the floats of every rank to every other, then folds each chunk of a ring in its order.
-void fold_directly(Exchange& exchange, std::span<float> values, FloatSum::Fold fold) {
-  const auto world = static_cast<std::size_t>(exchange.size());
-  std::vector<float> all(world * values.size());
-  const auto from_rank = [&](std::size_t rank) {
-    return std::span(all).subspan(rank * values.size(), values.size());
-  };
-  std::vector<CheckedReceive> receives;
-  std::vector<CheckedSend> sends;
-  const std::uint64_t hash = checksum(std::as_bytes(values));
-  for (int distance = 1; distance < exchange.size(); ++distance) {
-    const int from = (exchange.rank() + exchange.size() - distance) % exchange.size();
-    const int to = (exchange.rank() + distance) % exchange.size();
-    receives.emplace_back(exchange, from,
-                          std::as_writable_bytes(from_rank(static_cast<std::size_t>(from))));
-    sends.emplace_back(exchange, to, std::as_bytes(values), hash);
-  }
-  for (auto& receive : receives) receive.wait(exchange);
-  for (auto& send : sends) send.wait(exchange);
-  exchange.timed(Stage::decode, [&] {
-    const auto own = from_rank(static_cast<std::size_t>(exchange.rank()));
-    std::copy(values.begin(), values.end(), own.begin());
-    for (std::size_t chunk = 0; chunk < world; ++chunk) {
-      const UnitRange range = cut({0, values.size()}, world, chunk);
-      const auto sum = part(values, range);
-      std::ranges::copy(part(from_rank(chunk), range), sum.begin());
-      for (std::size_t distance = 1; distance < world; ++distance) {
-        fold(sum, part(from_rank((chunk + distance) % world), range));
-      }
-    }
-  });
-}
-
 void reduce_floats(Exchange& exchange, FloatSum& payload, const SumOptions& options) {
   const std::span<float> values = payload.values();
   if (values.empty()) return;
@@ -141,7 +107,7 @@ void reduce_floats(Exchange& exchange, FloatSum& payload, const SumOptions& opti
   const UnitRange all{0, values.size()};
   exchange.payload_bytes += values.size_bytes();
   exchange.timed(Stage::encode, [&] { payload.encode(all); });
-  if (exchange.size() > 1) fold_directly(exchange, values, payload.fold());
+  DirectExchange(exchange, values).finish(exchange, payload.fold());
   exchange.timed(Stage::decode, [&] {
     if (payload.scale() != 1) kernels::scale(values, payload.scale());
     payload.decode(all, exchange.rank());
@@ -149,6 +115,43 @@ void reduce_floats(Exchange& exchange, FloatSum& payload, const SumOptions& opti
 }
 
 }  // namespace
+
+DirectExchange::DirectExchange(Exchange& exchange, std::span<float> values) : values_(values) {
+  const auto world = static_cast<std::size_t>(exchange.size());
+  if (world == 1) return;
+  all_.resize(world * values.size());
+  const std::uint64_t hash = checksum(std::as_bytes(values));
+  for (int distance = 1; distance < exchange.size(); ++distance) {
+    const int from = (exchange.rank() + exchange.size() - distance) % exchange.size();
+    const int to = (exchange.rank() + distance) % exchange.size();
+    receives_.emplace_back(
+        exchange, from,
+        std::as_writable_bytes(std::span(all_).subspan(
+            static_cast<std::size_t>(from) * values.size(), values.size())));
+    sends_.emplace_back(exchange, to, std::as_bytes(values), hash);
+  }
+}
+
+void DirectExchange::finish(Exchange& exchange, Fold fold) {
+  if (exchange.size() == 1) return;
+  for (auto& receive : receives_) receive.wait(exchange);
+  for (auto& send : sends_) send.wait(exchange);
+  const auto world = static_cast<std::size_t>(exchange.size());
+  const auto from_rank = [&](std::size_t rank) {
+    return std::span(all_).subspan(rank * values_.size(), values_.size());
+  };
+  exchange.timed(Stage::decode, [&] {
+    std::ranges::copy(values_, from_rank(static_cast<std::size_t>(exchange.rank())).begin());
+    for (std::size_t chunk = 0; chunk < world; ++chunk) {
+      const UnitRange range = cut({0, values_.size()}, world, chunk);
+      const auto folded = part(values_, range);
+      std::ranges::copy(part(from_rank(chunk), range), folded.begin());
+      for (std::size_t distance = 1; distance < world; ++distance) {
+        fold(folded, part(from_rank((chunk + distance) % world), range));
+      }
+    }
+  });
+}
 
 void sum_floats(Exchange& exchange, std::span<float> values, float scale,
                 const SumOptions& options) {
@@ -168,6 +171,23 @@ void max_floats(Exchange& exchange, std::span<float> values, const SumOptions& o
   reduce_floats(exchange, payload, options);
 }
 
+EarlySum::EarlySum(Exchange& exchange, std::span<float> values, float scale)
+    : values_(values), scale_(scale) {
+  if (values.empty()) return;
+  if (choose_sum(exchange.size(), values.size_bytes(), exchange.link, true) != SumBy::direct) {
+    sum_floats(exchange, values, scale);
+    return;
+  }
+  exchange.payload_bytes += values.size_bytes();
+  direct_.emplace(exchange, values);
+}
+
+void EarlySum::finish(Exchange& exchange) {
+  if (!direct_) return;
+  direct_->finish(exchange, kernels::add);
+  exchange.timed(Stage::decode, [&] { kernels::scale(values_, scale_); });
+}
+
 void require_finite_sum(const Exchange& exchange, std::span<const float> sums,
                         std::string_view what, std::size_t first) {
   const std::size_t bad = kernels::first_nonfinite(sums);
@@ -179,19 +199,24 @@ void require_finite_sum(const Exchange& exchange, std::span<const float> sums,
                           exchange.size()));
 }
 
-void agree_on_maxima(Exchange& exchange, std::span<float> magnitudes, std::vector<float>& own,
-                     std::string_view what) {
-  own.assign(magnitudes.begin(), magnitudes.end());
-  max_floats(exchange, magnitudes);
-  for (std::size_t i = 0; i < magnitudes.size(); ++i) {
-    if (std::isfinite(magnitudes[i]) && magnitudes[i] >= own[i]) continue;
+void require_maxima(const Exchange& exchange, std::span<const float> maxima,
+                    std::span<const float> own, std::string_view what) {
+  for (std::size_t i = 0; i < maxima.size(); ++i) {
+    if (std::isfinite(maxima[i]) && maxima[i] >= own[i]) continue;
     throw Error(
         ErrorCode::bad_frame,
         fmt::format("rank {}, bucket {}, step {}: maximum {} of the {} magnitudes is {} over all "
                     "ranks and {} on this rank; a gradient overflowed or a rank sent garbage",
-                    exchange.rank(), exchange.id().bucket, exchange.id().step, i, what,
-                    magnitudes[i], own[i]));
+                    exchange.rank(), exchange.id().bucket, exchange.id().step, i, what, maxima[i],
+                    own[i]));
   }
+}
+
+void agree_on_maxima(Exchange& exchange, std::span<float> magnitudes, std::vector<float>& own,
+                     std::string_view what) {
+  own.assign(magnitudes.begin(), magnitudes.end());
+  max_floats(exchange, magnitudes);
+  require_maxima(exchange, magnitudes, own, what);
 }
 
 }  // namespace thinreduce

@@ -6,10 +6,12 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "thinreduce/collective/checked.h"
 #include "thinreduce/collective/choose.h"
 
 namespace thinreduce {
@@ -32,9 +34,45 @@ struct Nonfinite {
 // Replaces `values` by their elementwise maximum over all ranks.
 void max_floats(Exchange& exchange, std::span<float> values, const SumOptions& options = {});
 
+// Floats on their way to every other rank. Other messages may travel between the constructor and
+// finish(), if all ranks send and receive them in the same order.
+class DirectExchange {
+ public:
+  using Fold = void (*)(std::span<float> into, std::span<const float> in);
+
+  // Sends `values`, which must stay untouched until finish().
+  DirectExchange(Exchange& exchange, std::span<float> values);
+  // Waits for the floats of all ranks and folds them into `values`, in the order of a ring.
+  void finish(Exchange& exchange, Fold fold);
+
+ private:
+  std::span<float> values_;
+  std::vector<float> all_;  // by rank
+  std::vector<CheckedReceive> receives_;
+  std::vector<CheckedSend> sends_;
+};
+
+// A sum beside another exchange: a direct one only starts in the constructor, any other is complete
+// when that returns.
+class EarlySum {
+ public:
+  EarlySum(Exchange& exchange, std::span<float> values, float scale);
+  // Completes the sum.
+  void finish(Exchange& exchange);
+
+ private:
+  std::span<float> values_;
+  float scale_;
+  std::optional<DirectExchange> direct_;
+};
+
+// Throws Error{bad_frame}, which names the magnitudes `what`, when a maximum over all ranks is not
+// finite or below this rank's own.
+void require_maxima(const Exchange& exchange, std::span<const float> maxima,
+                    std::span<const float> own, std::string_view what);
+
 // Replaces `magnitudes` by their elementwise maximum over all ranks; `own` becomes a copy of this
-// rank's. Throws Error{bad_frame}, which names the magnitudes `what`, when a maximum is not finite
-// or below this rank's own.
+// rank's. Throws as require_maxima() does.
 void agree_on_maxima(Exchange& exchange, std::span<float> magnitudes, std::vector<float>& own,
                      std::string_view what);
 

@@ -193,7 +193,8 @@ void Reducer::reduce_slot(Slot& slot, const Job& job, Exchange& exchange) {
 }
 
 // The method's exchange is the last one, because the method settles its residual with it: a failure
-// after it would find the gradient gone.
+// after it would find the gradient gone. Raw tensors that go directly to all ranks travel beside
+// the method's first messages; their sum is complete before the method has received anything.
 void Reducer::reduce_compressed(Slot& slot, const Job& job, Exchange& exchange) {
   const BucketLayout& compressed = slot.bucket->compressed;
   const std::span<float> raw(slot.raw_values);
@@ -203,12 +204,14 @@ void Reducer::reduce_compressed(Slot& slot, const Job& job, Exchange& exchange) 
   if (slot.bucket->keeps) slot.raw_gradient = slot.raw_values;
   bool taken = false;  // the method has its part of the gradient
   try {
-    sum_floats(exchange, raw, 1.0F / static_cast<float>(exchange.size()));
+    EarlySum raw_sum(exchange, raw, 1.0F / static_cast<float>(exchange.size()));
+    exchange.finish_before_wait([&] { raw_sum.finish(exchange); });
     for_raw_elements(compressed, job.values, raw, [](std::span<float> in, std::span<float>) {
       std::fill(in.begin(), in.end(), 0.0F);
     });
     taken = true;
     slot.method->reduce(Bucket{compressed, job.values, job.second_moment}, exchange);
+    exchange.finish_early_work();  // of a method that waited for nothing
   } catch (...) {
     if (!slot.bucket->keeps) throw;
     slot.unsent.assign(job.values.size(), 0.0F);

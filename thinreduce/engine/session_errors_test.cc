@@ -10,6 +10,7 @@
 #include <thread>
 #include <tuple>
 
+#include "tests/links.h"
 #include "tests/ranks.h"
 #include "tests/session_world.h"
 #include "thinreduce/engine/session.h"
@@ -349,7 +350,7 @@ TEST(SessionErrors, ABugAndAMemoryThatIsFullAreReportedAsWhatTheyAre) {
     run_ranks(2, [&](std::unique_ptr<Transport> transport) {
       const bool broken = transport->rank() == 1;
       if (broken) transport = std::make_unique<Broken>(std::move(transport), fail);
-      Session session(std::move(transport), {.spec = "fp32", .timeout = 20s});
+      Session session(std::move(transport), {.spec = "fp32", .timeout = 20s, .link = kRingLink});
       std::vector<float> values(50'000);
       // Every later call repeats the error; the other rank has lost this one, and knows why.
       for (int call = 0; call < 2; ++call) {

@@ -21,8 +21,8 @@ class Archive;
 
 // How payloads combine, which decides the collective.
 enum class Algebra {
-  sum,          // payloads add as floats, inside a ring
-  integer_sum,  // payloads add as integers, inside a ring
+  sum,          // payloads add as floats
+  integer_sum,  // payloads add as integers
   gather,       // payloads are decoded and added in rank order
   staged,       // the mean of one group of ranks helps to decode the payloads of the others
 };

@@ -213,12 +213,26 @@ TEST(Simulate, ARingTakesItsLatencies) {
     run_cluster(world, "unlimited,1ms", [&](SimulatedTransport& rank) {
       std::vector<float> values(100'000, static_cast<float>(rank.rank()));
       Exchange exchange(rank, Seconds(1), {});
-      sum_floats(exchange, values, 1.0F);
+      sum_floats(exchange, values, 1.0F, {.by = SumBy::ring});
       EXPECT_EQ(time_of(rank), 2 * (world - 1) * 1ms);
       EXPECT_EQ(rank.longest_chain(), 2U * (static_cast<unsigned>(world) - 1));
       EXPECT_DOUBLE_EQ(exchange.stages.wire, 2e-3 * (world - 1));
       EXPECT_EQ(values[99], static_cast<float>(world * (world - 1)) / 2);
     });
+  }
+}
+
+TEST(Simulate, SumsByOwnersTakeTwoLatenciesAndDirectOnesTakeOne) {
+  for (const int world : {2, 3, 5, 8}) {
+    for (const auto& [by, latencies] : {std::pair(SumBy::owner, 2), std::pair(SumBy::direct, 1)}) {
+      run_cluster(world, "unlimited,1ms", [&](SimulatedTransport& rank) {
+        std::vector<float> values(100'000, static_cast<float>(rank.rank()));
+        Exchange exchange(rank, Seconds(1), {});
+        sum_floats(exchange, values, 1.0F, {.by = by});
+        EXPECT_EQ(time_of(rank), latencies * 1ms);
+        EXPECT_EQ(rank.longest_chain(), static_cast<unsigned>(latencies));
+      });
+    }
   }
 }
 

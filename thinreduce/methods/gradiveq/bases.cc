@@ -6,7 +6,7 @@
 #include <cmath>
 #include <optional>
 
-#include "thinreduce/collective/broadcast.h"
+#include "thinreduce/collective/gather.h"
 #include "thinreduce/error.h"
 #include "thinreduce/methods/gradiveq/layer.h"
 #include "thinreduce/wire/bytes.h"
@@ -104,16 +104,31 @@ void renew_evidence(const GradiveqSettings& settings, const NewBasis& basis, Gra
   layer.strength /= 2;
 }
 
-// Broadcasts a proposal: a header of 24 bytes (u32 candidate, u32 size, f32 weight of the mean, u32
-// zero, u64 checksum of the columns), then the columns.
-void broadcast_proposal(const GradiveqLayer& layer, int owner, NewBasis& proposal,
-                        Exchange& exchange) {
-  std::array<std::byte, 24> head{};
+// A proposal on the wire: a header (u32 candidate, u32 size, f32 weight of the mean, u32 zero, u64
+// checksum of the columns), then the columns.
+constexpr std::size_t kHeadBytes = 24;
+
+void append_proposal(const NewBasis& proposal, std::vector<std::byte>& out) {
+  const auto columns = std::as_bytes(std::span(proposal.columns));
+  std::array<std::byte, kHeadBytes> head{};
   store_value(head, 0, static_cast<std::uint32_t>(proposal.candidate));
   store_value(head, 4, static_cast<std::uint32_t>(proposal.size));
   store_value(head, 8, proposal.mean_weight);
-  store_value(head, 16, checksum(std::as_bytes(std::span(proposal.columns))));
-  broadcast(exchange, owner, head);
+  store_value(head, 16, checksum(columns));
+  out.insert(out.end(), head.begin(), head.end());
+  out.insert(out.end(), columns.begin(), columns.end());
+}
+
+// Returns the maximum bytes of a layer's proposal.
+std::size_t proposal_limit(const GradiveqLayer& layer) {
+  std::size_t slice = 0;
+  for (const Slicing& candidate : layer.candidates) slice = std::max(slice, candidate.slice());
+  return kHeadBytes + slice * slice * sizeof(float);
+}
+
+NewBasis read_proposal(ByteReader& reader, const GradiveqLayer& layer, int owner,
+                       const Exchange& exchange) {
+  const auto head = reader.take(kHeadBytes);
   const auto require = [&](bool holds, const std::string& expected) {
     if (holds) return;
     throw Error(ErrorCode::bad_frame,
@@ -121,6 +136,7 @@ void broadcast_proposal(const GradiveqLayer& layer, int owner, NewBasis& proposa
                             "tensor '{}': {}",
                             exchange.id().bucket, exchange.id().step, owner, layer.name, expected));
   };
+  NewBasis proposal;
   proposal.candidate = load_value<std::uint32_t>(head, 0);
   proposal.size = load_value<std::uint32_t>(head, 4);
   proposal.mean_weight = load_value<float>(head, 8);
@@ -136,17 +152,19 @@ void broadcast_proposal(const GradiveqLayer& layer, int owner, NewBasis& proposa
   require(proposal.mean_weight >= 0 && proposal.mean_weight <= 1,
           fmt::format("the weight of the mean must be between 0 and 1 and is {}",
                       proposal.mean_weight));
-  proposal.columns.resize(slice * proposal.size);
-  broadcast(exchange, owner, std::as_writable_bytes(std::span(proposal.columns)));
-  const std::uint64_t expected = load_value<std::uint64_t>(head, 16);
-  const std::uint64_t received = checksum(std::as_bytes(std::span(proposal.columns)));
+  const auto columns = reader.take(slice * proposal.size * sizeof(float));
+  const std::uint64_t received = checksum(columns);
+  const auto expected = load_value<std::uint64_t>(head, 16);
   require(received == expected,
           fmt::format("the checksum is {:016x} instead of {:016x}", received, expected));
+  proposal.columns.resize(slice * proposal.size);
+  std::ranges::copy(columns, std::as_writable_bytes(std::span(proposal.columns)).begin());
   const auto bad = first_not_normal(proposal.columns, proposal.size);
   if (bad) {
     require(false, fmt::format("the squared norm of column {} must be 1 and is {}", bad->column,
                                bad->squared));
   }
+  return proposal;
 }
 
 }  // namespace
@@ -154,18 +172,27 @@ void broadcast_proposal(const GradiveqLayer& layer, int owner, NewBasis& proposa
 std::vector<NewBasis> exchange_bases(const GradiveqSettings& settings,
                                      std::span<const GradiveqLayer> layers,
                                      const std::vector<std::size_t>& due, Exchange& exchange) {
-  // All owners compute eigenvectors at the same time; then each broadcasts.
   std::vector<NewBasis> bases(due.size());
+  std::vector<std::byte> own;
+  std::size_t limit = 0;
   exchange.timed(Stage::encode, [&] {
-    for (std::size_t i = 0; i < due.size(); ++i) {
-      if (layers[due[i]].owned) bases[i] = propose(settings, layers[due[i]]);
+    for (const std::size_t layer : due) {
+      limit += proposal_limit(layers[layer]);
+      if (layers[layer].owned) append_proposal(propose(settings, layers[layer]), own);
     }
   });
-  for (std::size_t i = 0; i < due.size(); ++i) {
-    bases[i].layer = due[i];
-    broadcast_proposal(layers[due[i]], Archive::owner_of(due[i], exchange.size()), bases[i],
-                       exchange);
-  }
+  if (due.empty()) return bases;
+  // All owners compute eigenvectors at the same time, and each sends all of its bases at once.
+  gather(exchange, own, limit, [&](int rank, std::span<const std::byte> payload) {
+    const std::string what = fmt::format("gradiveq: the message with the bases of rank {}", rank);
+    ByteReader reader(payload, what);
+    for (std::size_t i = 0; i < due.size(); ++i) {
+      if (Archive::owner_of(due[i], exchange.size()) != rank) continue;
+      bases[i] = read_proposal(reader, layers[due[i]], rank, exchange);
+      bases[i].layer = due[i];
+    }
+    reader.finish();
+  });
   return bases;
 }
 

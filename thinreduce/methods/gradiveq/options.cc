@@ -83,7 +83,7 @@ ProjectionQuantizer projection_quantizer(const InnerMethod& inner, bool feedback
   const std::string& collective = given.text("collective");
   if (collective == "root" || collective == "owner") {
     refuse(fmt::format("+{}: collective must be {}gather, not {}", inner.name,
-                       inner.name == "dqsg" ? "auto, ring or " : "", collective));
+                       inner.name == "dqsg" ? "auto, ring or " : "auto or ", collective));
   }
   if (inner.name == "qsgd") {
     options.quantizer.levels_per_side = (1u << (given.integer("bits") - 1)) - 1;

@@ -44,10 +44,20 @@ std::uint32_t answer_levels_per_side(const Options& options) {
 }
 
 OptionInfo gather_or_owner_option() {
-  return OptionInfo::choice("collective", "gather", {"gather", "owner"},
+  return OptionInfo::choice("collective", "auto", {"auto", "gather", "owner"},
                             "gather: every rank sends its payload to all others. owner: every "
                             "rank sends its codes to the owners of their elements, which answer "
-                            "with the mean of theirs.");
+                            "with the mean of theirs. auto: owner with more than 4 ranks.");
+}
+
+QuantizedGatherOptions::Collective gather_or_owner(const Options& options, int world) {
+  using Collective = QuantizedGatherOptions::Collective;
+  // A gather sends N - 1 payloads, owners about 3. The mean differs, so the choice must not follow
+  // from a measurement: a resumed run would go on with other bits.
+  constexpr int kMostToGather = 4;
+  const std::string& collective = options.text("collective");
+  const bool owner = collective == "owner" || (collective == "auto" && world > kMostToGather);
+  return owner ? Collective::owner : Collective::gather;
 }
 
 void require_odd(const std::string& method, const std::string& name, long long levels) {
@@ -80,9 +90,7 @@ QuantizedGatherOptions stochastic_settings(const std::string& method, const Opti
                         .block = static_cast<std::size_t>(options.integer("block")),
                         .levels_per_side = levels_per_side},
           .rounding = QuantizedGatherOptions::Rounding::stochastic,
-          .collective = options.text("collective") == "owner"
-                            ? QuantizedGatherOptions::Collective::owner
-                            : QuantizedGatherOptions::Collective::gather,
+          .collective = gather_or_owner(options, setup.world),
           .feedback = options.on("feedback"),
           .entropy = options.on("entropy"),
           .seed = setup.seed,

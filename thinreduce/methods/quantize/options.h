@@ -18,6 +18,7 @@ namespace thinreduce {
 [[nodiscard]] std::uint32_t answer_levels_per_side(const Options& options);
 // How the payloads of qsgd and terngrad travel.
 [[nodiscard]] OptionInfo gather_or_owner_option();
+[[nodiscard]] QuantizedGatherOptions::Collective gather_or_owner(const Options& options, int world);
 // `beyond` says in the help text what becomes of the clipped part.
 [[nodiscard]] OptionInfo clip_option(double value, const std::string& beyond);
 

@@ -60,6 +60,7 @@ class QuantizedGather final : public Method {
         add(payload, rank, exchange, bucket.values);
       });
     }
+    exchange.statistics["owner"] = 0;
     // The payload is delivered; until here the residual still held all of it.
     exchange.timed(Stage::encode, [&] { keep_unsent(exchange); });
   }

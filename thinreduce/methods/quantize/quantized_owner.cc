@@ -77,6 +77,7 @@ class QuantizedOwner final : public Method, private OwnerPayload {
     owned_.clear();
     unanswered_.clear();
     owner_reduce(exchange, *this, spare_);
+    exchange.statistics["owner"] = 1;
     // The parts are delivered; until here the residual still held all of the gradient.
     if (keeps_residual()) exchange.timed(Stage::encode, [&] { keep_unsent(); });
   }

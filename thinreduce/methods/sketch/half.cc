@@ -10,14 +10,6 @@ void to_half(std::span<const float> values, float scale, std::span<std::uint16_t
   for (std::size_t i = 0; i < values.size(); ++i) halfs[i] = to_half(values[i] * scale);
 }
 
-void add_half(std::span<const std::uint16_t> in, std::span<std::uint16_t> sums) {
-  ensure(in.size() == sums.size(), "add_half: spans must have the same length", in.size(),
-         sums.size());
-  for (std::size_t i = 0; i < in.size(); ++i) {
-    sums[i] = to_half(from_half(sums[i]) + from_half(in[i]));
-  }
-}
-
 void from_half(std::span<const std::uint16_t> halfs, float scale, std::span<float> values) {
   ensure(values.size() == halfs.size(), "from_half: spans must have the same length", values.size(),
          halfs.size());

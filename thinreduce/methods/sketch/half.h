@@ -42,8 +42,6 @@ namespace thinreduce::kernels {
 
 // halfs[i] = to_half(values[i] * scale)
 void to_half(std::span<const float> values, float scale, std::span<std::uint16_t> halfs);
-// sums[i] = to_half(from_half(sums[i]) + from_half(in[i]))
-void add_half(std::span<const std::uint16_t> in, std::span<std::uint16_t> sums);
 // values[i] = from_half(halfs[i]) * scale
 void from_half(std::span<const std::uint16_t> halfs, float scale, std::span<float> values);
 

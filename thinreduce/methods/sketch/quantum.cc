@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "thinreduce/collective/float_sum.h"
-#include "thinreduce/collective/word_sum.h"
 #include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 
@@ -17,32 +16,59 @@ namespace {
 constexpr int kMaxSum = std::numeric_limits<std::int16_t>::max();
 
 // One unit is one multiple.
-class Multiples final : public WordSum<std::int16_t> {
+class Multiples final : public SumPayload {
  public:
   Multiples(const Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum)
-      : WordSum(sum.room), quantum_(quantum), sum_(sum), world_(exchange.size()) {}
+      : quantum_(quantum), sum_(sum), world_(exchange.size()) {}
 
+  [[nodiscard]] std::size_t units() const override { return sum_.room.size(); }
+  [[nodiscard]] std::size_t unit_bytes() const override { return sizeof(std::int16_t); }
+  [[nodiscard]] std::span<std::byte> wire(UnitRange range, int /*summed*/) override {
+    return std::as_writable_bytes(part(sum_.room, range));
+  }
   void encode(UnitRange range) override {
-    std::ranges::copy(part(sum_.own, range), words(range).begin());
+    std::ranges::copy(part(sum_.own, range), part(sum_.room, range).begin());
+  }
+  void add(UnitRange range, int summed, std::span<const std::byte> incoming, int peer) override {
+    add_checked(range, incoming, summed, peer);
+  }
+  void add_part(UnitRange range, int /*summed*/, std::span<const std::byte> bytes,
+                int peer) override {
+    add_checked(range, bytes, 1, peer);
   }
   void decode(UnitRange range, int peer) override {
-    quantum_.check(words(range), world_, peer);
-    quantum_.restore(words(range), part(sum_.sums, range));
+    quantum_.check(part(sum_.room, range), world_, peer);
+    quantum_.restore(part(sum_.room, range), part(sum_.sums, range));
   }
 
  private:
-  void add_words(UnitRange range, const Incoming& incoming) override {
-    quantum_.check(incoming.words, incoming.ranks, incoming.peer);
-    const auto out = words(range);
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      out[i] = static_cast<std::int16_t>(out[i] + incoming.words[i]);
-    }
+  // Adds multiples that `peer` sent, summed over `ranks` ranks.
+  void add_checked(UnitRange range, std::span<const std::byte> bytes, int ranks, int peer) {
+    const auto address = reinterpret_cast<std::uintptr_t>(bytes.data());
+    ensure(address % alignof(std::int16_t) == 0 && bytes.size() == range.size() * unit_bytes(),
+           "incoming multiples must be whole and at an even address", address, bytes.size(),
+           range.size());
+    const std::span in(reinterpret_cast<const std::int16_t*>(bytes.data()), range.size());
+    quantum_.check(in, ranks, peer);
+    const auto out = part(sum_.room, range);
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::int16_t>(out[i] + in[i]);
   }
 
   const SharedQuantum& quantum_;
   MultiplesSum sum_;
   int world_;
 };
+
+// Returns the largest magnitude. Infinity makes all ranks refuse the values.
+float largest_finite(Exchange& exchange, std::span<const float> values) {
+  float largest = std::numeric_limits<float>::infinity();
+  exchange.timed(Stage::encode, [&] {
+    if (kernels::first_nonfinite(values) == values.size()) {
+      largest = kernels::largest_magnitude(values);
+    }
+  });
+  return largest;
+}
 
 }  // namespace
 
@@ -57,16 +83,15 @@ SharedQuantum::SharedQuantum(float largest, int world) : limit_(kMaxSum / world)
   quantum_ = static_cast<float>(std::ldexp(1.0, std::max(exponent, kMinExponent)));
 }
 
-SharedQuantum SharedQuantum::agree(Exchange& exchange, std::span<const float> values) {
-  float largest = 0;
-  exchange.timed(Stage::encode, [&] {
-    // Infinity makes all ranks refuse the values.
-    largest = kernels::first_nonfinite(values) == values.size()
-                  ? kernels::largest_magnitude(values)
-                  : std::numeric_limits<float>::infinity();
-  });
-  std::vector<float> own;
-  agree_on_maxima(exchange, std::span(&largest, 1), own, "candidate");
+QuantumAgreement::QuantumAgreement(Exchange& exchange, std::span<const float> values)
+    : own_(largest_finite(exchange, values)),
+      largest_(own_),
+      sent_(exchange, std::span(&largest_, 1)) {}
+
+SharedQuantum QuantumAgreement::conclude(Exchange& exchange) {
+  sent_.finish(exchange, kernels::maximum);
+  const float largest = largest_;
+  require_maxima(exchange, std::span(&largest_, 1), std::span(&own_, 1), "value");
   const SharedQuantum agreed(largest, exchange.size());
   // Near the largest float, rounding up overflows.
   std::int16_t multiple = 0;
@@ -110,9 +135,10 @@ void SharedQuantum::check(std::span<const std::int16_t> sums, int summed, int pe
                           peer, largest, summed, summed * limit_));
 }
 
-void sum_multiples(Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum) {
+void sum_multiples(Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum,
+                   const SumOptions& options) {
   Multiples multiples(exchange, quantum, sum);
-  all_reduce(exchange, multiples);
+  all_reduce(exchange, multiples, options);
 }
 
 }  // namespace thinreduce

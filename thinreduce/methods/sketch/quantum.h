@@ -10,7 +10,8 @@
 #include <span>
 #include <vector>
 
-#include "thinreduce/collective/exchange.h"
+#include "thinreduce/collective/choose.h"
+#include "thinreduce/collective/float_sum.h"
 
 namespace thinreduce {
 
@@ -23,10 +24,6 @@ class SharedQuantum {
   // Chooses the smallest quantum for which no value exceeds limit() multiples. `largest` is the
   // largest magnitude over all ranks; it must be finite and not negative.
   SharedQuantum(float largest, int world);
-
-  // Agrees with the other ranks on a quantum. Throws Error{bad_frame} on all ranks if a value of
-  // any rank is not finite.
-  [[nodiscard]] static SharedQuantum agree(Exchange& exchange, std::span<const float> values);
 
   [[nodiscard]] float quantum() const { return quantum_; }
   // The maximum magnitude of one rank's multiples.
@@ -45,6 +42,22 @@ class SharedQuantum {
   int limit_ = 0;
 };
 
+// The agreement of all ranks on a quantum for their values. Other messages may travel while its own
+// do: it needs one latency and waits only in conclude().
+class QuantumAgreement {
+ public:
+  QuantumAgreement(Exchange& exchange, std::span<const float> values);
+  QuantumAgreement(const QuantumAgreement&) = delete;
+  QuantumAgreement& operator=(const QuantumAgreement&) = delete;
+  // Throws Error{bad_frame} on all ranks if a value of any rank is not finite.
+  [[nodiscard]] SharedQuantum conclude(Exchange& exchange);
+
+ private:
+  float own_;
+  float largest_;
+  DirectExchange sent_;
+};
+
 // The spans of sum_multiples(), all of the same length.
 struct MultiplesSum {
   std::span<const std::int16_t> own;  // this rank's multiples
@@ -52,6 +65,7 @@ struct MultiplesSum {
   std::span<float> sums;              // result: the summed values
 };
 // Sums all ranks' multiples.
-void sum_multiples(Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum);
+void sum_multiples(Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum,
+                   const SumOptions& options = {});
 
 }  // namespace thinreduce

@@ -10,6 +10,7 @@
 #include "tests/ranks.h"
 #include "thinreduce/collective/float_sum.h"
 #include "thinreduce/error.h"
+#include "thinreduce/kernels/floats.h"
 
 namespace thinreduce {
 namespace {
@@ -78,11 +79,11 @@ TEST(SharedQuantum, RefusesImpossibleMaxima) {
       Exchange exchange(*transport, Seconds(20), {});
       if (exchange.rank() == 1) {
         float largest = claimed;
-        max_floats(exchange, std::span(&largest, 1));
+        DirectExchange(exchange, std::span(&largest, 1)).finish(exchange, kernels::maximum);
         return;
       }
       const std::vector<float> values{0.5f, -1.5f};
-      const auto agreed = SharedQuantum::agree(exchange, values);
+      const auto agreed = QuantumAgreement(exchange, values).conclude(exchange);
       EXPECT_EQ(agreed.quantum(), SharedQuantum(std::max(1.5f, claimed), 2).quantum());
     })[0];
   };
@@ -101,8 +102,8 @@ TEST(SharedQuantum, RefusesValuesThatAreNotFinite) {
     for (const int world : {1, 3}) {
       const auto thrown = try_ranks(world, [&](std::unique_ptr<Transport> transport) {
         Exchange exchange(*transport, Seconds(20), {});
-        (void)SharedQuantum::agree(exchange,
-                                   std::vector<float>{1, exchange.rank() == world - 1 ? value : 2});
+        const std::vector<float> values{1, exchange.rank() == world - 1 ? value : 2};
+        (void)QuantumAgreement(exchange, values).conclude(exchange);
       });
       for (const auto& one : thrown) (void)error_text(one, ErrorCode::bad_frame);
     }

@@ -8,9 +8,9 @@
 
 #include "thinreduce/collective/float_sum.h"
 #include "thinreduce/collective/root.h"
-#include "thinreduce/collective/word_sum.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
+#include "thinreduce/methods/sketch/cells.h"
 #include "thinreduce/methods/sketch/half.h"
 #include "thinreduce/wire/bytes.h"
 
@@ -31,28 +31,6 @@ float agree_on_scale(Exchange& exchange, std::span<const float> cells) {
       15 - std::ilogb(largest) - 1 - std::ilogb(static_cast<float>(exchange.size())) - 1;
   return std::ldexp(1.0f, std::clamp(exponent, -126, 126));
 }
-
-// One unit is one cell; partial sums are rounded to a half.
-class HalfSum final : public WordSum<std::uint16_t> {
- public:
-  HalfSum(std::span<float> cells, std::span<std::uint16_t> halfs, float scale)
-      : WordSum(halfs), cells_(cells), scale_(scale) {}
-
-  void encode(UnitRange range) override {
-    kernels::to_half(part(cells_, range), scale_, words(range));
-  }
-  void decode(UnitRange range, int /*peer*/) override {
-    kernels::from_half(words(range), 1 / scale_, part(cells_, range));
-  }
-
- private:
-  void add_words(UnitRange range, const Incoming& incoming) override {
-    kernels::add_half(incoming.words, words(range));
-  }
-
-  std::span<float> cells_;
-  float scale_;
-};
 
 std::span<const std::byte> exactly(std::span<const std::byte> payload, std::size_t bytes,
                                    std::size_t rank) {
@@ -94,6 +72,11 @@ void append(std::vector<std::byte>& bytes, std::span<const T> values) {
 
 }  // namespace
 
+void SketchRounds::begin(Exchange& exchange, std::span<const float> own) {
+  agreement_.reset();
+  if (options_.values == SketchValues::i16) agreement_.emplace(exchange, own);
+}
+
 std::span<const std::uint32_t> SketchRounds::find_candidates(Exchange& exchange,
                                                              const Search& search) {
   if (options_.collective == SketchCollective::root) {
@@ -110,13 +93,11 @@ std::span<const std::uint32_t> SketchRounds::find_candidates(Exchange& exchange,
 
 void SketchRounds::sum_cells(Exchange& exchange, std::span<float> cells) {
   if (options_.cells == SketchCells::f32) {
-    sum_floats(exchange, cells, 1);
+    sum_floats(exchange, cells, 1, sum_options());
     return;
   }
-  const float scale = agree_on_scale(exchange, cells);
-  halfs_.resize(cells.size());
-  HalfSum sum(cells, halfs_, scale);
-  all_reduce(exchange, sum);
+  HalfCells halfs(cells);
+  owner_reduce(exchange, halfs, spare_);
 }
 
 void SketchRounds::select_candidates(const Search& search) {
@@ -179,7 +160,7 @@ ExactSums SketchRounds::find_largest(Exchange& exchange, std::span<const std::ui
   });
   quantum_.reset();
   if (options_.values == SketchValues::i16) {
-    quantum_ = SharedQuantum::agree(exchange, exact_);
+    quantum_ = agreement_->conclude(exchange);
     exchange.timed(Stage::encode, [&] {
       multiples_.resize(exact_.size());
       quantum_->round(exact_, multiples_);
@@ -190,9 +171,9 @@ ExactSums SketchRounds::find_largest(Exchange& exchange, std::span<const std::ui
   } else {
     if (quantum_) {
       room_.resize(multiples_.size());
-      sum_multiples(exchange, *quantum_, {multiples_, room_, exact_});
+      sum_multiples(exchange, *quantum_, {multiples_, room_, exact_}, sum_options());
     } else {
-      sum_floats(exchange, exact_, 1);
+      sum_floats(exchange, exact_, 1, sum_options());
     }
     exchange.timed(Stage::decode, [&] { select_largest(exchange, candidates); });
   }

@@ -1,6 +1,6 @@
 // The two rounds of Sketched-SGD: candidates from the sum of all sketches, then the exact sums of
-// the candidates, of which the largest are selected. Both run in rings, where every rank does the
-// same work on the same sums, or through rank 0 as in the paper, which answers with its selection.
+// the candidates, of which the largest are selected. Both are sums after which every rank does the
+// same work, or go through rank 0 as in the paper, which answers with its selection.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "thinreduce/collective/exchange.h"
+#include "thinreduce/collective/choose.h"
 #include "thinreduce/method/bucket.h"
 #include "thinreduce/methods/sketch/count_sketch.h"
 #include "thinreduce/methods/sketch/quantum.h"
@@ -19,14 +19,14 @@ namespace thinreduce {
 
 enum class SketchCells { f32, f16 };
 enum class SketchValues { f32, i16 };
-enum class SketchCollective { ring, root };
+enum class SketchCollective { automatic, ring, root };
 
 struct SketchRoundsOptions {
   std::size_t max_candidates = 0;
   std::size_t k = 0;
   SketchCells cells = SketchCells::f16;
   SketchValues values = SketchValues::i16;
-  SketchCollective collective = SketchCollective::ring;
+  SketchCollective collective = SketchCollective::automatic;
 };
 
 // Selected elements of the bucket, ordered by index, and their sums over all ranks, the same on all
@@ -41,6 +41,10 @@ class SketchRounds {
  public:
   explicit SketchRounds(const SketchRoundsOptions& options) : options_(options) {}
 
+  // Starts a step in which `own` are this rank's values of all elements: tells the other ranks how
+  // large they are, so that the second round need not ask.
+  void begin(Exchange& exchange, std::span<const float> own);
+
   struct Search {
     CountSketch& sketch;  // this rank's sketch; becomes the sum
     const BucketLayout& layout;
@@ -54,12 +58,17 @@ class SketchRounds {
   [[nodiscard]] std::span<const std::uint32_t> find_candidates(Exchange& exchange,
                                                                const Search& search);
 
-  // Returns the k candidates of largest sum. `own` has this rank's values of all elements.
+  // Returns the k candidates of largest sum. `own` must be that of begin().
   [[nodiscard]] ExactSums find_largest(Exchange& exchange,
                                        std::span<const std::uint32_t> candidates,
                                        std::span<const float> own);
 
  private:
+  [[nodiscard]] SumOptions sum_options() const {
+    SumOptions options;
+    if (options_.collective == SketchCollective::ring) options.by = SumBy::ring;
+    return options;
+  }
   void sum_cells(Exchange& exchange, std::span<float> cells);
   [[nodiscard]] std::vector<std::byte> pack_cells(std::span<const float> cells, float scale) const;
   void select_candidates(const Search& search);
@@ -72,11 +81,12 @@ class SketchRounds {
   SketchRoundsOptions options_;
   kernels::TopSelector candidate_selector_;
   kernels::TopSelector largest_selector_;
-  std::vector<std::uint16_t> halfs_;
+  SpareBuffers spare_;
   std::vector<std::uint32_t> candidates_;
   std::vector<float> exact_;
-  std::optional<SharedQuantum> quantum_;  // the current step's
-  std::vector<std::int16_t> multiples_;   // this rank's multiples at the candidates
+  std::optional<QuantumAgreement> agreement_;  // of the current step
+  std::optional<SharedQuantum> quantum_;       // the same
+  std::vector<std::int16_t> multiples_;        // this rank's multiples at the candidates
   std::vector<std::int16_t> room_;
   std::vector<float> given_;
   std::vector<std::uint32_t> indices_;

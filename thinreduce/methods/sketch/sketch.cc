@@ -59,6 +59,7 @@ class Sketch final : public Method {
     if (elements_ == 0) return;
     exchange.timed(Stage::encode, [&] { take_in(bucket.values); });
     // From here on the gradient is in the residual, and the bucket serves as scratch memory.
+    rounds_.begin(exchange, residual_);
     const auto candidates = everything_.empty() ? find_candidates(bucket, exchange)
                                                 : std::span<const std::uint32_t>(everything_);
     const ExactSums largest = rounds_.find_largest(exchange, candidates, residual_);
@@ -191,8 +192,10 @@ SketchSetup set_up(const Options& options, const MethodSetup& setup) {
   }
   const bool halfs = options.text("cells") == "f16";
   made.rounds.cells = halfs ? SketchCells::f16 : SketchCells::f32;
-  made.rounds.collective =
-      options.text("collective") == "root" ? SketchCollective::root : SketchCollective::ring;
+  const std::string& collective = options.text("collective");
+  made.rounds.collective = collective == "root"   ? SketchCollective::root
+                           : collective == "ring" ? SketchCollective::ring
+                                                  : SketchCollective::automatic;
   made.rows = static_cast<std::size_t>(options.integer("rows"));
   if (options.text("columns") == "auto") {
     // As many bytes in the sketch as in the exact values.
@@ -251,14 +254,15 @@ MethodInfo sketch_info() {
                          "momentum must then be 0. 0: momentum is left to the optimizer.")
           .for_paper(),
       OptionInfo::choice("cells", "f16", {"f32", "f16"},
-                         "Number format of the sketch on the wire: f32, or f16 with a scale that "
-                         "the ranks share."),
+                         "Number format of the sketch on the wire: f32, or f16 with a scale per "
+                         "message."),
       OptionInfo::choice("values", "i16", {"f32", "i16"},
                          "Number format of the second round on the wire: f32, or i16, which are "
                          "multiples of a quantum that the ranks share."),
-      OptionInfo::choice("collective", "ring", {"ring", "root"},
-                         "How sketches and values are summed: in a ring, or at rank 0 as in the "
-                         "paper.")
+      OptionInfo::choice("collective", "auto", {"auto", "ring", "root"},
+                         "How values are summed: auto, as is fastest on the link, with the same "
+                         "result; always in a ring; or at rank 0 as in the paper. Cells in f16 are "
+                         "summed by owners, or at rank 0.")
           .formerly("travel")
           .for_paper(),
   };

@@ -186,7 +186,7 @@ TEST(Sketch, FindsWhatNoLocalTopKHolds) {
 
 // Applied means times N plus residuals are the sum of all gradients; exactly, on whole numbers and
 // N a power of two.
-// In the ring the payload does not depend on the number of ranks; a rank sends less than twice it.
+// In a sum the payload does not depend on the number of ranks; a rank sends less than twice it.
 TEST(Sketch, BytesDoNotGrowWithTheRanks) {
   constexpr std::size_t kElements = 200000;
   constexpr std::size_t kCells = 5 * 2000;
@@ -195,6 +195,7 @@ TEST(Sketch, BytesDoNotGrowWithTheRanks) {
         world,
         "sketch:candidates=4,nominees=0,columns=2000,cells=f32,values=f32,k=" + std::to_string(k),
         kElements);
+    ranks.link = kRingLink;
     (void)ranks.mean(normal_gradients(world, kElements, 4));
     for (int rank = 0; rank < world; ++rank) {
       const auto at = static_cast<std::size_t>(rank);

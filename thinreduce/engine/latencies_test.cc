@@ -1,0 +1,123 @@
+// How many messages a rank waits for one after another, in a virtual cluster: counts, not times.
+//
+// Specs come from methods(), so a new method is under these laws by being registered.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <barrier>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/law_specs.h"
+#include "tests/session_world.h"
+#include "thinreduce/engine/probe.h"
+#include "thinreduce/engine/session.h"
+#include "thinreduce/method/registry.h"
+#include "thinreduce/transport/simulate.h"
+#include "thinreduce/transport/threads.h"
+
+namespace thinreduce {
+namespace {
+
+constexpr const char* kLink = "1gbit,5ms";
+
+std::vector<std::shared_ptr<SimulatedTransport>> cluster(int world) {
+  std::vector<std::shared_ptr<SimulatedTransport>> ranks;
+  // A core per rank: they also wait for each other at barriers.
+  ClusterOptions options{.links = ClusterLinks::parse(kLink), .cores = world};
+  for (auto& rank : simulate(connect_threads(world), options)) ranks.push_back(std::move(rank));
+  return ranks;
+}
+
+// Returns the longest chain of messages in the first compressed step.
+std::uint64_t longest_chain(const std::string& spec, int world) {
+  const auto ranks = cluster(world);
+  std::vector<std::uint64_t> chains(ranks.size());
+  std::barrier together(world);
+  std::vector<std::jthread> threads;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      Session session(ranks[rank], {.spec = spec, .momentum_inside_ok = true});
+      const BucketHandle bucket = session.add_bucket(mixed_layout(0));
+      const std::uint64_t last = steps_of(spec, 0);
+      for (std::uint64_t step = 0; step <= last; ++step) {
+        together.arrive_and_wait();
+        ranks[rank]->begin_chain();
+        together.arrive_and_wait();
+        auto values = gradient(bucket.layout().elements, static_cast<int>(rank), step);
+        session.submit(bucket, values).get();
+      }
+      chains[rank] = ranks[rank]->longest_chain();
+    });
+  }
+  threads.clear();
+  return *std::max_element(chains.begin(), chains.end());
+}
+
+// The messages of a method one after another, without the agreement before the bucket.
+std::uint64_t max_latencies(const std::string& spec) {
+  if (spec.starts_with("powersgd")) return 4;   // two sums, one after the other
+  if (spec.starts_with("sketch")) return 5;     // nominees, then two sums
+  if (spec.starts_with("gradiveq+")) return 5;  // scales, codes, and what is not quantized
+  return 3;
+}
+
+class Latencies : public testing::TestWithParam<std::string> {};
+
+TEST_P(Latencies, DoNotGrowWithTheRanks) {
+  for (const int world : {2, 5, 12}) {
+    EXPECT_LE(longest_chain(GetParam(), world), 1 + max_latencies(GetParam())) << world;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Laws, Latencies, testing::ValuesIn(default_specs()),
+                         [](const auto& test) { return test_name(test.param); });
+
+// All ranks have the same estimate, near the link that is simulated.
+TEST(Probe, FindsTheLink) {
+  for (const int world : {2, 5}) {
+    const auto ranks = cluster(world);
+    std::vector<Link> found(ranks.size());
+    std::vector<std::jthread> threads;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      threads.emplace_back([&, rank] {
+        found[rank] = agree_on_link(*ranks[rank], Seconds(20), std::nullopt);
+      });
+    }
+    threads.clear();
+    for (const Link& link : found) {
+      EXPECT_EQ(link.latency, found[0].latency);
+      EXPECT_EQ(link.bytes_per_second, found[0].bytes_per_second);
+      EXPECT_GE(link.latency.count(), 5e-3);
+      EXPECT_GT(link.bytes_per_second, 0);
+      EXPECT_LE(link.bytes_per_second, 126e6);
+    }
+  }
+}
+
+// Links that are given are not measured, and the slowest counts for all.
+TEST(Probe, TheSlowestGivenLinkCounts) {
+  auto ranks = connect_threads(3);
+  std::vector<Link> found(3);
+  std::vector<std::uint64_t> messages(3);
+  std::vector<std::jthread> threads;
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      const Link given{.bytes_per_second = rank == 1 ? 1e6 : 1e8,
+                       .latency = Seconds{rank == 2 ? 0.04 : 0.001}};
+      found[rank] = agree_on_link(*ranks[rank], Seconds(20), given);
+      messages[rank] = ranks[rank]->total_traffic().messages_sent;
+    });
+  }
+  threads.clear();
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(found[rank].bytes_per_second, 1e6);
+    EXPECT_EQ(found[rank].latency, Seconds{0.04});
+    EXPECT_EQ(messages[rank], 4);
+  }
+}
+
+}  // namespace
+}  // namespace thinreduce
