@@ -1,10 +1,13 @@
 // Broadcast: every rank gets the root's bytes. The bytes and the link (Exchange::link) decide how:
 //
-// - along a chain root, root+1, ... in segments. Latencies: N-1, pipelined. Bytes sent by every rank
+// - along a chain root, root+1, ... in segments. Latencies: N-1, pipelined. Bytes sent by every
+// rank
 //   but the last of the chain: the message, and 8 for the checksum of each segment (checked.h).
 // - directly. Latencies: 1. Bytes sent by the root: (N-1) * (message + 8).
-// - by relays: the root sends a part to each rank, which sends it to all others. Latencies: 2. Bytes
-//   sent by every rank but the root: (N-2) * (part + 8), by the root the sum of all parts and 8 each.
+// - by relays: the root sends a part to each rank, which sends it to all others. Latencies: 2.
+// Bytes
+//   sent by every rank but the root: (N-2) * (part + 8), by the root the sum of all parts and 8
+//   each.
 #pragma once
 
 #include <cstddef>

@@ -18,7 +18,8 @@ enum class SumBy {
   direct,  // every rank sends everything to all: 1 latency, N/2 times the bytes
 };
 
-// Returns the seconds that a sum of `bytes` over `world` ranks takes on the link, computing excluded.
+// Returns the seconds that a sum of `bytes` over `world` ranks takes on the link, computing
+// excluded.
 [[nodiscard]] double predict_seconds(SumBy by, int world, std::size_t bytes, const Link& link);
 
 // A direct sum holds a copy per rank.

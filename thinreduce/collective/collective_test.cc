@@ -255,8 +255,8 @@ class CheckedSum final : public SumPayload {
     EXPECT_NE(peer, rank_);
     for (std::size_t i = range.begin; i < range.end; ++i) {
       EXPECT_EQ(touched_[i], 1) << "added before it was encoded: " << i;
-      const auto sum = load_value<float>(wires_[static_cast<std::size_t>(summed)],
-                                         i * bytes_at(summed));
+      const auto sum =
+          load_value<float>(wires_[static_cast<std::size_t>(summed)], i * bytes_at(summed));
       store(i, summed + 1, sum + load_value<float>(part, (i - range.begin) * bytes_at(1)));
     }
   }

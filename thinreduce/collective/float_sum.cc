@@ -74,8 +74,7 @@ class CheckedFloatSum final : public FloatSum {
     if (at < range.size()) found_.own = std::min(found_.own, range.begin + at);
   }
   void decode(UnitRange range, int /*peer*/) override {
-    found_.in_result =
-        found_.in_result || kernels::first_nonfinite(own(range)) < range.size();
+    found_.in_result = found_.in_result || kernels::first_nonfinite(own(range)) < range.size();
   }
 
   [[nodiscard]] const Nonfinite& found() const { return found_; }
@@ -124,10 +123,9 @@ DirectExchange::DirectExchange(Exchange& exchange, std::span<float> values) : va
   for (int distance = 1; distance < exchange.size(); ++distance) {
     const int from = (exchange.rank() + exchange.size() - distance) % exchange.size();
     const int to = (exchange.rank() + distance) % exchange.size();
-    receives_.emplace_back(
-        exchange, from,
-        std::as_writable_bytes(std::span(all_).subspan(
-            static_cast<std::size_t>(from) * values.size(), values.size())));
+    receives_.emplace_back(exchange, from,
+                           std::as_writable_bytes(std::span(all_).subspan(
+                               static_cast<std::size_t>(from) * values.size(), values.size())));
     sends_.emplace_back(exchange, to, std::as_bytes(values), hash);
   }
 }

@@ -18,7 +18,7 @@ namespace thinreduce {
 
 // Replaces `values` by (sum over all ranks) * scale.
 void sum_floats(Exchange& exchange, std::span<float> values, float scale,
-              const SumOptions& options = {});
+                const SumOptions& options = {});
 
 // What a rank saw of NaN and Inf during a sum.
 struct Nonfinite {

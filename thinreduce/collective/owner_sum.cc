@@ -167,8 +167,7 @@ std::uint64_t owner_bytes_sent(int rank, int world, std::size_t units, std::size
   std::uint64_t bytes = 0;
   for (std::size_t owner = 0; owner < ranks; ++owner) {
     const std::size_t range = cut({0, units}, ranks, owner).size();
-    const std::uint64_t once =
-        range * unit_bytes + std::min(pieces, range) * kMessageChecksumBytes;
+    const std::uint64_t once = range * unit_bytes + std::min(pieces, range) * kMessageChecksumBytes;
     bytes += owner == static_cast<std::size_t>(rank) ? (ranks - 1) * once : once;
   }
   return bytes;

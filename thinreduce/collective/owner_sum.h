@@ -1,10 +1,10 @@
 // Sum by owners: the sum of ring.h, bit for bit, in two latencies.
 //
 // Nouns are those of owner.h. Rank r owns chunk r of the ring as its range. It begins with its own
-// part and adds those of ranks r+1, r+2, ..., r-1, which is the ring's order of addition, then sends
-// the complete sum to every other rank. Lengths are known to all ranks, so parts and answers are
-// checked messages without frames, sent from and received into the memory of the payload. Every rank
-// sends to its left neighbour first: parts then arrive in the order in which they are added.
+// part and adds those of ranks r+1, r+2, ..., r-1, which is the ring's order of addition, then
+// sends the complete sum to every other rank. Lengths are known to all ranks, so parts and answers
+// are checked messages without frames, sent from and received into the memory of the payload. Every
+// rank sends to its left neighbour first: parts then arrive in the order in which they are added.
 //
 // Latencies: 2. Bytes sent by rank r: the parts of all other ranges, and N-1 times the complete sum
 // of its own range, and 8 for the checksum of each message (checked.h). For units that do not grow
@@ -20,8 +20,8 @@
 namespace thinreduce {
 
 struct OwnerSumOptions {
-  // Half a segment of a ring: a rank has N-1 of them in flight at once. Tests shrink it to reach the
-  // many-pieces path.
+  // Half a segment of a ring: a rank has N-1 of them in flight at once. Tests shrink it to reach
+  // the many-pieces path.
   std::size_t piece_bytes = std::size_t{256} * 1024;
   // Pieces that are sent before the first is added, so that the wire is busy while a rank computes.
   std::size_t ahead = 4;

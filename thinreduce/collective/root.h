@@ -1,7 +1,8 @@
 // Through the root: one rank collects every payload, computes an answer, and all ranks get it.
 //
-// Latencies: 1 to the root, then two broadcasts, each of up to N-1 hops (broadcast.h). Bytes sent: 64 + payload(r) by every
-// rank but the root, and 64 + answer by every rank but the last of the chain.
+// Latencies: 1 to the root, then two broadcasts, each of up to N-1 hops (broadcast.h). Bytes sent:
+// 64 + payload(r) by every rank but the root, and 64 + answer by every rank but the last of the
+// chain.
 #pragma once
 
 #include <cstddef>

@@ -82,9 +82,8 @@ TEST(Probe, FindsTheLink) {
     std::vector<Link> found(ranks.size());
     std::vector<std::jthread> threads;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-      threads.emplace_back([&, rank] {
-        found[rank] = agree_on_link(*ranks[rank], Seconds(20), std::nullopt);
-      });
+      threads.emplace_back(
+          [&, rank] { found[rank] = agree_on_link(*ranks[rank], Seconds(20), std::nullopt); });
     }
     threads.clear();
     for (const Link& link : found) {

@@ -21,8 +21,8 @@ constexpr std::size_t kProbeBytes = std::size_t{64} * 1024;
 // The first round trip waits for ranks that come late; the fastest of the others counts.
 constexpr int kRounds = 4;
 
-// Sends `there` bytes to the right neighbour, which sends one byte back. All ranks do so at the same
-// time. Returns the seconds until the answer.
+// Sends `there` bytes to the right neighbour, which sends one byte back. All ranks do so at the
+// same time. Returns the seconds until the answer.
 double round_trip(Exchange& exchange, std::size_t there) {
   const int right = (exchange.rank() + 1) % exchange.size();
   const int left = (exchange.rank() + exchange.size() - 1) % exchange.size();
@@ -76,11 +76,11 @@ std::vector<Link> gather_links(Exchange& exchange, const std::optional<Link>& ow
            }
            if (got.size() != bytes.size() || !(link.latency.count() >= 0) ||
                !(link.bytes_per_second >= 0) || !std::isfinite(link.latency.count())) {
-             throw Error(ErrorCode::bad_frame,
-                         fmt::format("rank {} sent an invalid link of {} bytes: latency {} s, {} "
-                                     "bytes per second; both must be numbers and at least 0",
-                                     rank, got.size(), link.latency.count(),
-                                     link.bytes_per_second));
+             throw Error(
+                 ErrorCode::bad_frame,
+                 fmt::format("rank {} sent an invalid link of {} bytes: latency {} s, {} "
+                             "bytes per second; both must be numbers and at least 0",
+                             rank, got.size(), link.latency.count(), link.bytes_per_second));
            }
            links.push_back(link);
          });

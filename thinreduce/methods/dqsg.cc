@@ -122,7 +122,8 @@ MethodInfo dqsg_info() {
           "collective", "auto", {"auto", "ring", "gather", "root", "owner"},
           "auto: the ranks agree on scales, and the codes are summed in a ring or by owners, "
           "whichever is faster on the link; the mean is the same. ring: always in a ring. gather: "
-          "every rank sends its payload to all others. root: every rank sends its payload to rank 0, which "
+          "every rank sends its payload to all others. root: every rank sends its payload to rank "
+          "0, which "
           "sends the mean back. owner: every rank sends its codes to the owners of their elements, "
           "which answer with the mean of theirs.")
           .formerly("travel")

@@ -18,7 +18,9 @@ MethodInfo fp32_info() {
   return {.name = "fp32",
           .wire_id = 1,
           .algebra = Algebra::sum,
-          .summary = "Uncompressed float32, summed as is fastest on the link: the baseline of every comparison.",
+          .summary =
+              "Uncompressed float32, summed as is fastest on the link: the baseline of every "
+              "comparison.",
           .paper = "Patarasuk & Yuan 2009 (ring all-reduce)",
           .options = {},
           .make = [](const Options&, const MethodSetup&) { return std::make_unique<Fp32>(); }};

@@ -1,6 +1,6 @@
 // GradiVeQ: projects slices of neighbouring gradients onto the few directions in which they vary
-// most, and sums the projections inside a pipelined collective. docs/methods/gradiveq.md explains it;
-// gradiveq.cc reads as the algorithm.
+// most, and sums the projections inside a pipelined collective. docs/methods/gradiveq.md explains
+// it; gradiveq.cc reads as the algorithm.
 #pragma once
 
 #include <cstddef>

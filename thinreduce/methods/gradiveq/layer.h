@@ -96,8 +96,8 @@ struct NewBasis {
   std::vector<float> columns;  // U, row-major
 };
 
-// Computes a new basis for each of the layers `due` at its owner and sends it to all ranks. Changes no
-// layer, so that all are as before if the exchange fails. Throws Error{bad_frame} that names the
+// Computes a new basis for each of the layers `due` at its owner and sends it to all ranks. Changes
+// no layer, so that all are as before if the exchange fails. Throws Error{bad_frame} that names the
 // owner of an invalid basis.
 [[nodiscard]] std::vector<NewBasis> exchange_bases(const GradiveqSettings& settings,
                                                    std::span<const GradiveqLayer> layers,

@@ -209,8 +209,9 @@ TEST(PowerSgd, TwoSumsPerBucket) {
     for (std::size_t n = 0; n < static_cast<std::size_t>(world); ++n) {
       EXPECT_EQ(ranks.payload_bytes[n], (kP + kQ) * sizeof(float));
       const auto sent = ranks.transport(n).total_traffic();
-      EXPECT_EQ(sent.bytes_sent, ring_bytes_sent(static_cast<int>(n), world, kP, sizeof(float)) +
-                                     ring_bytes_sent(static_cast<int>(n), world, kQ, sizeof(float)));
+      EXPECT_EQ(sent.bytes_sent,
+                ring_bytes_sent(static_cast<int>(n), world, kP, sizeof(float)) +
+                    ring_bytes_sent(static_cast<int>(n), world, kQ, sizeof(float)));
       EXPECT_EQ(sent.messages_sent, static_cast<std::size_t>(4 * (world - 1)));
     }
   }

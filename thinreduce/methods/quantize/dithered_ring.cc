@@ -71,9 +71,10 @@ void DitheredRing::check(std::uint32_t largest_code, const Packed& packed) const
   if (largest_code > max_code) {
     throw Error(
         ErrorCode::bad_frame,
-        fmt::format("rank {} got a code of {} from rank {}, where the maximum of sums over {} ranks "
-                    "is {}",
-                    setup_.rank, largest_code, packed.peer, packed.summed, max_code));
+        fmt::format(
+            "rank {} got a code of {} from rank {}, where the maximum of sums over {} ranks "
+            "is {}",
+            setup_.rank, largest_code, packed.peer, packed.summed, max_code));
   }
 }
 
@@ -123,8 +124,7 @@ void DitheredRing::add_part(UnitRange range, int summed, std::span<const std::by
     }
     const std::size_t padded =
         kernels::whole_rows(unpack_unit({part, 1, peer}, range, unit, incoming_));
-    const auto sums =
-        std::span(part_sums_).subspan((unit - range.begin) * kUnitElements, padded);
+    const auto sums = std::span(part_sums_).subspan((unit - range.begin) * kUnitElements, padded);
     kernels::add_codes(sums, std::span(incoming_).first(padded));
     if (summed + 1 == world()) pack_unit(sums, range, unit, world());
   }

@@ -86,7 +86,9 @@ SharedQuantum::SharedQuantum(float largest, int world) : limit_(kMaxSum / world)
 QuantumAgreement::QuantumAgreement(Exchange& exchange, std::span<const float> values)
     : own_(largest_finite(exchange, values)),
       largest_(own_),
-      sent_(exchange, std::span(&largest_, 1)) {}
+      sent_(exchange, std::span(&largest_, 1)) {
+  exchange.payload_bytes += sizeof(float);
+}
 
 SharedQuantum QuantumAgreement::conclude(Exchange& exchange) {
   sent_.finish(exchange, kernels::maximum);

@@ -7,6 +7,7 @@
 
 #include "tests/ranks.h"
 #include "tests/test_world.h"
+#include "thinreduce/collective/owner.h"
 #include "thinreduce/collective/root.h"
 #include "thinreduce/error.h"
 #include "thinreduce/methods/sketch/quantum.h"
@@ -101,9 +102,10 @@ TEST(SketchValues, TakeHalfTheBytes) {
     return ranks.payload_bytes[0];
   };
   constexpr std::size_t kRow = std::size_t{160} * 2;  // bytes of the cells of one row
-  constexpr std::size_t kScale = 4;                   // of the cells; values in i16 have another
-  EXPECT_EQ(payload(",rows=1"), kRow + kScale + kScale + 2 * 2000);
-  EXPECT_EQ(payload(",rows=3,values=f32"), 3 * kRow + kScale + 4 * 2000);
+  // Frame, tag and scale of each of three messages with cells; 4 bytes for the quantum of i16.
+  constexpr std::size_t kMessages = 3 * (kFrameHeaderBytes + kOwnerTagBytes + 4);
+  EXPECT_EQ(payload(",rows=1"), kRow + kMessages + 4 + 2 * 2000);
+  EXPECT_EQ(payload(",rows=3,values=f32"), 3 * kRow + kMessages + 4 * 2000);
 }
 
 // With too many ranks for enough multiples per rank, values are sent as floats.
@@ -149,11 +151,12 @@ TEST(SketchValues, HostileMultiplesAreRefusedByTheRoot) {
       try {
         if (exchange.rank() == 0) {
           SketchRounds rounds({.max_candidates = 3, .k = 3, .collective = SketchCollective::root});
+          rounds.begin(exchange, own);
           const auto sums = rounds.find_largest(exchange, candidates, own);
           for (const float sum : sums.sums) ASSERT_LE(std::abs(sum), 4);
           return;
         }
-        (void)SharedQuantum::agree(exchange, own);
+        (void)QuantumAgreement(exchange, own).conclude(exchange);
         const std::vector<std::int16_t> words(3, static_cast<std::int16_t>(word));
         (void)through_root(exchange, 0, std::as_bytes(std::span(words)), 64, {});
       } catch (const Error& error) {
