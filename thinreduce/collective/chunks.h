@@ -2,6 +2,7 @@
 // at most one.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 
@@ -18,6 +19,15 @@ struct UnitRange {
 [[nodiscard]] inline UnitRange cut(UnitRange whole, std::size_t parts, std::size_t index) {
   return {whole.begin + whole.size() * index / parts,
           whole.begin + whole.size() * (index + 1) / parts};
+}
+
+// Returns into how many messages each of `chunks` chunks of a payload is cut, so that a message has
+// at most `max_bytes`, or one unit.
+[[nodiscard]] inline std::size_t messages_per_chunk(UnitRange whole, std::size_t chunks,
+                                                    std::size_t unit_bytes, std::size_t max_bytes) {
+  const std::size_t longest_chunk = (whole.size() + chunks - 1) / chunks;
+  const std::size_t per_message = std::max<std::size_t>(1, max_bytes / unit_bytes);
+  return std::max<std::size_t>(1, (longest_chunk + per_message - 1) / per_message);
 }
 
 // Returns the elements of a range, where a unit is one element.

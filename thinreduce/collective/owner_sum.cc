@@ -10,18 +10,12 @@
 namespace thinreduce {
 namespace {
 
-std::size_t pieces_per_range(std::size_t world, std::size_t units, std::size_t unit_bytes,
-                             const OwnerSumOptions& options) {
-  const std::size_t longest = (units + world - 1) / world;
-  const std::size_t per_piece = std::max<std::size_t>(1, options.piece_bytes / unit_bytes);
-  return (longest + per_piece - 1) / per_piece;
-}
-
 class OwnerSum {
  public:
   OwnerSum(Exchange& exchange, SumPayload& payload, const OwnerSumOptions& options)
       : exchange_(exchange), payload_(payload), world_(exchange.size()), rank_(exchange.rank()) {
-    pieces_ = pieces_per_range(world(), payload.units(), payload.unit_bytes(), options);
+    pieces_ = messages_per_chunk({0, payload.units()}, world(), payload.unit_bytes(),
+                                 options.piece_bytes);
     ahead_ = std::clamp<std::size_t>(options.ahead, 1, pieces_);
     arriving_ = std::vector<Part>((ahead_ + 1) * world());
     parts_ = std::vector<std::optional<CheckedSend>>(arriving_.size());
@@ -163,7 +157,7 @@ void owner_all_reduce(Exchange& exchange, SumPayload& payload, const OwnerSumOpt
 std::uint64_t owner_bytes_sent(int rank, int world, std::size_t units, std::size_t unit_bytes,
                                const OwnerSumOptions& options) {
   const auto ranks = static_cast<std::size_t>(world);
-  const std::size_t pieces = pieces_per_range(ranks, units, unit_bytes, options);
+  const std::size_t pieces = messages_per_chunk({0, units}, ranks, unit_bytes, options.piece_bytes);
   std::uint64_t bytes = 0;
   for (std::size_t owner = 0; owner < ranks; ++owner) {
     const std::size_t range = cut({0, units}, ranks, owner).size();

@@ -11,13 +11,6 @@
 namespace thinreduce {
 namespace {
 
-std::size_t segments_per_chunk(std::size_t world, std::size_t units, std::size_t unit_bytes,
-                               const RingOptions& options) {
-  const std::size_t longest_chunk = (units + world - 1) / world;
-  const std::size_t per_segment = std::max<std::size_t>(1, options.segment_bytes / unit_bytes);
-  return std::max<std::size_t>(1, (longest_chunk + per_segment - 1) / per_segment);
-}
-
 class Ring {
  public:
   Ring(Exchange& exchange, SumPayload& payload, const RingOptions& options)
@@ -28,7 +21,8 @@ class Ring {
         right_((rank_ + 1) % world_),
         left_((rank_ + world_ - 1) % world_),
         receives_(options.receives_ahead) {
-    segments_ = segments_per_chunk(world(), payload.units(), payload.unit_bytes(), options);
+    segments_ = messages_per_chunk({0, payload.units()}, world(), payload.unit_bytes(),
+                                   options.segment_bytes);
   }
 
   // Transfers are numbered: hop h moves segment s as transfer h * segments + s. The segment that
@@ -180,7 +174,8 @@ void ring_all_reduce(Exchange& exchange, SumPayload& payload, const RingOptions&
 std::uint64_t ring_bytes_sent(int rank, int world, std::size_t units, std::size_t unit_bytes,
                               const RingOptions& options) {
   const auto parts = static_cast<std::size_t>(world);
-  const std::size_t segments = segments_per_chunk(parts, units, unit_bytes, options);
+  const std::size_t segments =
+      messages_per_chunk({0, units}, parts, unit_bytes, options.segment_bytes);
   std::uint64_t bytes = 0;
   for (std::size_t hop = 0; hop + 2 < 2 * parts; ++hop) {
     const std::size_t chunk = (static_cast<std::size_t>(rank) + 2 * parts - hop) % parts;
