@@ -1,5 +1,6 @@
 #include "thinreduce/methods/qsgd.h"
 
+#include "thinreduce/methods/gather_or_owner.h"
 #include "thinreduce/methods/quantize/options.h"
 
 namespace thinreduce {
@@ -17,7 +18,8 @@ MethodInfo qsgd_info() {
                           "Bits per element before entropy coding, its sign included: 2^bits - 1 "
                           "levels."),
       block_option(512),
-      gather_or_owner_option(),
+      gather_or_owner_option(
+          "its codes to the owners of their elements, which answer with the mean of theirs"),
       answer_levels_option(9),
       entropy_option(),
       feedback_option(),

@@ -1,5 +1,6 @@
 #include "thinreduce/methods/terngrad.h"
 
+#include "thinreduce/methods/gather_or_owner.h"
 #include "thinreduce/methods/quantize/options.h"
 
 namespace thinreduce {
@@ -17,7 +18,8 @@ MethodInfo terngrad_info() {
       clip_option(2.5,
                   "the clipped part is discarded, as in the paper; with feedback=on it is added to "
                   "the next step's gradient"),
-      gather_or_owner_option(),
+      gather_or_owner_option(
+          "its codes to the owners of their elements, which answer with the mean of theirs"),
       answer_levels_option(9),
       entropy_option(),
       feedback_option(),

@@ -7,6 +7,7 @@
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/method/limits.h"
+#include "thinreduce/methods/gather_or_owner.h"
 #include "thinreduce/methods/top_selector.h"
 #include "thinreduce/methods/topk_owner.h"
 #include "thinreduce/methods/topk_payload.h"
@@ -23,6 +24,7 @@ class TopK final : public Method {
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
+    exchange.statistics["owner"] = 0;
     ensure(bucket.values.size() == elements_, "top-k: the bucket must keep its size",
            bucket.values.size(), elements_);
     ensure(!feedback_ || residual_.size() == elements_, "top-k: each element must have a residual",
@@ -102,14 +104,12 @@ MethodInfo topk_info() {
           "feedback", true,
           "on: elements that were not sent are added to the next step's gradient (error "
           "feedback). off: they are discarded."),
-      OptionInfo::choice("collective", "gather", {"gather", "owner"},
-                         "gather: every rank sends its payload to all others. owner: every rank "
-                         "sends its values to the owners of their elements, which answer with the "
-                         "largest of the sums."),
+      gather_or_owner_option(
+          "its values to the owners of their elements, which answer with the largest of the sums"),
   };
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
     require_32bit_indices("topk", setup.layout);
-    if (options.text("collective") == "owner") {
+    if (by_owners(options, setup.world)) {
       return make_topk_owner(setup.layout.elements, options.number("density"),
                              options.on("feedback"));
     }

@@ -29,6 +29,7 @@ class TopKOwner final : public Method, private OwnerPayload {
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
+    exchange.statistics["owner"] = 1;
     ensure(bucket.values.size() == elements_, "top-k: the bucket must keep its size",
            bucket.values.size(), elements_);
     ensure(!feedback_ || residual_.size() == elements_, "top-k: each element must have a residual",

@@ -127,7 +127,9 @@ TEST(TopK, EqualsThePlainAlgorithm) {
       for (const char* feedback : {"on", "off"}) {
         SCOPED_TRACE(testing::Message()
                      << world << " ranks, " << elements << " elements, feedback " << feedback);
-        TestWorld ranks(world, std::string("topk:density=0.03,feedback=") + feedback, elements);
+        TestWorld ranks(world,
+                        std::string("topk:density=0.03,collective=gather,feedback=") + feedback,
+                        elements);
         PerRank residual(static_cast<std::size_t>(world), std::vector<float>(elements));
         for (unsigned step = 0; step < 3; ++step) {
           const auto gradients = normal_gradients(world, elements, step);
@@ -175,7 +177,7 @@ TEST(TopK, FeedbackSendsEverythingInTheEnd) {
 
 TEST(TopK, DensityOneIsTheMean) {
   for (const int world : kWorlds) {
-    TestWorld ranks(world, "topk:density=1", 4099);
+    TestWorld ranks(world, "topk:density=1,collective=gather", 4099);
     const auto gradients = normal_gradients(world, 4099, 3);
     const auto sum = exact_sum(gradients);
     const auto mean = ranks.mean(gradients);

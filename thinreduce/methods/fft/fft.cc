@@ -9,6 +9,7 @@
 #include "thinreduce/method/limits.h"
 #include "thinreduce/methods/fft/fft_method.h"
 #include "thinreduce/methods/fft/fft_owner.h"
+#include "thinreduce/methods/gather_or_owner.h"
 
 namespace thinreduce {
 namespace {
@@ -27,6 +28,7 @@ class FftGather final : public FftMethod {
 
  private:
   double reduce_spectrum(const Bucket& bucket, Exchange& exchange, double theta) override {
+    exchange.statistics["owner"] = 0;
     delivered_ = 0;
     std::fill(kept_energy_.begin(), kept_energy_.end(), 1.0f);
     const double pairs = pairs_of({0, blocks().groups()});
@@ -123,7 +125,7 @@ MethodInfo fft_info() {
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
     require_32bit_indices("fft", setup.layout);
     const FftOptions read = read_fft_options(options);
-    if (options.text("collective") == "owner") return make_fft_owner(setup, read);
+    if (by_owners(options, setup.world)) return make_fft_owner(setup, read);
     return std::make_unique<FftGather>(setup, read);
   };
   return info;

@@ -40,6 +40,7 @@ class FftOwner final : public FftMethod, private OwnerPayload {
 
  private:
   double reduce_spectrum(const Bucket& bucket, Exchange& exchange, double theta) override {
+    exchange.statistics["owner"] = 1;
     exchange.timed(Stage::encode, [&] { begin(bucket, exchange, theta); });
     try {
       exchange.timed(Stage::encode, [&] { select(); });

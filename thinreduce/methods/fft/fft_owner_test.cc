@@ -55,7 +55,7 @@ TEST(FftOwner, SendsTwoPayloadsAndHasLittleMoreErrorThanAGather) {
   constexpr int kWorld = 16;
   for (const bool feedback : {true, false}) {
     const std::string spec = std::string("fft:feedback=") + (feedback ? "on" : "off");
-    const Outcome gather = reduce_steps(spec, kWorld, kElements);
+    const Outcome gather = reduce_steps(spec + ",collective=gather", kWorld, kElements);
     const Outcome owner = reduce_steps(spec + ",collective=owner", kWorld, kElements);
     EXPECT_LT(owner.sent, 2.2 * gather.sent / (kWorld - 1)) << feedback;
     EXPECT_LT(owner.error, (feedback ? 1.6 : 1.45) * gather.error) << feedback;

@@ -4,6 +4,7 @@
 
 #include "thinreduce/error.h"
 #include "thinreduce/methods/fft/range_float.h"
+#include "thinreduce/methods/gather_or_owner.h"
 
 namespace thinreduce {
 
@@ -43,10 +44,8 @@ std::vector<OptionInfo> fft_option_infos() {
       OptionInfo::on_off("feedback", true,
                          "on: the part of the gradient that was not sent is added to the next "
                          "step's gradient (error feedback). off: it is discarded."),
-      OptionInfo::choice("collective", "gather", {"gather", "owner"},
-                         "gather: every rank sends its payload to all others. owner: every rank "
-                         "sends its frequencies to the owners of their blocks, which answer with "
-                         "the strongest of the sums."),
+      gather_or_owner_option("its frequencies to the owners of their blocks, which answer with the "
+                             "strongest of the sums"),
   };
 }
 

@@ -4,6 +4,7 @@
 
 #include "thinreduce/error.h"
 #include "thinreduce/method/limits.h"
+#include "thinreduce/methods/gather_or_owner.h"
 
 namespace thinreduce {
 
@@ -43,23 +44,6 @@ std::uint32_t answer_levels_per_side(const Options& options) {
   return static_cast<std::uint32_t>((options.integer("answer_levels") - 1) / 2);
 }
 
-OptionInfo gather_or_owner_option() {
-  return OptionInfo::choice("collective", "auto", {"auto", "gather", "owner"},
-                            "gather: every rank sends its payload to all others. owner: every "
-                            "rank sends its codes to the owners of their elements, which answer "
-                            "with the mean of theirs. auto: owner with more than 4 ranks.");
-}
-
-QuantizedGatherOptions::Collective gather_or_owner(const Options& options, int world) {
-  using Collective = QuantizedGatherOptions::Collective;
-  // A gather sends N - 1 payloads, owners about 3. The mean differs, so the choice must not follow
-  // from a measurement: a resumed run would go on with other bits.
-  constexpr int kMostToGather = 4;
-  const std::string& collective = options.text("collective");
-  const bool owner = collective == "owner" || (collective == "auto" && world > kMostToGather);
-  return owner ? Collective::owner : Collective::gather;
-}
-
 void require_odd(const std::string& method, const std::string& name, long long levels) {
   if (levels % 2 != 0) return;
   throw Error(ErrorCode::bad_spec,
@@ -90,7 +74,9 @@ QuantizedGatherOptions stochastic_settings(const std::string& method, const Opti
                         .block = static_cast<std::size_t>(options.integer("block")),
                         .levels_per_side = levels_per_side},
           .rounding = QuantizedGatherOptions::Rounding::stochastic,
-          .collective = gather_or_owner(options, setup.world),
+          .collective = by_owners(options, setup.world)
+                            ? QuantizedGatherOptions::Collective::owner
+                            : QuantizedGatherOptions::Collective::gather,
           .feedback = options.on("feedback"),
           .entropy = options.on("entropy"),
           .seed = setup.seed,

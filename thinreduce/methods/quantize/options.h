@@ -16,9 +16,6 @@ namespace thinreduce {
 // The levels of an owner's answer, which must be odd, and the number of those on each side of zero.
 [[nodiscard]] OptionInfo answer_levels_option(long long levels);
 [[nodiscard]] std::uint32_t answer_levels_per_side(const Options& options);
-// How the payloads of qsgd and terngrad travel.
-[[nodiscard]] OptionInfo gather_or_owner_option();
-[[nodiscard]] QuantizedGatherOptions::Collective gather_or_owner(const Options& options, int world);
 // `beyond` says in the help text what becomes of the clipped part.
 [[nodiscard]] OptionInfo clip_option(double value, const std::string& beyond);
 

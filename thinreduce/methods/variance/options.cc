@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <span>
 
+#include "thinreduce/methods/gather_or_owner.h"
+
 namespace thinreduce {
 
 using Values = VarianceFormat::Values;
@@ -66,10 +68,8 @@ std::vector<OptionInfo> variance_option_infos() {
                           "Without second moments: the number of samples that a step's gradient is "
                           "taken to average, so v grows by gradient^2 / micro per step. With "
                           "second moments: ignored."),
-      OptionInfo::choice("collective", "gather", {"gather", "owner"},
-                         "gather: every rank sends its payload to all others. owner: every rank "
-                         "sends its sums to the owners of their elements, which answer with the "
-                         "largest totals."),
+      gather_or_owner_option(
+          "its sums to the owners of their elements, which answer with the largest totals"),
   };
 }
 

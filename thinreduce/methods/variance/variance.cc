@@ -5,6 +5,7 @@
 
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/method/limits.h"
+#include "thinreduce/methods/gather_or_owner.h"
 #include "thinreduce/methods/variance/options.h"
 #include "thinreduce/methods/variance/payload.h"
 #include "thinreduce/methods/variance/variance_owner.h"
@@ -19,6 +20,7 @@ class VarianceGather final : public Method {
       : sums_(layout, options), payload_(options.format, sums_.tensors_in(sums_.all())) {}
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
+    exchange.statistics["owner"] = 0;
     exchange.timed(Stage::encode, [&] {
       sums_.collect(bucket);
       sums_.encode(sums_.all(), sent_);
@@ -69,7 +71,7 @@ MethodInfo variance_info() {
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
     require_32bit_indices("variance", setup.layout);
     const VarianceOptions read(options);
-    if (options.text("collective") == "owner") return make_variance_owner(setup.layout, read);
+    if (by_owners(options, setup.world)) return make_variance_owner(setup.layout, read);
     return std::make_unique<VarianceGather>(setup.layout, read);
   };
   return info;

@@ -32,6 +32,7 @@ class VarianceOwner final : public Method, private OwnerPayload {
         sums_(layout, options) {}
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
+    exchange.statistics["owner"] = 1;
     exchange.timed(Stage::encode, [&] {
       sums_.collect(bucket);
       begin(bucket, exchange);

@@ -90,13 +90,13 @@ TEST(Variance, EqualsThePlainAlgorithm) {
     PlainOptions plain;
   };
   const Case cases[] = {
-      {"variance", {}},
-      {"variance:alpha=1,zeta=0.9,index=28bit", {.alpha = 1, .zeta = 0.9F}},
-      {"variance:residual=drop", {.keep = false}},
-      {"variance:alpha=2,values=f32", {.alpha = 2, .whole = true}},
-      {"variance:values=f32,index=28bit", {.whole = true}},
-      {"variance:tau=0.7", {.tau = 0.7F}},
-      {"variance:tau=0.7,index=28bit", {.tau = 0.7F}},
+      {"variance:collective=gather", {}},
+      {"variance:alpha=1,zeta=0.9,index=28bit,collective=gather", {.alpha = 1, .zeta = 0.9F}},
+      {"variance:residual=drop,collective=gather", {.keep = false}},
+      {"variance:alpha=2,values=f32,collective=gather", {.alpha = 2, .whole = true}},
+      {"variance:values=f32,index=28bit,collective=gather", {.whole = true}},
+      {"variance:tau=0.7,collective=gather", {.tau = 0.7F}},
+      {"variance:tau=0.7,index=28bit,collective=gather", {.tau = 0.7F}},
   };
   for (const Case& one : cases) {
     for (const int world : {1, 2, 4, 7}) {
