@@ -18,7 +18,9 @@ inline std::size_t check_help(const std::string& help) {
   for (std::sregex_iterator it(text.begin(), text.end(), range), end; it != end; ++it, ++found) {
     const double value = std::stod((*it)[3]);
     EXPECT_GE(value, std::stod((*it)[1])) << (*it)[0];
-    if ((*it)[2].matched) EXPECT_LE(value, std::stod((*it)[2])) << (*it)[0];
+    if ((*it)[2].matched) {
+      EXPECT_LE(value, std::stod((*it)[2])) << (*it)[0];
+    }
   }
   return found;
 }
