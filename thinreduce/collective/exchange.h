@@ -77,8 +77,8 @@ class Exchange {
   // Where gather_pieces() takes its buffers from and leaves them; null: it allocates them. All
   // buckets of a session share them, so that their number depends on the number of ranks alone.
   SpareBuffers* spare = nullptr;
-  // What all ranks believe of the network between them, by which they choose a collective. It must
-  // be the same on all ranks.
+  // The estimated link between ranks, from which the collective is chosen. It must be the same on
+  // all ranks.
   Link link = kLocalNetwork;
   // Figures of this step that the method reports, by name.
   std::map<std::string, double> statistics;

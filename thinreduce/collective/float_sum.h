@@ -20,7 +20,7 @@ namespace thinreduce {
 void sum_floats(Exchange& exchange, std::span<float> values, float scale,
                 const SumOptions& options = {});
 
-// What a rank saw of NaN and Inf during a sum.
+// Where a rank found NaN or Inf during a sum.
 struct Nonfinite {
   std::size_t own = 0;     // index of the first in its own values; their number if there is none
   bool in_result = false;  // the same on all ranks, because all have the same result

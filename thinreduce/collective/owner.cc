@@ -259,7 +259,7 @@ class OwnerReduction {
   Exchange& exchange_;
   OwnerPayload& payload_;
   SpareBuffers& spare_;
-  std::size_t pieces_ = 0;  // of each range
+  std::size_t pieces_ = 0;  // per range
   std::size_t ahead_ = 1;
   std::vector<Outgoing> parts_;                 // by slot and owner
   std::vector<Outgoing> answers_;               // by slot

@@ -133,7 +133,7 @@ class OwnerSum {
   SumPayload& payload_;
   int world_;
   int rank_;
-  std::size_t pieces_ = 0;  // of each range
+  std::size_t pieces_ = 0;  // per range
   std::size_t ahead_ = 1;
   std::vector<Part> arriving_;                          // by slot
   std::vector<std::optional<CheckedSend>> parts_;       // the same

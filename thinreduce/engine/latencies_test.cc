@@ -1,4 +1,4 @@
-// How many messages a rank waits for one after another, in a virtual cluster: counts, not times.
+// The longest chain of messages in a step of every method, counted in a virtual cluster.
 //
 // Specs come from methods(), so a new method is under these laws by being registered.
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What the ranks know of the network between them when a session starts.
+// The link between the ranks, measured when a session starts.
 #pragma once
 
 #include <optional>

@@ -211,7 +211,7 @@ void Reducer::reduce_compressed(Slot& slot, const Job& job, Exchange& exchange) 
     });
     taken = true;
     slot.method->reduce(Bucket{compressed, job.values, job.second_moment}, exchange);
-    exchange.finish_early_work();  // of a method that waited for nothing
+    exchange.finish_early_work();  // for a method that never waited
   } catch (...) {
     if (!slot.bucket->keeps) throw;
     slot.unsent.assign(job.values.size(), 0.0F);

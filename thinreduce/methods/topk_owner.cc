@@ -155,7 +155,7 @@ class TopKOwner final : public Method, private OwnerPayload {
   kernels::TopSelector answer_selector_;
   SpareBuffers spare_;
 
-  // Of the reduction in progress.
+  // State of the current reduction.
   int rank_ = 0;
   float share_ = 1;
   UnitRange owned_;

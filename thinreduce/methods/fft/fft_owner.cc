@@ -166,7 +166,7 @@ class FftOwner final : public FftMethod, private OwnerPayload {
   kernels::AlignedFloats group_;    // spectrum of one group
   SpareBuffers spare_;
 
-  // Of the reduction in progress.
+  // State of the current reduction.
   double keep_ = 1;  // fraction of the pairs that a rank keeps
   int world_ = 1;
   Groups owned_;

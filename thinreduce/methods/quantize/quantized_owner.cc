@@ -206,7 +206,7 @@ class QuantizedOwner final : public Method, private OwnerPayload {
   std::vector<float> residual_;
   SpareBuffers spare_;
 
-  // Of the reduction in progress.
+  // State of the current reduction.
   int rank_ = 0;
   int world_ = 1;
   std::span<const float> source_;

@@ -160,7 +160,7 @@ class VarianceOwner final : public Method, private OwnerPayload {
   kernels::TopSelector selector_;
   SpareBuffers spare_;
 
-  // Of the reduction in progress.
+  // State of the current reduction.
   int rank_ = 0;
   int world_ = 1;
   UnitRange owned_;
