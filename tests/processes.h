@@ -72,7 +72,7 @@ class Process {
 
   // Reads the output and waits for the end. Kills a program that runs longer than `limit` (signal
   // 9).
-  Finished finish(std::chrono::seconds limit = std::chrono::seconds(60)) {
+  Finished finish(std::chrono::seconds limit = std::chrono::seconds(300)) {
     const auto deadline = std::chrono::steady_clock::now() + limit;
     Finished finished;
     pollfd files[2]{{out_, POLLIN, 0}, {err_, POLLIN, 0}};

@@ -11,6 +11,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
+# Seconds until a test calls a process hung. Long, because a machine may be busy with other work.
+PATIENCE = 600
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -39,9 +42,9 @@ def start(script: Path, world: int, *args: str) -> list[subprocess.Popen[str]]:
     ]
 
 
-def finish(ranks: list[subprocess.Popen[str]], seconds: float) -> list[tuple[int, str, str]]:
+def finish(ranks: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
     """Returns exit code, output and errors of every rank; kills those that hang."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE
     results = []
     for rank in ranks:
         try:
@@ -49,6 +52,6 @@ def finish(ranks: list[subprocess.Popen[str]], seconds: float) -> list[tuple[int
         except subprocess.TimeoutExpired:
             rank.kill()
             out, err = rank.communicate()
-            err += f"\nkilled by the test after {seconds:g} s"
+            err += f"\nkilled by the test after {PATIENCE} s"
         results.append((rank.returncode, out, err))
     return results

@@ -31,7 +31,7 @@ def names(script: str) -> list[str]:
 
 @lru_cache(None)
 def results(script: str) -> dict[str, list[str]]:
-    finished = ranks.finish(ranks.start(path(script), SCRIPTS[script]), 300)
+    finished = ranks.finish(ranks.start(path(script), SCRIPTS[script]))
     by_name: dict[str, list[str]] = {}
     for rank, (code, out, err) in enumerate(finished):
         for line in out.splitlines():

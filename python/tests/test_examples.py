@@ -21,7 +21,7 @@ def test_the_lines_of_the_readme(tmp_path):
     readme = (ranks.ROOT / "README.md").read_text()
     script = tmp_path / "script.py"
     script.write_text(re.search(r"```python\n(.*?)```", readme, re.DOTALL).group(1))
-    results = ranks.finish(ranks.start(script, 2), seconds=60)
+    results = ranks.finish(ranks.start(script, 2))
     for code, _, err in results:
         assert code == 0, err
     ratio = float(results[0][1].split(" times fewer bytes")[0])
@@ -33,7 +33,7 @@ def test_the_examples_of_the_api_page(tmp_path):
     page = (ranks.ROOT / "docs" / "api.md").read_text()
     script = tmp_path / "script.py"
     script.write_text("".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
-    for code, _, err in ranks.finish(ranks.start(script, 2), seconds=60):
+    for code, _, err in ranks.finish(ranks.start(script, 2)):
         assert code == 0, err
 
 
@@ -43,7 +43,7 @@ def test_numpy_allreduce():
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=ranks.PATIENCE,
     )
     assert run.returncode == 0, run.stderr
     assert "same result everywhere: yes" in run.stdout
@@ -55,7 +55,7 @@ def test_numpy_needs_no_torch():
         "thinreduce.encode([1.0] * 64, 'topk'); "
         "assert 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=ranks.PATIENCE)
 
 
 def run_by_torchrun(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -72,7 +72,7 @@ def run_by_torchrun(script: Path, *arguments: str) -> subprocess.CompletedProces
         check=False,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=ranks.PATIENCE,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
 
@@ -119,7 +119,7 @@ def test_pip_installs_the_package(tmp_path):
         [python, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", str(source)],
         check=True,
         env=environment,
-        timeout=120,
+        timeout=ranks.PATIENCE,
     )
     code = (
         "import thinreduce, pathlib; print(thinreduce.__file__); "

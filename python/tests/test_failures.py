@@ -27,17 +27,17 @@ def wait_for_line(rank, text: str) -> None:
 @pytest.mark.parametrize("what", ["kill", "orphan"])
 def test_a_rank_that_is_killed_is_named_by_the_others(what):
     started = ranks.start(SCRIPT, 3, what, "2")
-    finished = ranks.finish(started, 60)
+    finished = ranks.finish(started)
     assert finished[2][0] == -signal.SIGKILL
     for code, out, err in finished[:2]:
         assert code == 4, err
         seconds = float(re.search(r"after ([\d.]+) s", out).group(1))
-        assert seconds < 30, out  # the timeout is 60 s
+        assert seconds < ranks.PATIENCE / 2, out  # the timeout is PATIENCE
         assert "rank 2" in out and "LostPeer" in out, out
 
 
 def test_a_rank_that_computes_for_long_is_waited_for():
-    for code, _out, err in ranks.finish(ranks.start(SCRIPT, 2, "busy", "0"), 60):
+    for code, _out, err in ranks.finish(ranks.start(SCRIPT, 2, "busy", "0")):
         assert code == 0, err
 
 
@@ -46,13 +46,11 @@ def test_control_c_ends_a_rank_whose_peer_hangs():
     try:
         wait_for_line(started[0], "running")
         time.sleep(0.5)
-        pressed = time.monotonic()
         started[0].send_signal(signal.SIGINT)
-        [(code, out, err)] = ranks.finish(started[:1], 30)
+        [(code, out, err)] = ranks.finish(started[:1])
         # backward() raises first; KeyboardInterrupt follows when Python runs its signal handler.
         assert code in (1, -signal.SIGINT), out + err
         assert "rank 0 gave up: interrupted from the keyboard" in err, err
-        assert time.monotonic() - pressed < 25
     finally:
         for rank in started:
             rank.kill()

@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).parent / "meeting_ranks.py"
 def test_no_socket_stays_open(monkeypatch):
     # An exception while objects are destroyed is only printed, so look for its text.
     monkeypatch.setenv("PYTHONWARNINGS", "error::ResourceWarning")
-    for code, out, err in ranks.finish(ranks.start(SCRIPT, 2), 120):
+    for code, out, err in ranks.finish(ranks.start(SCRIPT, 2)):
         assert code == 0 and "done" in out, err
         assert "ResourceWarning" not in err, err
 
@@ -37,7 +37,7 @@ watch.install()
 ends += [watch._reader, watch._writer]
 """
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=ranks.PATIENCE, check=False)
     assert done.stdout == "[-1, -1]\n", done.stdout + done.stderr
     assert done.stderr == ""
 
@@ -54,7 +54,7 @@ def test_ranks_meet_without_master_addr(tmp_path):
         )
         for rank in range(2)
     ]
-    for code, out, err in ranks.finish(started, 120):
+    for code, out, err in ranks.finish(started):
         assert code == 0 and "done" in out, err
 
 
