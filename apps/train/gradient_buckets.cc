@@ -24,22 +24,21 @@ struct GradientBuckets::Hooks {
 };
 
 GradientBuckets::GradientBuckets(torch::nn::Module& model, std::size_t bucket_floats,
-                                 std::uint32_t first_id)
-    : hooks_(std::make_unique<Hooks>()) {
+                                 std::uint32_t first_id, double weight_decay)
+    : weight_decay_(weight_decay), hooks_(std::make_unique<Hooks>()) {
   const auto parameters = model.named_parameters();
   std::vector<std::pair<std::string, torch::Tensor>> reversed;
   for (const auto& item : parameters) reversed.emplace(reversed.begin(), item.key(), item.value());
 
-  std::vector<std::vector<torch::Tensor>> members;
   for (const auto& [name, parameter] : reversed) {
     const auto size = static_cast<std::size_t>(parameter.numel());
     if (layouts_.empty() || layouts_.back().elements + size > bucket_floats) {
       const auto id = static_cast<std::uint32_t>(first_id + layouts_.size());
       layouts_.push_back({.id = id, .elements = 0, .tensors = {}});
-      members.emplace_back();
+      parameters_.emplace_back();
     }
     layouts_.back().add(name, parameter.sizes().vec());
-    members.back().push_back(parameter);
+    parameters_.back().push_back(parameter);
   }
 
   missing_.resize(layouts_.size());
@@ -47,7 +46,7 @@ GradientBuckets::GradientBuckets(torch::nn::Module& model, std::size_t bucket_fl
     const BucketLayout& layout = layouts_[bucket];
     values_.push_back(torch::zeros({static_cast<std::int64_t>(layout.elements)}));
     for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
-      torch::Tensor& parameter = members[bucket][i];
+      torch::Tensor& parameter = parameters_[bucket][i];
       parameter.mutable_grad() =
           values_[bucket]
               .narrow(0, static_cast<std::int64_t>(layout.tensors[i].offset), parameter.numel())
@@ -87,6 +86,12 @@ void GradientBuckets::arrived(std::size_t bucket) {
   ensure(missing_[bucket] > 0, "a parameter receives one gradient per step");
   --missing_[bucket];
   for (; next_ < layouts_.size() && missing_[next_] == 0; ++next_) {
+    if (weight_decay_ != 0) {
+      const torch::NoGradGuard no_gradients;
+      for (auto& parameter : parameters_[next_]) {
+        parameter.mutable_grad().add_(parameter, weight_decay_);
+      }
+    }
     on_ready_(layouts_[next_], {values_[next_].data_ptr<float>(), layouts_[next_].elements});
   }
 }

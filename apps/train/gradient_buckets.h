@@ -22,8 +22,10 @@ class GradientBuckets {
   using OnReady = std::function<void(const BucketLayout& layout, std::span<float> values)>;
 
   // A bucket holds at most `bucket_floats`, or a single larger tensor. Ids count from `first_id`.
-  // `model` must outlive this.
-  GradientBuckets(torch::nn::Module& model, std::size_t bucket_floats, std::uint32_t first_id);
+  // `model` must outlive this. `weight_decay` times the parameters is added to the gradients before
+  // they are handed over, for methods that apply momentum: the optimizer would add it after them.
+  GradientBuckets(torch::nn::Module& model, std::size_t bucket_floats, std::uint32_t first_id,
+                  double weight_decay = 0);
   ~GradientBuckets();
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
@@ -40,7 +42,9 @@ class GradientBuckets {
   void arrived(std::size_t bucket);
 
   std::vector<BucketLayout> layouts_;
-  std::vector<torch::Tensor> values_;  // one per bucket
+  const double weight_decay_;
+  std::vector<torch::Tensor> values_;                    // one per bucket
+  std::vector<std::vector<torch::Tensor>> parameters_;  // per bucket
   std::vector<std::size_t> missing_;   // gradients that backward has yet to produce, per bucket
   std::size_t next_ = 0;               // bucket to submit next
   OnReady on_ready_;

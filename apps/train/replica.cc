@@ -72,7 +72,9 @@ class Replica::Torch {
     for (const auto& buffer : network_->buffers()) {
       if (buffer.is_floating_point()) buffers_.push_back(buffer);
     }
-    buckets_ = std::make_unique<GradientBuckets>(*network_, options.bucket_floats, kFirstBucket);
+    buckets_ = std::make_unique<GradientBuckets>(
+        *network_, options.bucket_floats, kFirstBucket,
+        decays_before_momentum(options) ? *options.weight_decay : 0);
     if (Spec::parse(options.method).info->second_moment) {
       moments_ = std::make_unique<SecondMoments>(*network_, buckets_->layouts());
     }

@@ -114,6 +114,19 @@ TEST(Replica, FourRanksEqualOneOnTheJoinedBatch) {
   }
 }
 
+// A sketch that applies all values has the momentum of the optimizer, weight decay included.
+TEST(Replica, WeightDecayEntersBeforeTheMomentumOfTheMethod) {
+  const Dataset data = noise(1, 28);
+  auto options = settled("fc-300-100", "mnist", 16, 2);
+  options.weight_decay = 0.5;
+  const auto outside = losses(options, data, 2);
+  options.method = "sketch:density=1,momentum=0.9,values=f32";
+  options.momentum = 0;
+  const auto inside = losses(options, data, 2);
+  ASSERT_EQ(inside.size(), outside.size());
+  for (std::size_t i = 0; i < inside.size(); ++i) EXPECT_NEAR(inside[i], outside[i], 1e-4) << i;
+}
+
 TEST(Replica, BatchNormHasTheStatisticsOfRankZeroEverywhere) {
   const Dataset data = noise(3, 32);
   const auto options = settled("resnet20", "cifar10", 4, 2);

@@ -363,7 +363,9 @@ class Trainer {
         options_.batch, options_.batch * static_cast<std::size_t>(ranks), options_.method,
         options_.launch.link.to_string(), out_.string());
     if (Spec::parse(options_.method).momentum_inside()) {
-      fmt::print("the method applies momentum itself; the momentum of the optimizer is 0\n");
+      fmt::print(
+          "the method applies momentum itself: the optimizer's is 0, and weight decay is added to "
+          "the gradients\n");
     }
     if (state_.step > 0) fmt::print("continuing after step {}\n", state_.step);
     std::fflush(stdout);

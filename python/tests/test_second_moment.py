@@ -279,6 +279,9 @@ def test_sketch_refuses_momentum_that_would_be_applied_again():
         thinreduce.State(spec, optimizer=optimizer)
     with pytest.raises(thinreduce.BadSpec, match="Adam would apply its own"):
         thinreduce.State(spec, optimizer=torch.optim.Adam(model.parameters()))
+    decaying = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.01)
+    with pytest.raises(thinreduce.BadSpec, match=r"weight decay of SGD \(0\.01 in .* group 0\)"):
+        thinreduce.State(spec, optimizer=decaying)
     thinreduce.State(spec, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
     thinreduce.State(spec, momentum_inside_ok=True)
     thinreduce.State("sketch")

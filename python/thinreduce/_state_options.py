@@ -26,6 +26,14 @@ def _refuse_momentum(spec: str, optimizer: torch.optim.Optimizer) -> None:
                 f"own ({momentum:g} in parameter group {number}) again: set the optimizer's "
                 "momentum to 0, or use momentum=0 in the spec"
             )
+        if options.get("weight_decay", 0):
+            raise BadSpec(
+                f"'{spec}' applies momentum itself, so the weight decay of "
+                f"{type(optimizer).__name__} ({options['weight_decay']:g} in parameter group "
+                f"{number}) would be added after momentum and lack its factor 1 / (1 - momentum): "
+                "set the optimizer's weight_decay to 0 and add weight decay to the loss, or use "
+                "momentum=0 in the spec"
+            )
 
 
 class StateOptions:
