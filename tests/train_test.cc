@@ -252,7 +252,8 @@ TEST_F(Train, EndsCleanlyOnCtrlC) {
                                          "--check-every", "5", "--method", "topk"}),
                      {});
     const fs::path steps = folder / transport / "steps.jsonl";
-    for (int tries = 0; tries < 3000 && (!fs::exists(steps) || fs::file_size(steps) == 0); ++tries) {
+    for (int tries = 0; tries < 3000 && (!fs::exists(steps) || fs::file_size(steps) == 0);
+         ++tries) {
       std::this_thread::sleep_for(100ms);
     }
     if (transport == "threads") {

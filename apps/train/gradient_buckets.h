@@ -43,10 +43,10 @@ class GradientBuckets {
 
   std::vector<BucketLayout> layouts_;
   const double weight_decay_;
-  std::vector<torch::Tensor> values_;                    // one per bucket
+  std::vector<torch::Tensor> values_;                   // one per bucket
   std::vector<std::vector<torch::Tensor>> parameters_;  // per bucket
-  std::vector<std::size_t> missing_;   // gradients that backward has yet to produce, per bucket
-  std::size_t next_ = 0;               // bucket to submit next
+  std::vector<std::size_t> missing_;  // gradients that backward has yet to produce, per bucket
+  std::size_t next_ = 0;              // bucket to submit next
   OnReady on_ready_;
   struct Hooks;
   std::unique_ptr<Hooks> hooks_;

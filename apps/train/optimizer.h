@@ -11,7 +11,8 @@
 namespace thinreduce::train {
 
 // Returns whether the gradients must contain weight decay before they are reduced: the method then
-// applies momentum, and what the optimizer adds afterwards would lack the factor 1 / (1 - momentum).
+// applies momentum, and what the optimizer adds afterwards would lack the factor 1 / (1 -
+// momentum).
 inline bool decays_before_momentum(const TrainOptions& options) {
   return Spec::parse(options.method).momentum_inside();
 }
