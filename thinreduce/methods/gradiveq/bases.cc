@@ -1,4 +1,5 @@
-// New bases for layers, from the samples that the layers' owners hold.
+#include "thinreduce/methods/gradiveq/bases.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,7 +9,6 @@
 
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/error.h"
-#include "thinreduce/methods/gradiveq/layer.h"
 #include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/checksum.h"
 
@@ -159,11 +159,8 @@ NewBasis read_proposal(ByteReader& reader, const GradiveqLayer& layer, int owner
           fmt::format("the checksum is {:016x} instead of {:016x}", received, expected));
   proposal.columns.resize(slice * proposal.size);
   std::ranges::copy(columns, std::as_writable_bytes(std::span(proposal.columns)).begin());
-  const auto bad = first_not_normal(proposal.columns, proposal.size);
-  if (bad) {
-    require(false, fmt::format("the squared norm of column {} must be 1 and is {}", bad->column,
-                               bad->squared));
-  }
+  const std::string wrong = wrong_column(proposal.columns, proposal.size);
+  require(wrong.empty(), wrong);
   return proposal;
 }
 

@@ -1,4 +1,6 @@
 // The exchange of bases, against a peer that sends anything.
+#include "thinreduce/methods/gradiveq/bases.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +11,6 @@
 
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/error.h"
-#include "thinreduce/methods/gradiveq/layer.h"
 #include "thinreduce/transport/threads.h"
 #include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/checksum.h"

@@ -43,26 +43,26 @@ Eigen::SelfAdjointEigenSolver<Doubles> solve(const Doubles& symmetric) {
   return solver;
 }
 
-double length_of(std::span<const float> values) {
-  double energy = 0;
-  for (const float value : values) energy += static_cast<double>(value) * value;
-  return std::sqrt(energy);
-}
-
-// Multiplies into dense rows: without a copy where the columns need no padding.
-void multiply(const kernels::Matrix& matrix, std::span<const float> in, std::span<float> out,
-              std::vector<float>& padded, const kernels::Ahead& ahead) {
-  const std::size_t rows = in.size() / matrix.rows;
-  if (out.size() == rows * matrix.stride) return kernels::multiply(matrix, in, out, ahead);
-  if (padded.size() < rows * matrix.stride) padded.resize(rows * matrix.stride);
-  kernels::multiply(matrix, in, std::span(padded).first(rows * matrix.stride), ahead);
-  const std::size_t columns = out.size() / rows;
-  for (std::size_t i = 0; i < rows; ++i) {
-    std::copy_n(&padded[i * matrix.stride], columns, &out[i * columns]);
-  }
-}
-
 }  // namespace
+
+double dot(std::span<const float> a, std::span<const float> b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += static_cast<double>(a[i]) * b[i];
+  return sum;
+}
+
+std::string wrong_column(std::span<const float> columns, std::size_t size) {
+  for (std::size_t j = 0; j < size; ++j) {
+    double squared = 0;
+    for (std::size_t i = j; i < columns.size(); i += size) {
+      squared += static_cast<double>(columns[i]) * columns[i];
+    }
+    if (!(std::abs(squared - 1) < 1e-3)) {
+      return fmt::format("the squared norm of column {} must be 1 and is {}", j, squared);
+    }
+  }
+  return "";
+}
 
 Basis::Basis(std::span<const float> columns, std::size_t slice, std::size_t size)
     : slice_(slice),
@@ -80,13 +80,13 @@ Basis::Basis(std::span<const float> columns, std::size_t slice, std::size_t size
 }
 
 void Basis::project(std::span<const float> slices, std::span<float> projections,
-                    std::vector<float>& padded, const kernels::Ahead& ahead) const {
-  multiply({down_, slice_, kernels::padded_columns(size_)}, slices, projections, padded, ahead);
+                    const kernels::Ahead& ahead) const {
+  kernels::multiply({down_, slice_, size_}, slices, projections, ahead);
 }
 
 void Basis::rebuild(std::span<const float> projections, std::span<float> slices,
-                    std::vector<float>& padded, const kernels::Ahead& ahead) const {
-  multiply({up_, size_, kernels::padded_columns(slice_)}, projections, slices, padded, ahead);
+                    const kernels::Ahead& ahead) const {
+  kernels::multiply({up_, size_, slice_}, projections, slices, ahead);
 }
 
 std::vector<float> Basis::columns() const {
@@ -162,24 +162,13 @@ Spectrum spectrum_of_samples(std::span<const float> samples, std::size_t slice) 
   return spectrum;
 }
 
-std::optional<ColumnNorm> first_not_normal(std::span<const float> columns, std::size_t size) {
-  for (std::size_t j = 0; j < size; ++j) {
-    double squared = 0;
-    for (std::size_t i = j; i < columns.size(); i += size) {
-      squared += static_cast<double>(columns[i]) * columns[i];
-    }
-    if (!(std::abs(squared - 1) < 1e-3)) return ColumnNorm{j, squared};
-  }
-  return std::nullopt;
-}
-
 void SliceStatistics::add(std::span<const float> samples) {
   // All samples together are rarely longer than one may be.
-  if (length_of(samples) <= kMaxLength) return take(samples);
+  if (std::sqrt(dot(samples, samples)) <= kMaxLength) return take(samples);
   std::vector<float> shortened(samples.begin(), samples.end());
   for (std::size_t first = 0; first < shortened.size(); first += slice_) {
     const auto sample = std::span(shortened).subspan(first, slice_);
-    const double factor = std::min(1.0, kMaxLength / length_of(sample));
+    const double factor = std::min(1.0, kMaxLength / std::sqrt(dot(sample, sample)));
     for (float& value : sample) value = static_cast<float>(value * factor);
   }
   take(shortened);
@@ -222,13 +211,10 @@ Spectrum SliceStatistics::spectrum() const {
 }
 
 double SliceStatistics::energy() const {
-  double sum = 0;
-  if (folded_) {
-    for (std::size_t k = 0; k < slice_; ++k) sum += values_[k * slice_ + k];
-  } else {
-    for (const float value : values_) sum += static_cast<double>(value) * value;
-  }
-  return sum;
+  if (!folded_) return dot(values_, values_);
+  double trace = 0;
+  for (std::size_t k = 0; k < slice_; ++k) trace += values_[k * slice_ + k];
+  return trace;
 }
 
 // Returns the trace of U^T C U.
@@ -254,7 +240,7 @@ void SliceStatistics::add_moments(std::span<const float> samples) {
   constexpr std::size_t kSamples = 64;
   constexpr std::size_t kRows = 8;
   const std::size_t stride = kernels::padded_columns(slice_);
-  scratch_.resize(kSamples * stride + kRows * kSamples + kRows * stride);
+  scratch_.resize(kSamples * stride + kRows * kSamples + kRows * slice_);
   for (std::size_t first = 0; first < samples.size(); first += kSamples * slice_) {
     const auto part = samples.subspan(first, std::min(kSamples * slice_, samples.size() - first));
     const std::size_t count = part.size() / slice_;
@@ -273,12 +259,9 @@ void SliceStatistics::add_moments(std::span<const float> samples) {
         }
       }
       const auto product =
-          std::span(scratch_).subspan(kSamples * stride + kRows * kSamples, rows * stride);
-      kernels::multiply({padded, count, stride}, transposed, product);
-      for (std::size_t r = 0; r < rows; ++r) {
-        kernels::add(std::span(values_).subspan((row + r) * slice_, slice_),
-                     product.subspan(r * stride, slice_));
-      }
+          std::span(scratch_).subspan(kSamples * stride + kRows * kSamples, rows * slice_);
+      kernels::multiply({padded, count, slice_}, transposed, product);
+      kernels::add(std::span(values_).subspan(row * slice_, product.size()), product);
     }
   }
 }

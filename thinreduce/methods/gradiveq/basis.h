@@ -4,8 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "thinreduce/method/archive.h"
@@ -13,17 +13,15 @@
 
 namespace thinreduce {
 
-// Returns the first of the `size` columns of U, row-major, whose squared norm is not 1, if any.
-// Longer columns would let the residual grow instead of shrink.
-struct ColumnNorm {
-  std::size_t column = 0;
-  double squared = 0;
-};
-[[nodiscard]] std::optional<ColumnNorm> first_not_normal(std::span<const float> columns,
-                                                         std::size_t size);
+// Returns <a, b>, added up in order.
+[[nodiscard]] double dot(std::span<const float> a, std::span<const float> b);
+
+// Returns what is wrong with U, `size` columns, row-major: one whose norm is not 1 would let the
+// residual grow instead of shrink. Empty if nothing is.
+[[nodiscard]] std::string wrong_column(std::span<const float> columns, std::size_t size);
 
 // U: `slice` x `size` floats with orthonormal columns. Slices and projections are dense, one after
-// another; `padded` is scratch for the kernels, which pad columns.
+// another.
 class Basis {
  public:
   Basis() = default;
@@ -35,9 +33,9 @@ class Basis {
 
   // Multiplies each slice by U^T, and each projection by U. `ahead` is the memory needed next.
   void project(std::span<const float> slices, std::span<float> projections,
-               std::vector<float>& padded, const kernels::Ahead& ahead = {}) const;
+               const kernels::Ahead& ahead = {}) const;
   void rebuild(std::span<const float> projections, std::span<float> slices,
-               std::vector<float>& padded, const kernels::Ahead& ahead = {}) const;
+               const kernels::Ahead& ahead = {}) const;
 
   // Returns U, row-major.
   [[nodiscard]] std::vector<float> columns() const;

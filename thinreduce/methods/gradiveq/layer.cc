@@ -6,9 +6,13 @@
 
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
+#include "thinreduce/methods/gradiveq/matrix.h"
 
 namespace thinreduce {
 namespace {
+
+// Slices per call of the kernels: their working set stays in the cache.
+constexpr std::size_t kRunSlices = 32;
 
 // Returns the tensor in the order `layout`, or in all different orders for auto.
 std::vector<Slicing> candidates_of(const Tensor& tensor, const std::string& layout) {
@@ -51,20 +55,35 @@ std::vector<GradiveqLayer> cut_layers(const GradiveqSettings& settings, const Me
   return layers;
 }
 
-double dot(std::span<const float> a, std::span<const float> b) {
-  double sum = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) sum += static_cast<double>(a[i]) * b[i];
-  return sum;
+void to_residual(const GradiveqLayer& layer, UnitRange places, bool sent, std::span<float> kept,
+                 GradiveqScratch& scratch) {
+  const auto projections =
+      std::span(scratch.projections).first(kept.size() / layer.basis.slice() * layer.basis.size());
+  const auto within = std::span(scratch.slices).first(kept.size());
+  if (sent) {
+    layer.basis.project(kept, projections);
+    layer.basis.rebuild(projections, within);
+    kernels::add_multiple(kept, within, -1, kept);
+  }
+  if (!layer.quantized) return;
+  for_projections(layer, places,
+                  [&](std::size_t i, std::size_t at) { projections[at] = layer.owed[i]; });
+  layer.basis.rebuild(projections, within);
+  kernels::add(kept, within);
 }
 
-void GradiveqLayer::take_sample(std::size_t candidate, std::span<const float> sum,
-                                std::span<const float> mean, float weight) {
-  if (candidate == 0) {
-    agreement += dot(sum, mean);
-    strength += dot(mean, mean);
-  }
-  for (std::size_t i = 0; i < sum.size(); ++i) {
-    pending.push_back((sum[i] - mean[i] * mean_weight) * weight);
+void to_residual(const GradiveqLayer& layer, std::span<float> kept) {
+  if (kept.empty() || !layer.compressed()) return;
+  const Slicing& slicing = layer.slicing();
+  const std::size_t run = kRunSlices * slicing.slice();
+  GradiveqScratch scratch;
+  scratch.slices.resize(run);
+  scratch.projections.resize(kRunSlices * layer.basis.size());
+  for (std::size_t place = 0; place < slicing.sliced(); place += run) {
+    const UnitRange places{place, std::min(place + run, slicing.sliced())};
+    const auto slices = slicing.view(kept, places, scratch.kept);
+    to_residual(layer, places, !layer.fresh, slices, scratch);
+    slicing.scatter(slices, place, kept);
   }
 }
 
@@ -99,10 +118,8 @@ void GradiveqLayer::state(Archive& archive, std::size_t number) {
   require(columns.size() == slice * size,
           fmt::format("a basis of {} columns of {} floats must have {} floats; the state has {}",
                       size, slice, size * slice, columns.size()));
-  const auto bad = first_not_normal(columns, size);
-  require(!bad, bad ? fmt::format("the squared norm of column {} must be 1 and is {}", bad->column,
-                                  bad->squared)
-                    : "");
+  const std::string wrong = wrong_column(columns, size);
+  require(wrong.empty(), wrong);
   set_basis(columns, size);
   require(errors.size() == owed.size(),
           fmt::format("the state must have {} errors, one per projection; it has {}", owed.size(),
@@ -111,7 +128,6 @@ void GradiveqLayer::state(Archive& archive, std::size_t number) {
   archive.owned(number, [&] {
     archive.real("agreement", agreement, {-1e100, 1e100});
     archive.real("strength", strength, {0, 1e100});
-    pending.clear();
     const SliceStatistics none(slicing().slice());
     if (decided && evidence.size() != 1) evidence.assign(1, {none, none});
     for (Evidence& part : evidence) {

@@ -1,5 +1,4 @@
-// One tensor as GradiVeQ treats it. GradiVeQ owns the layers of its bucket; they hold everything
-// that the method knows about a tensor, except for the mean and the residual of its elements.
+// One tensor as GradiVeQ treats it, and all of a bucket.
 #pragma once
 
 #include <cstddef>
@@ -23,6 +22,8 @@ enum class SentAs : std::uint8_t {
   votes,       // no elements: the votes for new bases
 };
 
+// Everything that the method knows about a tensor, except for the mean and the residual of its
+// elements.
 struct GradiveqLayer {
   // Max of `lost` and `energy`: the energy of a gradient near the largest float is not a float.
   static constexpr float kMaxEnergy = 1e36F;
@@ -64,51 +65,37 @@ struct GradiveqLayer {
   // Sums over samples of <sum, mean> and <mean, mean>: how well the mean predicts.
   double agreement = 0;
   double strength = 0;
-  std::vector<float> pending;  // samples that are not in the evidence yet
 
   [[nodiscard]] const Slicing& slicing() const { return candidates[chosen]; }
   [[nodiscard]] bool compressed() const { return basis.size() > 0; }
 
-  // Takes a sample at the owner: the sum of one of the candidate's slices over the ranks, and the
-  // mean before it.
-  void take_sample(std::size_t candidate, std::span<const float> sum, std::span<const float> mean,
-                   float weight = 1);
-  // Adds the samples taken to the statistics.
-  void learn(SliceStatistics& statistics) {
-    statistics.add(pending);
-    pending.clear();
-  }
   void set_basis(std::span<const float> columns, std::size_t size);
   // Shows layer `number` of the bucket.
   void state(Archive& archive, std::size_t number);
+};
+
+// The layers of a bucket, and one float per element.
+struct GradiveqState {
+  std::vector<GradiveqLayer> layers;
+  std::vector<float> mean;  // of the sum over the ranks
+  std::vector<float> kept;  // see GradiveqLayer::fresh; empty without feedback
 };
 
 // Returns the tensors of a bucket that a method compresses, cut in all orders to try.
 [[nodiscard]] std::vector<GradiveqLayer> cut_layers(const GradiveqSettings& settings,
                                                     const MethodSetup& setup);
 
-// A new basis for a layer, the same bits on all ranks.
-struct NewBasis {
-  std::size_t layer = 0;
-  std::size_t candidate = 0;
-  std::size_t size = 0;  // 0: the layer is sent uncompressed
-  float mean_weight = 0;
-  std::vector<float> columns;  // U, row-major
+// Memory for a run of slices.
+struct GradiveqScratch {
+  std::vector<float> values, mean, kept, slices, projections;
 };
 
-// Computes a new basis for each of the layers `due` at its owner and sends it to all ranks. Changes
-// no layer, so that all are as before if the exchange fails. Throws Error{bad_frame} that names the
-// owner of an invalid basis.
-[[nodiscard]] std::vector<NewBasis> exchange_bases(const GradiveqSettings& settings,
-                                                   std::span<const GradiveqLayer> layers,
-                                                   const std::vector<std::size_t>& due,
-                                                   Exchange& exchange);
-// Gives the layers their new bases.
-void apply_bases(const GradiveqSettings& settings, std::span<GradiveqLayer> layers,
-                 std::span<const NewBasis> bases, std::uint64_t step);
-
-// Returns <a, b>, added up in order.
-[[nodiscard]] double dot(std::span<const float> a, std::span<const float> b);
+// Turns `kept` of the slices at `places` into their residual: subtracts the part within the basis
+// if that was sent, and adds the errors of its codes.
+void to_residual(const GradiveqLayer& layer, UnitRange places, bool sent, std::span<float> kept,
+                 GradiveqScratch& scratch);
+// Does so for all slices of a layer.
+void to_residual(const GradiveqLayer& layer, std::span<float> kept);
 
 // Calls visit(index in the layer's projections, index in the tile) for the projections of the
 // slices at `places`. A tile is ordered by slice, then by coordinate; GradiveqLayer::owed the other

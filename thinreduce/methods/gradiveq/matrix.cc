@@ -36,34 +36,52 @@ class Fetcher {
   std::size_t at_ = 0;
 };
 
+// Stores the sums of the columns from `column` on, without those of the padding.
+template <typename Sum>
+HWY_INLINE void store_columns(Sum sum, std::size_t column, std::size_t columns,
+                              float* HWY_RESTRICT row) {
+  const Floats d;
+  if (column + hn::Lanes(d) <= columns) {
+    hn::StoreU(sum, d, row + column);
+  } else {
+    float last[kColumnBlock];
+    hn::StoreU(sum, d, last);
+    std::copy_n(last, columns - column, row + column);
+  }
+}
+
 // Multiplies input vectors by `kWide` vectors of columns. All sums stay in registers, so that a row
 // of the matrix is loaded once for all inputs and an input once for all columns. The sums are
 // parameters, because vectors of a length unknown to the compiler (SVE) can't be in an array: sum s
 // belongs to input s / kWide and vector s % kWide of columns.
 template <std::size_t kWide, std::size_t... s, typename... Sums>
-HWY_INLINE void multiply_block(const Matrix& matrix, const float* HWY_RESTRICT columns,
+HWY_INLINE void multiply_block(const Matrix& matrix, std::size_t column,
                                const float* HWY_RESTRICT in, float* HWY_RESTRICT out,
                                Fetcher& fetcher, std::index_sequence<s...> /*indices*/,
                                Sums... sums) {
   const Floats d;
   const std::size_t lanes = hn::Lanes(d);
+  const std::size_t stride = matrix.stride();
+  const float* HWY_RESTRICT columns = matrix.values.data() + column;
   for (std::size_t row = 0; row < matrix.rows; ++row) {
     if (row % 2 == 0) fetcher.step();
-    const float* const factors = columns + row * matrix.stride;
+    const float* const factors = columns + row * stride;
     const auto first = hn::LoadU(d, factors);
     const auto last = hn::LoadU(d, factors + (kWide - 1) * lanes);
     ((sums = hn::Add(sums, hn::Mul(hn::Set(d, in[s / kWide * matrix.rows + row]),
                                    s % kWide == 0 ? first : last))),
      ...);
   }
-  (hn::StoreU(sums, d, out + s / kWide * matrix.stride + s % kWide * lanes), ...);
+  (store_columns(sums, column + s % kWide * lanes, matrix.columns,
+                 out + s / kWide * matrix.columns),
+   ...);
 }
 
 template <std::size_t kWide, std::size_t... s>
-HWY_INLINE void multiply_block(const Matrix& matrix, const float* columns, const float* in,
+HWY_INLINE void multiply_block(const Matrix& matrix, std::size_t column, const float* in,
                                float* out, Fetcher& fetcher, std::index_sequence<s...> indices) {
   static_assert(kWide == 1 || kWide == 2);
-  multiply_block<kWide>(matrix, columns, in, out, fetcher, indices,
+  multiply_block<kWide>(matrix, column, in, out, fetcher, indices,
                         (static_cast<void>(s), hn::Zero(Floats()))...);
 }
 
@@ -71,65 +89,41 @@ template <std::size_t kVectors>
 HWY_INLINE void multiply_rows(const Matrix& matrix, const float* in, float* out, Fetcher& fetcher) {
   const std::size_t lanes = hn::Lanes(Floats());
   std::size_t column = 0;
-  for (; column + 2 * lanes <= matrix.stride; column += 2 * lanes) {
-    multiply_block<2>(matrix, matrix.values.data() + column, in, out + column, fetcher,
-                      std::make_index_sequence<2 * kVectors>());
+  for (; column + lanes < matrix.columns; column += 2 * lanes) {
+    multiply_block<2>(matrix, column, in, out, fetcher, std::make_index_sequence<2 * kVectors>());
   }
-  for (; column < matrix.stride; column += lanes) {
-    multiply_block<1>(matrix, matrix.values.data() + column, in, out + column, fetcher,
-                      std::make_index_sequence<kVectors>());
+  if (column < matrix.columns) {
+    multiply_block<1>(matrix, column, in, out, fetcher, std::make_index_sequence<kVectors>());
   }
 }
 
 void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out,
               const Ahead& ahead) {
-  const std::size_t count = out.size() / matrix.stride;
+  const std::size_t count = out.size() / matrix.columns;
   Fetcher fetcher(ahead);
   // As many sums as there are registers for: 32 with AVX-512, else 16.
   constexpr std::size_t kVectors = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
   std::size_t i = 0;
   for (; i + kVectors <= count; i += kVectors) {
-    multiply_rows<kVectors>(matrix, in.data() + i * matrix.rows, out.data() + i * matrix.stride,
+    multiply_rows<kVectors>(matrix, in.data() + i * matrix.rows, out.data() + i * matrix.columns,
                             fetcher);
   }
   for (; i < count; ++i) {
-    multiply_rows<1>(matrix, in.data() + i * matrix.rows, out.data() + i * matrix.stride, fetcher);
+    multiply_rows<1>(matrix, in.data() + i * matrix.rows, out.data() + i * matrix.columns, fetcher);
   }
 }
 
-void center(std::span<const float> gradient, std::span<const float> mean, float share,
-            std::span<float> out) {
+void add_multiple(std::span<const float> a, std::span<const float> b, float factor,
+                  std::span<float> out) {
   const Floats d;
   const std::size_t lanes = hn::Lanes(d);
-  const auto factor = hn::Set(d, share);
+  const auto factors = hn::Set(d, factor);
   std::size_t i = 0;
   for (; i + lanes <= out.size(); i += lanes) {
-    const auto part = hn::Mul(hn::LoadU(d, &mean[i]), factor);
-    hn::StoreU(hn::Sub(hn::LoadU(d, &gradient[i]), part), d, &out[i]);
+    const auto multiple = hn::Mul(hn::LoadU(d, &b[i]), factors);
+    hn::StoreU(hn::Add(hn::LoadU(d, &a[i]), multiple), d, &out[i]);
   }
-  reference::center(gradient.subspan(i), mean.subspan(i), share, out.subspan(i));
-}
-
-void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values) {
-  const Floats d;
-  const std::size_t lanes = hn::Lanes(d);
-  const auto own_mean = hn::Set(d, delivery.own_mean);
-  const auto whole_mean = hn::Set(d, delivery.whole_mean);
-  const auto scale = hn::Set(d, delivery.scale);
-  std::size_t i = 0;
-  for (; i + lanes <= values.size(); i += lanes) {
-    const auto mean = hn::LoadU(d, &delivery.mean[i]);
-    if (!kept.empty()) {
-      const auto own = hn::Sub(hn::LoadU(d, &values[i]), hn::Mul(mean, own_mean));
-      hn::StoreU(hn::Add(hn::LoadU(d, &kept[i]), own), d, &kept[i]);
-    }
-    const auto sum = hn::Add(hn::LoadU(d, &delivery.decoded[i]), hn::Mul(mean, whole_mean));
-    hn::StoreU(hn::Mul(sum, scale), d, &values[i]);
-  }
-  Delivery rest = delivery;
-  rest.decoded = delivery.decoded.subspan(i);
-  rest.mean = delivery.mean.subspan(i);
-  reference::deliver(rest, kept.empty() ? kept : kept.subspan(i), values.subspan(i));
+  reference::add_multiple(a.subspan(i), b.subspan(i), factor, out.subspan(i));
 }
 
 }  // namespace thinreduce::kernels::HWY_NAMESPACE
@@ -143,55 +137,40 @@ namespace reference {
 void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out,
               const Ahead& /*ahead*/) {
   std::fill(out.begin(), out.end(), 0.0f);
-  for (std::size_t v = 0; v < out.size() / matrix.stride; ++v) {
+  for (std::size_t v = 0; v < out.size() / matrix.columns; ++v) {
     for (std::size_t row = 0; row < matrix.rows; ++row) {
       const float value = in[v * matrix.rows + row];
-      for (std::size_t column = 0; column < matrix.stride; ++column) {
-        out[v * matrix.stride + column] += value * matrix.values[row * matrix.stride + column];
+      for (std::size_t column = 0; column < matrix.columns; ++column) {
+        out[v * matrix.columns + column] += value * matrix.values[row * matrix.stride() + column];
       }
     }
   }
 }
 
-void center(std::span<const float> gradient, std::span<const float> mean, float share,
-            std::span<float> out) {
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = gradient[i] - mean[i] * share;
-}
-
-void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values) {
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (!kept.empty()) kept[i] += values[i] - delivery.mean[i] * delivery.own_mean;
-    values[i] = (delivery.decoded[i] + delivery.mean[i] * delivery.whole_mean) * delivery.scale;
-  }
+void add_multiple(std::span<const float> a, std::span<const float> b, float factor,
+                  std::span<float> out) {
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = a[i] + b[i] * factor;
 }
 
 }  // namespace reference
 
 THINREDUCE_KERNEL(multiply);
-THINREDUCE_KERNEL(center);
-THINREDUCE_KERNEL(deliver);
+THINREDUCE_KERNEL(add_multiple);
 
 void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out,
               const Ahead& ahead) {
-  ensure(matrix.stride > 0 && matrix.stride % kColumnBlock == 0, "multiply: padded columns");
-  ensure(matrix.values.size() == matrix.rows * matrix.stride, "multiply: a whole matrix");
-  ensure(out.size() % matrix.stride == 0 && in.size() == out.size() / matrix.stride * matrix.rows,
+  ensure(matrix.columns > 0 && matrix.values.size() == matrix.rows * matrix.stride(),
+         "multiply: a whole matrix with columns");
+  ensure(out.size() % matrix.columns == 0 && in.size() == out.size() / matrix.columns * matrix.rows,
          "multiply: as many vectors in as out");
   THINREDUCE_CALL(multiply)(matrix, in, out, ahead);
 }
 
-void center(std::span<const float> gradient, std::span<const float> mean, float share,
-            std::span<float> out) {
-  ensure(gradient.size() == out.size() && mean.size() == out.size(),
-         "center: spans of the same length");
-  THINREDUCE_CALL(center)(gradient, mean, share, out);
-}
-
-void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values) {
-  ensure(delivery.decoded.size() == values.size() && delivery.mean.size() == values.size() &&
-             (kept.empty() || kept.size() == values.size()),
-         "deliver: spans of the same length");
-  THINREDUCE_CALL(deliver)(delivery, kept, values);
+void add_multiple(std::span<const float> a, std::span<const float> b, float factor,
+                  std::span<float> out) {
+  ensure(a.size() == out.size() && b.size() == out.size(),
+         "add_multiple: spans of the same length");
+  THINREDUCE_CALL(add_multiple)(a, b, factor, out);
 }
 
 }  // namespace thinreduce::kernels

@@ -39,10 +39,10 @@ TEST(Matrix, MultiplyIsTheProduct) {
     const auto stride = padded_columns(c.columns);
     const auto values = padded(c, 1);
     const auto in = normal_floats(c.vectors * c.rows, 2);
-    std::vector<float> out(c.vectors * stride, 7);
-    multiply({values, c.rows, stride}, in, out);
+    std::vector<float> out(c.vectors * c.columns, 7);
+    multiply({values, c.rows, c.columns}, in, out);
     for (std::size_t v = 0; v < c.vectors; ++v) {
-      for (std::size_t j = 0; j < stride; ++j) {
+      for (std::size_t j = 0; j < c.columns; ++j) {
         double sum = 0;
         double magnitude = 0;
         for (std::size_t row = 0; row < c.rows; ++row) {
@@ -53,7 +53,7 @@ TEST(Matrix, MultiplyIsTheProduct) {
         }
         // One rounding of 2^-24 a product and a sum.
         const double bound = magnitude * static_cast<double>(c.rows + 1) * 0x1p-24;
-        ASSERT_NEAR(out[v * stride + j], sum, bound + 1e-30);
+        ASSERT_NEAR(out[v * c.columns + j], sum, bound + 1e-30);
       }
     }
   }
@@ -62,17 +62,16 @@ TEST(Matrix, MultiplyIsTheProduct) {
 TEST(Matrix, SameBitsOnEveryTarget) {
   for (const auto& c : kCases) {
     SCOPED_TRACE(testing::Message() << c.rows << "x" << c.columns << ", " << c.vectors);
-    const auto stride = padded_columns(c.columns);
     for (const auto offset : kOffsets) {
       Guarded<float> values(std::span<const float>(padded(c, 3)), offset);
       Guarded<float> in(std::span<const float>(normal_floats(c.vectors * c.rows, 4)), offset);
-      std::vector<float> expected(c.vectors * stride);
-      reference::multiply({values.span(), c.rows, stride}, in.span(), expected, {});
+      std::vector<float> expected(c.vectors * c.columns);
+      reference::multiply({values.span(), c.rows, c.columns}, in.span(), expected, {});
       on_every_target([&] {
-        Guarded<float> out(c.vectors * stride, offset);
+        Guarded<float> out(c.vectors * c.columns, offset);
         // What is fetched ahead changes nothing, however long it is.
         const Ahead ahead{{in.span().data(), values.span().data()}, 2, in.span().size()};
-        multiply({values.span(), c.rows, stride}, in.span(), out.span(), ahead);
+        multiply({values.span(), c.rows, c.columns}, in.span(), out.span(), ahead);
         EXPECT_TRUE(same_bits<float>(out.span(), expected));
         EXPECT_TRUE(out.intact());
       });
@@ -80,35 +79,21 @@ TEST(Matrix, SameBitsOnEveryTarget) {
   }
 }
 
-TEST(Matrix, CenterAndDeliverAreTheSameBitsOnEveryTarget) {
+TEST(Matrix, AddMultipleIsTheSameBitsOnEveryTarget) {
   at_every_size([](std::size_t size, std::size_t offset) {
-    Guarded<float> gradient(std::span<const float>(mixed_floats(size, 5)), offset);
-    Guarded<float> mean(std::span<const float>(normal_floats(size, 6)), offset);
-    Guarded<float> decoded(std::span<const float>(normal_floats(size, 7)), offset);
-    const auto kept_before = normal_floats(size, 8);
-    const Delivery delivery{decoded.span(), mean.span(), 0.3f, 0.9f, 1.0f / 3};
-
-    std::vector<float> centered(size);
-    reference::center(gradient.span(), mean.span(), 0.3f, centered);
-    std::vector<float> kept_expected = kept_before;
-    std::vector<float> expected(gradient.span().begin(), gradient.span().end());
-    reference::deliver(delivery, kept_expected, expected);
-    for (std::size_t i = 0; i < size; ++i) {
-      ASSERT_EQ(kept_expected[i], kept_before[i] + centered[i]);
-    }
+    Guarded<float> a(std::span<const float>(mixed_floats(size, 5)), offset);
+    Guarded<float> b(std::span<const float>(normal_floats(size, 6)), offset);
+    std::vector<float> expected(size);
+    reference::add_multiple(a.span(), b.span(), 0.3f, expected);
     on_every_target([&] {
       Guarded<float> out(size, offset);
-      center(gradient.span(), mean.span(), 0.3f, out.span());
-      EXPECT_TRUE(same_bits<float>(out.span(), centered));
-      EXPECT_TRUE(out.intact());
-      for (const bool keeps : {true, false}) {
-        Guarded<float> kept(std::span<const float>(kept_before), offset);
-        Guarded<float> values(std::span<const float>(gradient.span()), offset);
-        deliver(delivery, keeps ? kept.span() : std::span<float>(), values.span());
-        EXPECT_TRUE(same_bits<float>(values.span(), expected));
-        EXPECT_TRUE(same_bits<float>(kept.span(), keeps ? kept_expected : kept_before));
-        EXPECT_TRUE(values.intact() && kept.intact());
-      }
+      add_multiple(a.span(), b.span(), 0.3f, out.span());
+      EXPECT_TRUE(same_bits<float>(out.span(), expected));
+      // The result may replace an operand.
+      add_multiple(a.span(), b.span(), 0.3f, b.span());
+      EXPECT_TRUE(same_bits<float>(b.span(), expected));
+      EXPECT_TRUE(out.intact() && b.intact());
+      std::ranges::copy(normal_floats(size, 6), b.span().begin());
     });
   });
 }

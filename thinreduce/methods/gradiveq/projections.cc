@@ -38,20 +38,21 @@ int common_unit(float largest_scale) {
 }  // namespace
 
 QuantizedProjections::QuantizedProjections(const ProjectionQuantizer& quantizer,
-                                           const MethodSetup& setup)
-    : quantizer_(quantizer), seed_(setup.seed), bucket_(setup.layout.id) {
+                                           const MethodSetup& setup,
+                                           std::span<GradiveqLayer> layers)
+    : quantizer_(quantizer), seed_(setup.seed), bucket_(setup.layout.id), layers_(layers) {
   check_quantizer("gradiveq+" + quantizer.options.name, setup,
                   quantizer.options.quantizer.levels_per_side);
 }
 
-void QuantizedProjections::start(std::span<GradiveqLayer> layers) {
-  layers_ = layers;
+void QuantizedProjections::start() {
   begin_.assign(1, 0);
-  for (const GradiveqLayer& layer : layers) {
+  for (const GradiveqLayer& layer : layers_) {
     begin_.push_back(begin_.back() + layer.sent_as.size() * layer.basis.size());
   }
-  if (codec_ && own_.size() == begin_.back()) return;
-  for (auto* values : {&own_, &sum_, &sent_}) values->assign(begin_.back(), 0.0f);
+  own_.assign(begin_.back(), 0.0f);  // zeros stay where slices are sent whole
+  if (codec_ && sum_.size() == own_.size()) return;
+  for (auto* values : {&sum_, &sent_}) values->assign(own_.size(), 0.0f);
   BlockQuantizer& blocks = quantizer_.options.quantizer;
   blocks.elements = begin_.back();
   scales_.resize(blocks.blocks());
@@ -78,31 +79,26 @@ void QuantizedProjections::given(std::size_t l, UnitRange places, std::span<floa
                   [&](std::size_t i, std::size_t at) { tile[at] = own[i] - layer.owed[i]; });
 }
 
-template <typename Visit>
-void QuantizedProjections::for_whole_slices(Visit visit) const {
+void QuantizedProjections::keep_errors_of_whole_slices() {
   for (std::size_t l = 0; l < layers_.size(); ++l) {
-    const std::size_t k = layers_[l].basis.slice();
-    for (std::size_t slice = 0; slice < layers_[l].sent_as.size(); ++slice) {
-      if (layers_[l].sent_as[slice] == SentAs::projection) continue;
-      for_projections(layers_[l], {slice * k, slice * k + k},
-                      [&](std::size_t i, std::size_t) { visit(l, i); });
+    const GradiveqLayer& layer = layers_[l];
+    const std::size_t k = layer.basis.slice();
+    for (std::size_t slice = 0; slice < layer.sent_as.size(); ++slice) {
+      if (layer.sent_as[slice] == SentAs::projection) continue;
+      for_projections(layer, {slice * k, slice * k + k}, [&](std::size_t i, std::size_t) {
+        own_[begin_[l] + i] = layer.owed[i];
+        sent_[begin_[l] + i] = 0;
+      });
     }
   }
 }
 
 void QuantizedProjections::exchange(std::uint64_t step, Exchange& exchange,
                                     std::span<float> moments) {
-  exchange.timed(Stage::encode, [&] {
-    for_whole_slices([&](std::size_t l, std::size_t i) { own_[begin_[l] + i] = 0; });
-  });
   if (!own_.empty()) quantizer_.summed ? sum_codes(step, exchange) : gather_codes(step, exchange);
   if (!feedback()) return;
   exchange.timed(Stage::encode, [&] {
-    // Nothing was sent for these: their errors stay.
-    for_whole_slices([&](std::size_t l, std::size_t i) {
-      own_[begin_[l] + i] = layers_[l].owed[i];
-      sent_[begin_[l] + i] = 0;
-    });
+    keep_errors_of_whole_slices();
     const int unit = common_unit(largest_scale_);
     for (std::size_t l = 0; l < layers_.size(); ++l) {
       const std::size_t floats = begin_[l + 1] - begin_[l];

@@ -24,10 +24,12 @@ namespace thinreduce {
 
 class QuantizedProjections {
  public:
-  QuantizedProjections(const ProjectionQuantizer& quantizer, const MethodSetup& setup);
+  // `layers` must outlive it.
+  QuantizedProjections(const ProjectionQuantizer& quantizer, const MethodSetup& setup,
+                       std::span<GradiveqLayer> layers);
 
-  // Begins a step. `layers` must live until its end.
-  void start(std::span<GradiveqLayer> layers);
+  // Begins a step.
+  void start();
   // Takes this rank's projections of the slices at `places`; returns their sums after finish().
   void put(std::size_t layer, UnitRange places, std::span<const float> tile);
   void get(std::size_t layer, UnitRange places, std::span<float> tile) const;
@@ -47,9 +49,8 @@ class QuantizedProjections {
   // Set sum_ and sent_ from own_.
   void sum_codes(std::uint64_t step, Exchange& exchange);
   void gather_codes(std::uint64_t step, Exchange& exchange);
-  // Calls visit(layer, index in its projections) for the slices sent whole.
-  template <typename Visit>
-  void for_whole_slices(Visit visit) const;
+  // Nothing was sent in codes for slices that are sent whole: their errors stay.
+  void keep_errors_of_whole_slices();
 
   ProjectionQuantizer quantizer_;
   std::uint64_t seed_;

@@ -117,6 +117,7 @@ void Slicing::gather(std::span<const float> bucket, std::size_t place, std::span
 }
 
 void Slicing::scatter(std::span<const float> in, std::size_t place, std::span<float> bucket) const {
+  if (contiguous() && in.data() == &bucket[offset_ + place]) return;  // a view
   const std::size_t stride = axes_[0].stride;
   for_strips(place, in.size(), [&](std::size_t element, std::size_t at, std::size_t count) {
     float* to = &bucket[element];

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "thinreduce/collective/chunks.h"
 #include "thinreduce/method/layout.h"
 
 namespace thinreduce {
@@ -39,16 +40,28 @@ class Slicing {
   // Returns the number of elements that are in slices.
   [[nodiscard]] std::size_t sliced() const { return slices() * slice_; }
 
-  // Returns whether the sequence is the memory itself, so that span() can replace copies.
-  [[nodiscard]] bool contiguous() const { return axes_.size() == 1 && axes_[0].stride == 1; }
-  template <typename T>
-  [[nodiscard]] std::span<T> span(std::span<T> bucket, std::size_t place, std::size_t count) const {
-    return bucket.subspan(offset_ + place, count);
-  }
   // Copies the elements at the places [place, place + size) of the sequence out of the bucket, and
   // back into it.
   void gather(std::span<const float> bucket, std::size_t place, std::span<float> out) const;
   void scatter(std::span<const float> in, std::size_t place, std::span<float> bucket) const;
+
+  // Returns whether the sequence is the memory itself, so that memory() can replace copies.
+  [[nodiscard]] bool contiguous() const { return axes_.size() == 1 && axes_[0].stride == 1; }
+  template <typename Float>
+  [[nodiscard]] std::span<Float> memory(std::span<Float> bucket, UnitRange places) const {
+    return bucket.subspan(offset_ + places.begin, places.size());
+  }
+  // Returns the elements at `places`: the memory itself, or a copy in `scratch`. scatter() writes
+  // either back.
+  template <typename Float>
+  [[nodiscard]] std::span<Float> view(std::span<Float> bucket, UnitRange places,
+                                      std::vector<float>& scratch) const {
+    if (contiguous()) return memory(bucket, places);
+    if (scratch.size() < places.size()) scratch.resize(places.size());
+    const auto out = std::span(scratch).first(places.size());
+    gather(bucket, places.begin, out);
+    return out;
+  }
 
   [[nodiscard]] bool same_order(const Slicing& other) const {
     return offset_ == other.offset_ && axes_ == other.axes_;

@@ -1,0 +1,33 @@
+// New bases for layers, from the samples that the layers' owners hold.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "thinreduce/methods/gradiveq/layer.h"
+
+namespace thinreduce {
+
+// A new basis for a layer, the same bits on all ranks.
+struct NewBasis {
+  std::size_t layer = 0;
+  std::size_t candidate = 0;
+  std::size_t size = 0;  // 0: the layer is sent uncompressed
+  float mean_weight = 0;
+  std::vector<float> columns;  // U, row-major
+};
+
+// Computes a new basis for each of the layers `due` at its owner and sends it to all ranks. Changes
+// no layer, so that all are as before if the exchange fails. Throws Error{bad_frame} that names the
+// owner of an invalid basis.
+[[nodiscard]] std::vector<NewBasis> exchange_bases(const GradiveqSettings& settings,
+                                                   std::span<const GradiveqLayer> layers,
+                                                   const std::vector<std::size_t>& due,
+                                                   Exchange& exchange);
+// Gives the layers their new bases.
+void apply_bases(const GradiveqSettings& settings, std::span<GradiveqLayer> layers,
+                 std::span<const NewBasis> bases, std::uint64_t step);
+
+}  // namespace thinreduce
