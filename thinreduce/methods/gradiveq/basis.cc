@@ -15,6 +15,7 @@
 
 #include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
+#include "thinreduce/methods/gradiveq/matrix.h"
 #include "thinreduce/wire/checksum.h"
 
 namespace thinreduce {
@@ -79,14 +80,12 @@ Basis::Basis(std::span<const float> columns, std::size_t slice, std::size_t size
   }
 }
 
-void Basis::project(std::span<const float> slices, std::span<float> projections,
-                    const kernels::Ahead& ahead) const {
-  kernels::multiply({down_, slice_, size_}, slices, projections, ahead);
+void Basis::project(std::span<const float> slices, std::span<float> projections) const {
+  kernels::multiply({down_, slice_, size_}, slices, projections);
 }
 
-void Basis::rebuild(std::span<const float> projections, std::span<float> slices,
-                    const kernels::Ahead& ahead) const {
-  kernels::multiply({up_, size_, slice_}, projections, slices, ahead);
+void Basis::rebuild(std::span<const float> projections, std::span<float> slices) const {
+  kernels::multiply({up_, size_, slice_}, projections, slices);
 }
 
 std::vector<float> Basis::columns() const {
@@ -187,13 +186,7 @@ void SliceStatistics::take(std::span<const float> samples) {
 }
 
 void SliceStatistics::add(const SliceStatistics& other) {
-  if (other.values_.empty()) return;
-  if (!other.folded_) {
-    const double weight = weight_ + other.weight_;
-    take(other.values_);
-    weight_ = weight;
-    return;
-  }
+  if (!other.folded_) return take(other.values_);
   fold();
   kernels::add(values_, other.values_);
   weight_ += other.weight_;

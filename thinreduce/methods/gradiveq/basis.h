@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "thinreduce/method/archive.h"
-#include "thinreduce/methods/gradiveq/matrix.h"
 
 namespace thinreduce {
 
@@ -31,11 +30,9 @@ class Basis {
   [[nodiscard]] std::size_t slice() const { return slice_; }
   [[nodiscard]] std::size_t size() const { return size_; }
 
-  // Multiplies each slice by U^T, and each projection by U. `ahead` is the memory needed next.
-  void project(std::span<const float> slices, std::span<float> projections,
-               const kernels::Ahead& ahead = {}) const;
-  void rebuild(std::span<const float> projections, std::span<float> slices,
-               const kernels::Ahead& ahead = {}) const;
+  // Multiplies each slice by U^T, and each projection by U.
+  void project(std::span<const float> slices, std::span<float> projections) const;
+  void rebuild(std::span<const float> projections, std::span<float> slices) const;
 
   // Returns U, row-major.
   [[nodiscard]] std::vector<float> columns() const;

@@ -11,9 +11,6 @@
 namespace thinreduce {
 namespace {
 
-// Slices per call of the kernels: their working set stays in the cache.
-constexpr std::size_t kRunSlices = 32;
-
 // Returns the tensor in the order `layout`, or in all different orders for auto.
 std::vector<Slicing> candidates_of(const Tensor& tensor, const std::string& layout) {
   if (layout != "auto") return {Slicing::of_tensor(tensor, layout)};

@@ -85,6 +85,9 @@ struct GradiveqState {
 [[nodiscard]] std::vector<GradiveqLayer> cut_layers(const GradiveqSettings& settings,
                                                     const MethodSetup& setup);
 
+// Max slices per call of the kernels: their working set stays in the cache.
+inline constexpr std::size_t kRunSlices = 32;
+
 // Memory for a run of slices.
 struct GradiveqScratch {
   std::vector<float> values, mean, kept, slices, projections;

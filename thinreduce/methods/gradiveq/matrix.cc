@@ -17,25 +17,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using Floats = hn::CappedTag<float, kColumnBlock>;
 
-// Asks for the runs line by line, one line of each run at a time.
-class Fetcher {
- public:
-  explicit Fetcher(const Ahead& ahead) : ahead_(ahead) {}
-  HWY_INLINE void step() {
-    if (at_ >= ahead_.floats) return;
-    for (std::size_t run = 0; run < ahead_.count; ++run) {
-      // To the second level: the first is full of the matrix.
-      __builtin_prefetch(ahead_.runs[run] + at_, 0, 2);
-    }
-    at_ += kLine;
-  }
-
- private:
-  static constexpr std::size_t kLine = 16;
-  const Ahead& ahead_;
-  std::size_t at_ = 0;
-};
-
 // Stores the sums of the columns from `column` on, without those of the padding.
 template <typename Sum>
 HWY_INLINE void store_columns(Sum sum, std::size_t column, std::size_t columns,
@@ -57,14 +38,12 @@ HWY_INLINE void store_columns(Sum sum, std::size_t column, std::size_t columns,
 template <std::size_t kWide, std::size_t... s, typename... Sums>
 HWY_INLINE void multiply_block(const Matrix& matrix, std::size_t column,
                                const float* HWY_RESTRICT in, float* HWY_RESTRICT out,
-                               Fetcher& fetcher, std::index_sequence<s...> /*indices*/,
-                               Sums... sums) {
+                               std::index_sequence<s...> /*indices*/, Sums... sums) {
   const Floats d;
   const std::size_t lanes = hn::Lanes(d);
   const std::size_t stride = matrix.stride();
   const float* HWY_RESTRICT columns = matrix.values.data() + column;
   for (std::size_t row = 0; row < matrix.rows; ++row) {
-    if (row % 2 == 0) fetcher.step();
     const float* const factors = columns + row * stride;
     const auto first = hn::LoadU(d, factors);
     const auto last = hn::LoadU(d, factors + (kWide - 1) * lanes);
@@ -79,37 +58,34 @@ HWY_INLINE void multiply_block(const Matrix& matrix, std::size_t column,
 
 template <std::size_t kWide, std::size_t... s>
 HWY_INLINE void multiply_block(const Matrix& matrix, std::size_t column, const float* in,
-                               float* out, Fetcher& fetcher, std::index_sequence<s...> indices) {
+                               float* out, std::index_sequence<s...> indices) {
   static_assert(kWide == 1 || kWide == 2);
-  multiply_block<kWide>(matrix, column, in, out, fetcher, indices,
+  multiply_block<kWide>(matrix, column, in, out, indices,
                         (static_cast<void>(s), hn::Zero(Floats()))...);
 }
 
 template <std::size_t kVectors>
-HWY_INLINE void multiply_rows(const Matrix& matrix, const float* in, float* out, Fetcher& fetcher) {
+HWY_INLINE void multiply_rows(const Matrix& matrix, const float* in, float* out) {
   const std::size_t lanes = hn::Lanes(Floats());
   std::size_t column = 0;
   for (; column + lanes < matrix.columns; column += 2 * lanes) {
-    multiply_block<2>(matrix, column, in, out, fetcher, std::make_index_sequence<2 * kVectors>());
+    multiply_block<2>(matrix, column, in, out, std::make_index_sequence<2 * kVectors>());
   }
   if (column < matrix.columns) {
-    multiply_block<1>(matrix, column, in, out, fetcher, std::make_index_sequence<kVectors>());
+    multiply_block<1>(matrix, column, in, out, std::make_index_sequence<kVectors>());
   }
 }
 
-void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out,
-              const Ahead& ahead) {
+void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out) {
   const std::size_t count = out.size() / matrix.columns;
-  Fetcher fetcher(ahead);
   // As many sums as there are registers for: 32 with AVX-512, else 16.
   constexpr std::size_t kVectors = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
   std::size_t i = 0;
   for (; i + kVectors <= count; i += kVectors) {
-    multiply_rows<kVectors>(matrix, in.data() + i * matrix.rows, out.data() + i * matrix.columns,
-                            fetcher);
+    multiply_rows<kVectors>(matrix, in.data() + i * matrix.rows, out.data() + i * matrix.columns);
   }
   for (; i < count; ++i) {
-    multiply_rows<1>(matrix, in.data() + i * matrix.rows, out.data() + i * matrix.columns, fetcher);
+    multiply_rows<1>(matrix, in.data() + i * matrix.rows, out.data() + i * matrix.columns);
   }
 }
 
@@ -134,8 +110,7 @@ namespace thinreduce::kernels {
 namespace reference {
 
 // Row by row over all columns at once: the same sums in the same order as column by column.
-void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out,
-              const Ahead& /*ahead*/) {
+void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out) {
   std::fill(out.begin(), out.end(), 0.0f);
   for (std::size_t v = 0; v < out.size() / matrix.columns; ++v) {
     for (std::size_t row = 0; row < matrix.rows; ++row) {
@@ -157,13 +132,12 @@ void add_multiple(std::span<const float> a, std::span<const float> b, float fact
 THINREDUCE_KERNEL(multiply);
 THINREDUCE_KERNEL(add_multiple);
 
-void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out,
-              const Ahead& ahead) {
+void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out) {
   ensure(matrix.columns > 0 && matrix.values.size() == matrix.rows * matrix.stride(),
          "multiply: a whole matrix with columns");
   ensure(out.size() % matrix.columns == 0 && in.size() == out.size() / matrix.columns * matrix.rows,
          "multiply: as many vectors in as out");
-  THINREDUCE_CALL(multiply)(matrix, in, out, ahead);
+  THINREDUCE_CALL(multiply)(matrix, in, out);
 }
 
 void add_multiple(std::span<const float> a, std::span<const float> b, float factor,

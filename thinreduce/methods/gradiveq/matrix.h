@@ -4,7 +4,6 @@
 // separate multiplications and additions, so the results do not depend on the vector width.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <span>
 
@@ -25,18 +24,9 @@ struct Matrix {
   [[nodiscard]] std::size_t stride() const { return padded_columns(columns); }
 };
 
-// Memory that will be worked on next: fetched into the cache meanwhile, since a product keeps the
-// arithmetic busy and the memory idle. All runs have `floats` floats.
-struct Ahead {
-  std::array<const float*, 3> runs{};
-  std::size_t count = 0;  // of runs
-  std::size_t floats = 0;
-};
-
 // out = in * matrix: `in` holds any number of vectors of matrix.rows floats one after another,
 // `out` as many of matrix.columns floats.
-void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out,
-              const Ahead& ahead = {});
+void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out);
 
 // out[i] = a[i] + b[i] * factor
 void add_multiple(std::span<const float> a, std::span<const float> b, float factor,
@@ -44,8 +34,7 @@ void add_multiple(std::span<const float> a, std::span<const float> b, float fact
 
 // The definition of the results above.
 namespace reference {
-void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out,
-              const Ahead& ahead);
+void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out);
 void add_multiple(std::span<const float> a, std::span<const float> b, float factor,
                   std::span<float> out);
 }  // namespace reference

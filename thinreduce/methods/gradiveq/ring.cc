@@ -13,31 +13,15 @@ namespace {
 
 // Floats of a unit on the wire, about: few compared with a segment, many compared with a call.
 constexpr std::size_t kUnitFloats = 1024;
-// Max slices per unit: the kernels' working set stays in the cache.
-constexpr std::size_t kUnitSlices = 32;
 
 std::size_t slices_per_unit(std::size_t basis_size) {
-  const std::size_t slices = std::clamp<std::size_t>(kUnitFloats / basis_size, 1, kUnitSlices);
+  const std::size_t slices = std::clamp<std::size_t>(kUnitFloats / basis_size, 1, kRunSlices);
   // The kernels take up to eight slices at a time.
   return slices >= 8 ? slices / 8 * 8 : slices;
 }
 
 void grow(std::vector<float>& values, std::size_t size) {
   if (values.size() < size) values.resize(size);
-}
-
-// Returns the memory after `places`, as much again, in up to three fields of the bucket.
-kernels::Ahead ahead_of(const Slicing& slicing, UnitRange places,
-                        std::initializer_list<std::span<const float>> fields) {
-  kernels::Ahead ahead;
-  if (!slicing.contiguous()) return ahead;
-  ahead.floats = std::min(places.size(), slicing.elements() - places.end);
-  for (const auto field : fields) {
-    if (field.empty()) continue;
-    ahead.runs[ahead.count++] =
-        slicing.memory(field, {places.end, places.end + ahead.floats}).data();
-  }
-  return ahead;
 }
 
 }  // namespace
@@ -175,16 +159,9 @@ void GradiveqRing::require_finite(const Part& part, std::span<const float> sum) 
 }
 
 void GradiveqRing::reduce(std::uint64_t step, Exchange& exchange) {
-  if (quantized_) {
-    reduce_quantized(step, exchange);
-  } else {
-    settings_.sum(exchange, *this);
-  }
-}
-
-// The quantizer needs all projections first, because they share scales. The sums are checked before
-// anything is delivered.
-void GradiveqRing::reduce_quantized(std::uint64_t step, Exchange& exchange) {
+  if (!quantized_) return settings_.sum(exchange, *this);
+  // The quantizer needs all projections first, because they share scales. The sums are checked
+  // before anything is delivered.
   exchange.timed(Stage::encode, [&] { encode({0, units()}); });
   const std::size_t floats = parts_.back().wire;
   const auto sums = std::span(wire_).first(floats + quantized_->moments());
@@ -215,7 +192,7 @@ void GradiveqRing::project(const Part& part, std::span<float> wire) {
     kernels::add(slices, slicing.view(kept, part.places, scratch_.kept));
   }
   const auto projections = quantized_ ? projections_of(part) : wire;
-  layer.basis.project(slices, projections, ahead_of(slicing, part.places, {values, mean}));
+  layer.basis.project(slices, projections);
   if (quantized_) quantized_->put(part.layer, part.places, projections);
 }
 
@@ -229,8 +206,7 @@ void GradiveqRing::rebuild(const Part& part, std::span<const float> wire) {
     wire = projections_of(part);
   }
   const auto slices = std::span(scratch_.slices).first(part.places.size());
-  layer.basis.rebuild(wire, slices,
-                      ahead_of(slicing, part.places, {values_, state_.mean, state_.kept}));
+  layer.basis.rebuild(wire, slices);
   const auto values = slicing.view(values_, part.places, scratch_.values);
   const auto mean = slicing.view(std::span(state_.mean), part.places, scratch_.mean);
   if (!state_.kept.empty()) {
@@ -293,11 +269,11 @@ void GradiveqRing::add_gradient(const Part& part, std::span<float> residual) {
   } else if (part.sent_as != SentAs::projection) {
     kernels::add(residual, std::span(own_).subspan(part.wire, residual.size()));
   } else {
-    const auto projections = projections_of(part);
+    std::span<float> projections = projections_of(part);
     if (quantized_) {
       quantized_->given(part.layer, part.places, projections);
     } else {
-      std::copy_n(&own_[part.wire], projections.size(), projections.begin());
+      projections = std::span(own_).subspan(part.wire, projections.size());
     }
     const auto within = std::span(scratch_.slices).first(residual.size());
     layer.basis.rebuild(projections, within);

@@ -72,7 +72,6 @@ class GradiveqRing final : public SumPayload {
   void rebuild(const Part& part, std::span<const float> wire);
   void encode_whole(const Part& part, std::span<float> wire);
   void decode_whole(const Part& part, std::span<const float> wire);
-  void reduce_quantized(std::uint64_t step, Exchange& exchange);
   // Adds this rank's gradient of a part to its residual: from the bucket or, if the mean has
   // replaced it there, from what was sent.
   void add_gradient(const Part& part, std::span<float> residual);
