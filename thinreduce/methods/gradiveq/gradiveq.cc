@@ -17,6 +17,15 @@
 namespace thinreduce {
 namespace {
 
+// A compressed step, with g this rank's gradient of a slice, N ranks, and the layer's basis U:
+//   sample    a few slices are sent whole, the same on all ranks      learner.cc
+//   project   g' = U^T (g - weight * mean / N)                        ring.cc
+//   sum       g' and the whole slices over the ranks                  ring.cc, projections.cc
+//   rebuild   (U * sum + weight * mean) / N replaces g                ring.cc
+//   learn     the samples enter the mean and the second moments       learner.cc, basis.cc
+//   renew     owners turn moments into bases and send them to all     bases.cc
+//   residual  what the old basis did not send, for the new one        layer.cc
+
 // Votes renew a basis at most this many times per interval.
 constexpr std::uint64_t kRenewalsPerInterval = 8;
 
@@ -51,8 +60,8 @@ class GradiVeQ final : public Method {
   using Layers = std::vector<std::size_t>;  // indices
   using Bases = std::vector<NewBasis>;
 
-  // The algorithm. Until the last exchange has succeeded, all ranks keep what they must have alike,
-  // and this rank can take its gradient back.
+  // Until the last exchange has succeeded, all ranks keep what they must have alike, and this rank
+  // can take its gradient back.
   void compressed_step(std::span<float> values, Exchange& exchange) {
     const auto world = static_cast<float>(exchange.size());
     exchange.timed(Stage::encode, [&] {

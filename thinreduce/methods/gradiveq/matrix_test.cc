@@ -96,5 +96,33 @@ TEST(Matrix, AddMultipleIsTheSameBitsOnEveryTarget) {
   });
 }
 
+TEST(Matrix, DeliverIsTheSameBitsOnEveryTarget) {
+  at_every_size([](std::size_t size, std::size_t offset) {
+    Guarded<float> gradient(std::span<const float>(mixed_floats(size, 5)), offset);
+    Guarded<float> mean(std::span<const float>(normal_floats(size, 6)), offset);
+    Guarded<float> decoded(std::span<const float>(normal_floats(size, 7)), offset);
+    const auto kept_before = normal_floats(size, 8);
+    const Delivery delivery{decoded.span(), mean.span(), 0.9f, 1.0f / 3};
+    std::vector<float> centered(size);
+    reference::add_multiple(gradient.span(), mean.span(), -0.9f * (1.0f / 3), centered);
+    std::vector<float> kept_expected = kept_before;
+    std::vector<float> expected(gradient.span().begin(), gradient.span().end());
+    reference::deliver(delivery, kept_expected, expected);
+    for (std::size_t i = 0; i < size; ++i) {
+      ASSERT_EQ(kept_expected[i], kept_before[i] + centered[i]);
+    }
+    on_every_target([&] {
+      for (const bool keeps : {true, false}) {
+        Guarded<float> kept(std::span<const float>(kept_before), offset);
+        Guarded<float> values(std::span<const float>(gradient.span()), offset);
+        deliver(delivery, keeps ? kept.span() : std::span<float>(), values.span());
+        EXPECT_TRUE(same_bits<float>(values.span(), expected));
+        EXPECT_TRUE(same_bits<float>(kept.span(), keeps ? kept_expected : kept_before));
+        EXPECT_TRUE(values.intact() && kept.intact());
+      }
+    });
+  });
+}
+
 }  // namespace
 }  // namespace thinreduce::kernels

@@ -208,16 +208,15 @@ void GradiveqRing::rebuild(const Part& part, std::span<const float> wire) {
   const auto slices = std::span(scratch_.slices).first(part.places.size());
   layer.basis.rebuild(wire, slices);
   const auto values = slicing.view(values_, part.places, scratch_.values);
-  const auto mean = slicing.view(std::span(state_.mean), part.places, scratch_.mean);
-  if (!state_.kept.empty()) {
-    const auto kept = slicing.view(std::span(state_.kept), part.places, scratch_.kept);
-    kernels::add_multiple(values, mean, -layer.mean_weight * share_, values);
-    kernels::add(kept, values);
-    slicing.scatter(kept, part.places.begin, state_.kept);
-  }
-  kernels::add_multiple(slices, mean, layer.mean_weight, values);
-  kernels::scale(values, share_);
+  std::span<float> kept = state_.kept;
+  if (!kept.empty()) kept = slicing.view(kept, part.places, scratch_.kept);
+  kernels::deliver({.decoded = slices,
+                    .mean = slicing.view(std::span(state_.mean), part.places, scratch_.mean),
+                    .weight = layer.mean_weight,
+                    .share = share_},
+                   kept, values);
   slicing.scatter(values, part.places.begin, values_);
+  if (!kept.empty()) slicing.scatter(kept, part.places.begin, state_.kept);
 }
 
 void GradiveqRing::encode_whole(const Part& part, std::span<float> wire) {
