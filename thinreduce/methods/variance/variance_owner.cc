@@ -88,16 +88,14 @@ class VarianceOwner final : public Method, private OwnerPayload {
   void begin_sum(UnitRange range) override {
     sum_.assign(range.size(), 0.0F);
     received_ = 0;
+    const auto found = sums_.found(range);
+    for (std::size_t i = 0; i < found.indices.size(); ++i) {
+      sum_[found.indices[i] - range.begin] = found.values[i];
+    }
+    own_ = static_cast<double>(found.indices.size());
   }
   void add_part(UnitRange range, int rank, std::span<const std::byte> bytes) override {
     received_ += static_cast<double>(payload_of(format_, range).add(bytes, rank, sum_));
-  }
-  void add_own(UnitRange range) override {
-    const auto found = sums_.found(range);
-    for (std::size_t i = 0; i < found.indices.size(); ++i) {
-      sum_[found.indices[i] - range.begin] += found.values[i];
-    }
-    own_ = static_cast<double>(found.indices.size());
   }
   // Sends as many totals as the other ranks have sent on average, the largest; the rest stays in
   // `left_`. Totals that wait here are among the own sums: if there are very many, more are sent.
