@@ -73,16 +73,13 @@ class OwnerReduction {
   }
 
   // In turn t a rank sends its parts of piece t and the answer of piece t - ahead. A turn consumes
-  // all that the peers sent `ahead` turns earlier. The header of a message is awaited one turn
-  // before its payload: the receive of the payload can be posted only then, and some transports
-  // transfer nothing before that.
+  // all that the peers sent `ahead` turns earlier, in the order in which it arrives, so that
+  // decoding overlaps with the wire even if there is only one piece.
   void run() {
     for (std::size_t turn = 0; turn < pieces_ + 2 * ahead_; ++turn) {
       post(turn);
       if (turn < pieces_) send_parts(turn);
-      if (turn + 1 >= ahead_) open(Kind::part, turn + 1 - ahead_);
       if (turn >= ahead_) answer(turn - ahead_);
-      if (turn + 1 >= 2 * ahead_) open(Kind::answer, turn + 1 - 2 * ahead_);
       if (turn >= 2 * ahead_) decode(turn - 2 * ahead_);
     }
     for (auto& message : parts_) finish(message);
@@ -100,6 +97,10 @@ class OwnerReduction {
     Tag tag;
     std::unique_ptr<FramedReceive> receive;
     bool open = false;  // its header has arrived
+  };
+  struct Expected {
+    int rank = 0;
+    UnitRange range;
   };
 
   [[nodiscard]] std::size_t world() const { return static_cast<std::size_t>(exchange_.size()); }
@@ -155,16 +156,37 @@ class OwnerReduction {
         {tag, std::make_unique<FramedReceive>(exchange_, rank, limit, take_spare())});
   }
 
-  // Waits for the headers of a piece and of all messages before it.
-  void open(Kind kind, std::size_t index) {
+  // Waits for the header of a message of a rank, and for those of all before it.
+  void open(int rank, Kind kind, UnitRange range) {
+    for (Incoming& message : from(rank)) {
+      if (!message.open) message.receive->wait_header(exchange_);
+      message.open = true;
+      if (message.tag.kind == kind && message.tag.range.begin == range.begin) break;
+    }
+  }
+
+  // Calls take(rank, range) for the messages of one kind and piece, in the order in which they
+  // arrive. The headers of the next ones are awaited before: the receive of a payload can be posted
+  // only then, and some transports transfer nothing before that.
+  template <typename Take>
+  void take_all(Kind kind, std::size_t index, Take&& take) {
+    constexpr std::size_t kOpen = 4;
+    expected_.clear();
+    expect(kind, index);
+    const std::size_t now = expected_.size();
+    expect(kind, index + 1);
+    std::size_t opened = 0;
+    for (std::size_t i = 0; i < now; ++i) {
+      for (; opened < std::min(expected_.size(), i + kOpen); ++opened) {
+        open(expected_[opened].rank, kind, expected_[opened].range);
+      }
+      take(expected_[i].rank, expected_[i].range);
+    }
+  }
+  void expect(Kind kind, std::size_t index) {
     for_senders([&](int rank) {
       const UnitRange range = kind == Kind::part ? own_piece(index) : piece(rank, index);
-      if (range.size() == 0) return;
-      for (Incoming& message : from(rank)) {
-        if (!message.open) message.receive->wait_header(exchange_);
-        message.open = true;
-        if (message.tag.kind == kind && message.tag.range.begin == range.begin) break;
-      }
+      if (range.size() > 0) expected_.push_back({rank, range});
     });
   }
 
@@ -217,13 +239,9 @@ class OwnerReduction {
     const UnitRange range = own_piece(index);
     if (range.size() == 0) return;
     exchange_.timed(Stage::decode, [&] { payload_.begin_sum(range); });
-    for (int rank = 0; rank < exchange_.size(); ++rank) {
-      if (rank == exchange_.rank()) {
-        exchange_.timed(Stage::decode, [&] { payload_.add_own(range); });
-      } else {
-        consume(rank, [&](auto bytes) { payload_.add_part(range, rank, bytes); });
-      }
-    }
+    take_all(Kind::part, index, [&](int rank, UnitRange) {
+      consume(rank, [&](auto bytes) { payload_.add_part(range, rank, bytes); });
+    });
     Outgoing& answer = answers_[index % slots()];
     write(answer, {Kind::answer, range}, payload_.max_answer_bytes(range),
           [&](std::vector<std::byte>& out) { payload_.encode_answer(range, out); });
@@ -238,9 +256,7 @@ class OwnerReduction {
 
   // Decodes the answers of all other owners.
   void decode(std::size_t index) {
-    for_senders([&](int owner) {
-      const UnitRange range = piece(owner, index);
-      if (range.size() == 0) return;
+    take_all(Kind::answer, index, [&](int owner, UnitRange range) {
       consume(owner, [&](auto bytes) {
         answer_bytes_ += kFrameHeaderBytes + kOwnerTagBytes + bytes.size();
         payload_.decode_answer(range, owner, bytes);
@@ -264,6 +280,7 @@ class OwnerReduction {
   std::vector<Outgoing> parts_;                 // by slot and owner
   std::vector<Outgoing> answers_;               // by slot
   std::vector<std::deque<Incoming>> incoming_;  // by rank, in the order in which they are sent
+  std::vector<Expected> expected_;              // messages of one kind, in the order of arrival
   std::uint64_t part_bytes_ = 0;
   std::uint64_t answer_bytes_ = 0;
 };

@@ -3,10 +3,11 @@
 //
 // Nouns. The payload is cut into N *ranges* of whole units; rank r owns range r. Each range is cut
 // into the same number of *pieces*. Rank r sends its *part* of a piece to the piece's owner, the
-// right neighbour first, so that no two ranks load the same link first. The owner adds the parts in
-// rank order, its own among them, and sends the *answer* to every other rank. All ranks, the owner
-// included, decode the same answer, so all end with the same bits. Parts and answers are frames of
-// any length. Encoding, adding and decoding a piece overlaps with the transfer of others.
+// right neighbour first, so that no two ranks load the same link first. The owner begins with its
+// own part and adds the others in the order in which they arrive on busy links: those of ranks r-1,
+// r-2, ..., r+1. Then it sends the *answer* to every other rank. All ranks, the owner included,
+// decode the same answer, so all end with the same bits. Parts and answers are frames of any
+// length. Encoding, adding and decoding a message overlaps with the transfer of others.
 //
 // Latencies: 2. Bytes sent by rank r: 80 and its part for each piece of the other ranges, and (N-1)
 // times 80 and its answer for each piece of its own range. Empty pieces are not sent.
@@ -39,11 +40,10 @@ class OwnerPayload {
 
   // Appends this rank's part of another rank's piece to `out`.
   virtual void encode_part(UnitRange range, std::vector<std::byte>& out) = 0;
-  // Begins the sum of a piece that this rank owns.
+  // Begins the sum of a piece that this rank owns, with its own part.
   virtual void begin_sum(UnitRange range) = 0;
-  // Add the part of `rank`, or this rank's own, to that sum. Called for all ranks in order.
+  // Adds the part of `rank` to that sum. Called for all other ranks, always in the same order.
   virtual void add_part(UnitRange range, int rank, std::span<const std::byte> part) = 0;
-  virtual void add_own(UnitRange range) = 0;
   // Appends the answer, made from the complete sum, to `out`.
   virtual void encode_answer(UnitRange range, std::vector<std::byte>& out) = 0;
   // Decodes an answer. At its owner this follows directly after encode_answer().

@@ -36,11 +36,13 @@ class Bf16Owner final : public OwnerPayload {
   void encode_part(UnitRange range, std::vector<std::byte>& out) override {
     append(part(values_, range), out);
   }
-  void begin_sum(UnitRange range) override { sum_.assign(range.size(), 0.0f); }
+  void begin_sum(UnitRange range) override {
+    const auto own = part(values_, range);
+    sum_.assign(own.begin(), own.end());
+  }
   void add_part(UnitRange range, int rank, std::span<const std::byte> bytes) override {
     kernels::add_bf16(words(range, rank, bytes), sum_);
   }
-  void add_own(UnitRange range) override { kernels::add(sum_, part(values_, range)); }
   void encode_answer(UnitRange /*range*/, std::vector<std::byte>& out) override {
     append(sum_, out);
   }

@@ -6,6 +6,7 @@
 #include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
+#include "thinreduce/methods/gather_or_owner.h"
 #include "thinreduce/methods/quantize/dithered_ring.h"
 #include "thinreduce/methods/quantize/options.h"
 #include "thinreduce/methods/quantize/quantized_gather.h"
@@ -22,7 +23,7 @@ struct DqsgOptions {
   std::uint64_t seed = 0;
 };
 
-// collective=auto and ring: the ranks agree on scales first, so that codes add as integers.
+// The ranks agree on scales first, so that codes add as integers.
 class DqsgSum final : public Method {
  public:
   explicit DqsgSum(const DqsgOptions& options)
@@ -120,16 +121,16 @@ MethodInfo dqsg_info() {
       block_option(512),
       OptionInfo::choice(
           "collective", "auto", {"auto", "ring", "gather", "root", "owner"},
-          "auto: the ranks agree on scales, and the codes are summed in a ring or by owners, "
-          "whichever is faster on the link; the mean is the same. ring: always in a ring. gather: "
-          "every rank sends its payload to all others. root: every rank sends its payload to rank "
-          "0, which "
-          "sends the mean back. owner: every rank sends its codes to the owners of their elements, "
-          "which answer with the mean of theirs.")
+          "auto: with at most 4 ranks the codes are summed, in a ring or by owners, whichever is "
+          "faster on the link; with more ranks, owner, or gather if the bucket is small. ring: the "
+          "ranks agree on scales, and the codes are summed in a ring. gather: every rank sends its "
+          "payload to all others. root: every rank sends its payload to rank 0, which sends the "
+          "mean back. owner: every rank sends its codes to the owners of their elements, which "
+          "answer with the mean of theirs.")
           .formerly("travel")
           .formerly_value("sum", "ring")
           .formerly_value("server", "root"),
-      answer_levels_option(51),
+      answer_levels_option(kDitheredAnswerLevels),
       entropy_option("With collective=gather, root or owner: "),
       feedback_option(),
       clip_option(0,
@@ -137,7 +138,7 @@ MethodInfo dqsg_info() {
   };
   info.check = [](const Options& options) {
     require_odd("dqsg", "levels", options.integer("levels"));
-    require_odd("dqsg", "answer_levels", options.integer("answer_levels"));
+    check_answer_levels("dqsg", options);
   };
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
     const auto levels_per_side = static_cast<std::uint32_t>((options.integer("levels") - 1) / 2);
@@ -147,7 +148,8 @@ MethodInfo dqsg_info() {
                                    .levels_per_side = levels_per_side};
     using Collective = QuantizedGatherOptions::Collective;
     const std::string& collective = options.text("collective");
-    if (collective == "auto" || collective == "ring") {
+    // The ranks replay the dither of all N in a sum of codes, and its codes grow with N.
+    if (collective == "ring" || (collective == "auto" && setup.world <= kMostToGather)) {
       SumOptions sum;
       if (collective == "ring") sum.by = SumBy::ring;
       return std::make_unique<DqsgSum>(DqsgOptions{.quantizer = quantizer,
@@ -156,16 +158,18 @@ MethodInfo dqsg_info() {
                                                    .feedback = options.on("feedback"),
                                                    .seed = setup.seed});
     }
-    return make_quantized_gather({.name = "dqsg",
-                                  .quantizer = quantizer,
-                                  .collective = collective == "root"    ? Collective::root
-                                                : collective == "owner" ? Collective::owner
-                                                                        : Collective::gather,
-                                  .clip = options.number("clip"),
-                                  .feedback = options.on("feedback"),
-                                  .entropy = options.on("entropy"),
-                                  .seed = setup.seed,
-                                  .answer_levels_per_side = answer_levels_per_side(options)});
+    return make_quantized_gather(
+        {.name = "dqsg",
+         .quantizer = quantizer,
+         .collective = collective == "root"              ? Collective::root
+                       : codes_by_owners(options, setup) ? Collective::owner
+                                                         : Collective::gather,
+         .clip = options.number("clip"),
+         .feedback = options.on("feedback"),
+         .entropy = options.on("entropy"),
+         .seed = setup.seed,
+         .answer_levels_per_side =
+             answer_levels_per_side(options, kDitheredAnswerLevels, setup.world)});
   };
   return info;
 }

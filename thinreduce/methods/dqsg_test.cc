@@ -55,7 +55,8 @@ TEST(Dqsg, IntegerSumEqualsThePlainAlgorithm) {
       for (const std::size_t block : {64u, 1000u}) {
         SCOPED_TRACE(testing::Message() << world << " ranks, " << elements << ", " << block);
         const BlockQuantizer quantizer{elements, block, 3};
-        TestWorld ranks(world, "dqsg:levels=7,block=" + std::to_string(block), elements);
+        TestWorld ranks(world, "dqsg:collective=ring,levels=7,block=" + std::to_string(block),
+                        elements);
         for (unsigned step = 0; step < 2; ++step) {
           const auto gradients = normal_gradients(world, elements, step);
           ASSERT_EQ(ranks.mean(gradients), plain_integer_sum(gradients, quantizer, step));

@@ -2,22 +2,38 @@
 
 #include <fmt/format.h>
 
+#include "thinreduce/collective/owner.h"
+#include "thinreduce/wire/frame.h"
+
 namespace thinreduce {
+namespace {
+
+// The bytes that pass in one latency: 1 Gbit/s and 0.1 ms. On a slower or a longer way the gather
+// of a small bucket is as good or better; a large bucket's bytes count on any.
+constexpr double kLatencyBytes = 12500;
+// The bytes of a part or an answer that do not depend on its length: its frame, its tag, and about
+// as many in its payload.
+constexpr double kMessageBytes = kFrameHeaderBytes + 2.0 * kOwnerTagBytes;
+
+}  // namespace
 
 OptionInfo gather_or_owner_option(const std::string& owner) {
   return OptionInfo::choice(
       "collective", "auto", {"auto", "gather", "owner"},
       fmt::format("gather: every rank sends its payload to all others. owner: every rank sends {}. "
-                  "auto: owner with more than 4 ranks.",
-                  owner));
+                  "auto: owner with more than {} ranks, unless the bucket is small.",
+                  owner, kMostToGather));
 }
 
-bool by_owners(const Options& options, int world) {
-  // A gather sends N - 1 payloads, owners 2 or 3. The mean differs, so the choice must not follow
-  // from a measurement: a resumed run would go on with other bits.
-  constexpr int kMostToGather = 4;
+bool by_owners(const Options& options, const MethodSetup& setup, const GatherCost& cost) {
   const std::string& collective = options.text("collective");
-  return collective == "owner" || (collective == "auto" && world > kMostToGather);
+  if (collective != "auto") return collective == "owner";
+  if (setup.world <= kMostToGather) return false;
+  const double peers = setup.world - 1;
+  const double gathered = peers * (kFrameHeaderBytes + cost.payload_bytes);
+  const double owned = peers / setup.world * cost.owner_payloads * cost.payload_bytes +
+                       2 * peers * kMessageBytes + kLatencyBytes;
+  return owned < gathered;
 }
 
 }  // namespace thinreduce

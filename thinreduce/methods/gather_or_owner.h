@@ -1,15 +1,26 @@
 // The option `collective` of methods whose payloads are gathered or reduced by owners.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
-#include "thinreduce/method/options.h"
+#include "thinreduce/method/method.h"
 
 namespace thinreduce {
 
 // `owner` ends the help text of that choice: what the owners answer with.
 [[nodiscard]] OptionInfo gather_or_owner_option(const std::string& owner);
-// Returns whether owners reduce the buckets of a world of `world` ranks.
-[[nodiscard]] bool by_owners(const Options& options, int world);
+
+// What a method expects to send.
+struct GatherCost {
+  double payload_bytes = 0;   // of one rank, roughly
+  double owner_payloads = 0;  // bytes of parts and answers, in payloads
+};
+// Returns whether owners reduce a bucket. With collective=auto they do if there are more than
+// kMostToGather ranks and it takes less time on a link of 1 Gbit/s and 0.1 ms. The mean differs, so
+// the choice must not follow from a measured link: a resumed run would go on with other bits.
+inline constexpr int kMostToGather = 4;
+[[nodiscard]] bool by_owners(const Options& options, const MethodSetup& setup,
+                             const GatherCost& cost);
 
 }  // namespace thinreduce

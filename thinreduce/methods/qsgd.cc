@@ -20,13 +20,11 @@ MethodInfo qsgd_info() {
       block_option(512),
       gather_or_owner_option(
           "its codes to the owners of their elements, which answer with the mean of theirs"),
-      answer_levels_option(9),
+      answer_levels_option(kStochasticAnswerLevels),
       entropy_option(),
       feedback_option(),
   };
-  info.check = [](const Options& options) {
-    require_odd("qsgd", "answer_levels", options.integer("answer_levels"));
-  };
+  info.check = [](const Options& options) { check_answer_levels("qsgd", options); };
   info.make = [](const Options& options, const MethodSetup& setup) {
     const auto levels_per_side = (1u << (options.integer("bits") - 1)) - 1;
     auto settings = stochastic_settings("qsgd", options, setup, levels_per_side);

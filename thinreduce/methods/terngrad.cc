@@ -20,13 +20,11 @@ MethodInfo terngrad_info() {
                   "the next step's gradient"),
       gather_or_owner_option(
           "its codes to the owners of their elements, which answer with the mean of theirs"),
-      answer_levels_option(9),
+      answer_levels_option(kStochasticAnswerLevels),
       entropy_option(),
       feedback_option(),
   };
-  info.check = [](const Options& options) {
-    require_odd("terngrad", "answer_levels", options.integer("answer_levels"));
-  };
+  info.check = [](const Options& options) { check_answer_levels("terngrad", options); };
   info.make = [](const Options& options, const MethodSetup& setup) {
     auto settings = stochastic_settings("terngrad", options, setup, 1);
     settings.clip = options.number("clip");

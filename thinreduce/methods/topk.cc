@@ -109,7 +109,9 @@ MethodInfo topk_info() {
   };
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
     require_32bit_indices("topk", setup.layout);
-    if (by_owners(options, setup.world)) {
+    const auto values = values_to_send(options.number("density"), setup.layout.elements);
+    if (by_owners(options, setup,
+                  {.payload_bytes = 6.0 * static_cast<double>(values), .owner_payloads = 2.2})) {
       return make_topk_owner(setup.layout.elements, options.number("density"),
                              options.on("feedback"));
     }

@@ -110,12 +110,14 @@ class TopKOwner final : public Method, private OwnerPayload {
     append({offsets_, std::span<const float>(rounded_).subspan(first, offsets_.size())}, range,
            out);
   }
-  void begin_sum(UnitRange range) override { sum_.assign(range.size(), 0.0f); }
+  void begin_sum(UnitRange range) override {
+    const auto own = part(source_, range);
+    sum_.assign(own.begin(), own.end());
+  }
   void add_part(UnitRange /*range*/, int rank, std::span<const std::byte> bytes) override {
     add_topk_payload(bytes, rank, sum_, TopKValues::bf16);
   }
-  void add_own(UnitRange range) override {
-    kernels::add(sum_, part(source_, range));
+  void require_finite(UnitRange range) const {
     const std::size_t bad = kernels::first_nonfinite(sum_);
     if (bad < sum_.size()) {
       throw Error(
@@ -126,6 +128,7 @@ class TopKOwner final : public Method, private OwnerPayload {
     }
   }
   void encode_answer(UnitRange range, std::vector<std::byte>& out) override {
+    require_finite(range);
     const auto answer = answer_selector_.select(sum_, values_to_answer(range));
     round_to_bf16(answer.values, answered_);
     append({answer.indices, answered_}, range, out);

@@ -65,7 +65,8 @@ std::vector<float> owner_step(PerRank& held, double density) {
     const UnitRange own = range_of(owner);
     if (own.size() == 0) continue;
     std::vector<float> sum(own.size());
-    for (std::size_t rank = 0; rank < world; ++rank) {
+    for (std::size_t distance = world; distance > 0; --distance) {
+      const std::size_t rank = (owner + distance) % world;
       const auto& part = rank == owner ? held[rank] : sent[rank];
       for (std::size_t i = 0; i < own.size(); ++i) sum[i] += part[own.begin + i];
     }

@@ -3,11 +3,14 @@
 
 #include <cstddef>
 
+#include "thinreduce/transport/busy_times.h"
 #include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
 
-// One direction of a rank's link: messages pass one after another.
+// One direction of a rank's link: messages pass one after another, in the order of their first
+// bytes. A receiver may ask for them in another order: for the header of the next message before
+// the payload of this one.
 class Lane {
  public:
   explicit Lane(double bytes_per_second) : bytes_per_second_(bytes_per_second) {}
@@ -18,7 +21,7 @@ class Lane {
 
  private:
   double bytes_per_second_;
-  Clock::time_point free_at_;
+  BusyTimes busy_;
 };
 
 }  // namespace thinreduce

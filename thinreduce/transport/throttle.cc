@@ -241,8 +241,9 @@ void compare_clocks(const std::vector<LinkStatement>& ranks) {
 }  // namespace
 
 Clock::time_point Lane::pass(Clock::time_point earliest, std::size_t bytes) {
-  free_at_ = std::max(free_at_, earliest) + duration(bytes);
-  return free_at_;
+  const auto start = std::chrono::duration_cast<BusyTimes::Time>(earliest.time_since_epoch());
+  const auto length = std::chrono::duration_cast<BusyTimes::Time>(duration(bytes));
+  return Clock::time_point(std::chrono::duration_cast<Clock::duration>(busy_.take(start, length)));
 }
 
 Clock::duration Lane::duration(std::size_t bytes) const {

@@ -85,6 +85,18 @@ TEST(Throttle, ManySendersShareTheReceiversLink) {
 }
 
 // The model's times are exact, whatever the load of the machine.
+// A receiver waits for the header of the next message before the payload of this one. The payload
+// came first all the same.
+TEST(Lane, AMessageThatIsAskedForLaterPassesBeforeOneThatComesAfterIt) {
+  const auto start = Clock::now();
+  Lane lane(10e6);
+  const std::chrono::milliseconds ms{1};
+  EXPECT_EQ(lane.pass(start + 10 * ms, 10'000), start + 11 * ms);  // the next header
+  EXPECT_EQ(lane.pass(start, 100'000), start + 10 * ms);           // the payload before it
+  EXPECT_EQ(lane.pass(start + 11 * ms, 100'000), start + 21 * ms);
+  EXPECT_EQ(lane.pass(start + 5 * ms, 10'000), start + 22 * ms) << "the link is used once";
+}
+
 TEST(Lane, MessagesQueueBehindOneAnotherAndAnIdleLaneIsFree) {
   const Clock::time_point start{1h};
   Lane lane(10e6);

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "thinreduce/ensure.h"
+#include "thinreduce/wire/bit_stream.h"
 #include "thinreduce/wire/bytes.h"
 
 namespace thinreduce {
@@ -142,16 +143,16 @@ void EntropyCoder::make_frequencies() {
   }
 }
 
+// Most kinds are rare and short in this code, which matters in short messages.
 void EntropyCoder::write_table(std::vector<std::byte>& out) const {
-  const std::size_t bitmap = out.size();
-  out.resize(bitmap + (kinds_ + 7) / 8);
+  BitWriter bits(out);
   for (std::uint32_t kind = 0; kind < kinds_; ++kind) {
-    if (frequencies_[kind].count == 0) continue;
-    out[bitmap + kind / 8] |= static_cast<std::byte>(1u << kind % 8);
-    const auto stored = static_cast<std::uint16_t>(frequencies_[kind].count - 1);
-    out.push_back(static_cast<std::byte>(stored & 255));
-    out.push_back(static_cast<std::byte>(stored >> 8));
+    const std::uint32_t value = frequencies_[kind].count + 1;
+    const auto low = static_cast<unsigned>(std::bit_width(value) - 1);
+    bits.put_unary(low);
+    bits.put(value - (1u << low), low);
   }
+  bits.finish();
 }
 
 // Encodes backwards, so that the decoder goes forwards. A state always writes its lower half and
@@ -192,14 +193,12 @@ bool EntropyCoder::encode(std::span<const std::uint8_t> symbols, std::size_t lim
   count_groups();
   make_frequencies();
   double bits = 0;
-  std::size_t present = 0;
   for (std::uint32_t kind = 0; kind < kinds_; ++kind) {
+    bits += 2 * std::bit_width(frequencies_[kind].count + 1) - 1;  // in the table
     if (counts_[kind] == 0) continue;
-    ++present;
     bits += counts_[kind] * (kScaleBits - std::log2(frequencies_[kind].count));
   }
-  const std::size_t table = (kinds_ + 7) / 8 + present * sizeof(std::uint16_t);
-  if (bits / 8 + static_cast<double>(table) >= static_cast<double>(limit)) return false;
+  if (bits / 8 >= static_cast<double>(limit)) return false;
 
   const std::size_t before = out.size();
   write_table(out);
@@ -218,13 +217,15 @@ bool EntropyCoder::encode(std::span<const std::uint8_t> symbols, std::size_t lim
 }
 
 void EntropyCoder::read_table(std::span<const std::byte>& bytes, std::string_view what) {
-  ByteReader reader(bytes, what);
-  const auto bitmap = reader.take((kinds_ + 7) / 8);
+  BitReader reader(bytes);
   std::uint32_t start = 0;
-  for (std::uint32_t kind = 0; kind < bitmap.size() * 8; ++kind) {
-    if ((bitmap[kind / 8] >> kind % 8 & std::byte{1}) == std::byte{0}) continue;
-    if (kind >= kinds_) refuse(what, fmt::format("the table names group {} of {}", kind, kinds_));
-    const std::uint32_t count = reader.value<std::uint16_t>() + 1u;
+  for (std::uint32_t kind = 0; kind < kinds_; ++kind) {
+    const std::uint64_t low = reader.take_unary(kScaleBits);
+    if (low > kScaleBits || reader.bits_read() > bytes.size() * 8) {
+      refuse(what, fmt::format("the table is cut or wrong at group {} of {}", kind, kinds_));
+    }
+    const auto bits = static_cast<unsigned>(low);
+    const auto count = static_cast<std::uint32_t>((1u << bits) + reader.take(bits) - 1);
     if (count > kScale - start) {
       refuse(what,
              fmt::format("the frequencies add up to {} or more, not {}", start + count, kScale));
@@ -236,7 +237,12 @@ void EntropyCoder::read_table(std::span<const std::byte>& bytes, std::string_vie
   }
   if (start != kScale)
     refuse(what, fmt::format("the frequencies add up to {}, not {}", start, kScale));
-  bytes = bytes.last(reader.left());
+  const std::size_t table = (reader.bits_read() + 7) / 8;
+  if (table > bytes.size()) refuse(what, "the table is cut");
+  if (reader.take(static_cast<unsigned>(table * 8 - reader.bits_read())) != 0) {
+    refuse(what, "the table must end with zeros");
+  }
+  bytes = bytes.subspan(table);
 }
 
 // Writes the symbols of groups_, eight bytes at a time except near the end.

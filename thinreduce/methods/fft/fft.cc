@@ -125,7 +125,11 @@ MethodInfo fft_info() {
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
     require_32bit_indices("fft", setup.layout);
     const FftOptions read = read_fft_options(options);
-    if (by_owners(options, setup.world)) return make_fft_owner(setup, read);
+    // A bucket's payload is about 1/17 of its floats with the default options.
+    const double bytes = static_cast<double>(setup.layout.elements) * sizeof(float) / 17;
+    if (by_owners(options, setup, {.payload_bytes = bytes, .owner_payloads = 2.2})) {
+      return make_fft_owner(setup, read);
+    }
     return std::make_unique<FftGather>(setup, read);
   };
   return info;

@@ -35,8 +35,7 @@ class FftOwner final : public FftMethod, private OwnerPayload {
   FftOwner(const MethodSetup& setup, const FftOptions& options)
       : FftMethod(setup, options),
         answer_(answer_bits(options.bits), {}, group_words()),
-        kept_energy_(blocks().groups()),
-        group_(group_floats()) {}
+        kept_energy_(blocks().groups()) {}
 
  private:
   double reduce_spectrum(const Bucket& bucket, Exchange& exchange, double theta) override {
@@ -103,17 +102,14 @@ class FftOwner final : public FftMethod, private OwnerPayload {
   // leave the residual.
   void begin_sum(UnitRange range) override {
     settle_sent();
-    sum_.assign(range.size() * group_floats(), 0.0f);
+    sum_.resize(range.size() * group_floats());
+    for (std::size_t group = range.begin; group < range.end; ++group) {
+      blocks().to_spectrum(group, source_, {}, spectrum_of(group, range));
+    }
   }
   void add_part(UnitRange range, int rank, std::span<const std::byte> bytes) override {
     piece_.read(bytes, shape_of(range), rank);
     piece_.add_next(sum_);
-  }
-  void add_own(UnitRange range) override {
-    for (std::size_t group = range.begin; group < range.end; ++group) {
-      blocks().to_spectrum(group, source_, {}, group_);
-      kernels::add(spectrum_of(group, range), group_);
-    }
   }
   void encode_answer(UnitRange range, std::vector<std::byte>& out) override {
     const double fraction = std::min(1.0, answer_factor(options().bits) * keep_);
@@ -163,7 +159,6 @@ class FftOwner final : public FftMethod, private OwnerPayload {
 
   SelectedPairs answer_;
   std::vector<float> kept_energy_;  // of the answers, by group
-  kernels::AlignedFloats group_;    // spectrum of one group
   SpareBuffers spare_;
 
   // State of the current reduction.

@@ -12,6 +12,7 @@
 #include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
+#include "thinreduce/methods/gather_or_owner.h"
 #include "thinreduce/methods/ndqsg/code.h"
 #include "thinreduce/methods/ndqsg/nested_payload.h"
 #include "thinreduce/methods/ndqsg/side_information.h"
@@ -332,6 +333,27 @@ class Ndqsg final : public Method {
   std::array<float, kPiece> values_{};
 };
 
+// The owners' plain codes need no side information. It is kept all the same: a saved state has the
+// same fields for any number of ranks.
+class NdqsgOwner final : public Method {
+ public:
+  explicit NdqsgOwner(std::unique_ptr<Method> plain) : plain_(std::move(plain)) {}
+
+  void reduce(const Bucket& bucket, Exchange& exchange) override {
+    plain_->reduce(bucket, exchange);
+  }
+  void add_residual(std::span<float> values) override { plain_->add_residual(values); }
+  void state(Archive& archive) override {
+    plain_->state(archive);
+    side_.state(archive);
+  }
+  [[nodiscard]] std::uint64_t fingerprint() const override { return side_.fingerprint(); }
+
+ private:
+  std::unique_ptr<Method> plain_;
+  SideInformation side_;
+};
+
 }  // namespace
 
 MethodInfo ndqsg_info() {
@@ -370,15 +392,13 @@ MethodInfo ndqsg_info() {
           .for_paper(),
       entropy_option(),
       feedback_option(),
-      OptionInfo::choice(
-          "collective", "gather", {"gather", "owner"},
-          "gather: every rank sends its payload to all others. owner: every rank sends plain codes "
-          "to the owners of their elements, which answer with the mean of theirs; alpha, failures, "
-          "nested and plain_fraction are then ignored."),
-      answer_levels_option(51),
+      gather_or_owner_option(
+          "plain codes to the owners of their elements, which answer with the mean of theirs; "
+          "alpha, failures, nested and plain_fraction are then ignored"),
+      answer_levels_option(kDitheredAnswerLevels),
   };
   info.check = [](const Options& options) {
-    require_odd("ndqsg", "answer_levels", options.integer("answer_levels"));
+    check_answer_levels("ndqsg", options);
     const long long levels = options.integer("levels");
     const long long nested = options.integer("nested");
     if (levels % nested != 0 || levels == nested) {
@@ -397,13 +417,15 @@ MethodInfo ndqsg_info() {
                           .block = static_cast<std::size_t>(options.integer("block")),
                           .levels_per_side = levels};
     // No rank has side information before it sends its part, so all codes are plain.
-    if (options.text("collective") == "owner") {
-      return make_quantized_owner({.name = "ndqsg",
-                                   .quantizer = settings.quantizer,
-                                   .feedback = options.on("feedback"),
-                                   .entropy = options.on("entropy"),
-                                   .seed = setup.seed,
-                                   .answer_levels_per_side = answer_levels_per_side(options)});
+    if (codes_by_owners(options, setup)) {
+      return std::make_unique<NdqsgOwner>(
+          make_quantized_owner({.name = "ndqsg",
+                                .quantizer = settings.quantizer,
+                                .feedback = options.on("feedback"),
+                                .entropy = options.on("entropy"),
+                                .seed = setup.seed,
+                                .answer_levels_per_side = answer_levels_per_side(
+                                    options, kDitheredAnswerLevels, setup.world)}));
     }
     settings.ratio = levels / static_cast<std::uint32_t>(options.integer("nested"));
     settings.failures = options.number("failures");

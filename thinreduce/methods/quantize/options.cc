@@ -2,11 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "thinreduce/error.h"
 #include "thinreduce/method/limits.h"
 #include "thinreduce/methods/gather_or_owner.h"
 
 namespace thinreduce {
+namespace {
+
+// With more ranks, finer answers would cost bytes that grow with the ranks.
+constexpr int kFullAnswerRanks = 16;
+
+}  // namespace
 
 OptionInfo block_option(long long elements) {
   return OptionInfo::integer("block", elements, 1, 1 << 24,
@@ -35,13 +44,26 @@ OptionInfo clip_option(double value, const std::string& beyond) {
 }
 
 OptionInfo answer_levels_option(long long levels) {
-  return OptionInfo::integer("answer_levels", levels, 3, 255,
-                             "With collective=owner: total number of quantization levels of the "
-                             "owner's answer; must be odd.");
+  return OptionInfo::integer(
+             "answer_levels", levels, 3, 255,
+             fmt::format("With collective=owner: total number of quantization levels of the "
+                         "owner's answer; must be odd. auto: {} with {} ranks or more, fewer with "
+                         "fewer ranks.",
+                         levels, kFullAnswerRanks))
+      .or_else("auto");
 }
 
-std::uint32_t answer_levels_per_side(const Options& options) {
-  return static_cast<std::uint32_t>((options.integer("answer_levels") - 1) / 2);
+std::uint32_t answer_levels_per_side(const Options& options, long long levels, int world) {
+  const bool follows = options.text("answer_levels") == "auto";
+  const long long total = follows ? levels : options.integer("answer_levels");
+  const double ranks = follows ? std::min(world, kFullAnswerRanks) : kFullAnswerRanks;
+  const double per_side = static_cast<double>(total - 1) / 2 * std::sqrt(ranks / kFullAnswerRanks);
+  return static_cast<std::uint32_t>(std::max(1.0, std::round(per_side)));
+}
+
+void check_answer_levels(const std::string& method, const Options& options) {
+  if (options.text("answer_levels") == "auto") return;
+  require_odd(method, "answer_levels", options.integer("answer_levels"));
 }
 
 void require_odd(const std::string& method, const std::string& name, long long levels) {
@@ -65,6 +87,13 @@ void check_quantizer(const std::string& method, const MethodSetup& setup,
   }
 }
 
+bool codes_by_owners(const Options& options, const MethodSetup& setup) {
+  // About two bits per element, entropy coded.
+  return by_owners(
+      options, setup,
+      {.payload_bytes = static_cast<double>(setup.layout.elements) / 4, .owner_payloads = 3.3});
+}
+
 QuantizedGatherOptions stochastic_settings(const std::string& method, const Options& options,
                                            const MethodSetup& setup,
                                            std::uint32_t levels_per_side) {
@@ -74,13 +103,14 @@ QuantizedGatherOptions stochastic_settings(const std::string& method, const Opti
                         .block = static_cast<std::size_t>(options.integer("block")),
                         .levels_per_side = levels_per_side},
           .rounding = QuantizedGatherOptions::Rounding::stochastic,
-          .collective = by_owners(options, setup.world)
+          .collective = codes_by_owners(options, setup)
                             ? QuantizedGatherOptions::Collective::owner
                             : QuantizedGatherOptions::Collective::gather,
           .feedback = options.on("feedback"),
           .entropy = options.on("entropy"),
           .seed = setup.seed,
-          .answer_levels_per_side = answer_levels_per_side(options)};
+          .answer_levels_per_side =
+              answer_levels_per_side(options, kStochasticAnswerLevels, setup.world)};
 }
 
 }  // namespace thinreduce

@@ -14,8 +14,16 @@ namespace thinreduce {
 [[nodiscard]] OptionInfo entropy_option(const std::string& when = "");
 [[nodiscard]] OptionInfo feedback_option();
 // The levels of an owner's answer, which must be odd, and the number of those on each side of zero.
+// `levels` is the number with 16 ranks or more. A mean over fewer ranks has more error of its own:
+// answer_levels=auto then takes fewer, in proportion to the square root of the ranks.
 [[nodiscard]] OptionInfo answer_levels_option(long long levels);
-[[nodiscard]] std::uint32_t answer_levels_per_side(const Options& options);
+[[nodiscard]] std::uint32_t answer_levels_per_side(const Options& options, long long levels,
+                                                   int world);
+// Throws Error{bad_spec} if answer_levels is even.
+void check_answer_levels(const std::string& method, const Options& options);
+// Levels for parts that are dithered, and for those that are rounded stochastically.
+inline constexpr long long kDitheredAnswerLevels = 51;
+inline constexpr long long kStochasticAnswerLevels = 9;
 // `beyond` says in the help text what becomes of the clipped part.
 [[nodiscard]] OptionInfo clip_option(double value, const std::string& beyond);
 
@@ -32,5 +40,8 @@ void check_quantizer(const std::string& method, const MethodSetup& setup,
                                                          const Options& options,
                                                          const MethodSetup& setup,
                                                          std::uint32_t levels_per_side);
+
+// Returns whether owners reduce the codes of a quantizer; see gather_or_owner.h.
+[[nodiscard]] bool codes_by_owners(const Options& options, const MethodSetup& setup);
 
 }  // namespace thinreduce

@@ -134,7 +134,18 @@ class QuantizedOwner final : public Method, private OwnerPayload {
     codec_.append(part(source_, run), key(rank_), out);
     if (keeps_residual()) sent_.push_back(run);
   }
-  void begin_sum(UnitRange range) override { sum_.assign(elements(range).size(), 0.0f); }
+  void begin_sum(UnitRange range) override {
+    const UnitRange run = elements(range);
+    const auto own = part(source_, run);
+    const std::size_t bad = kernels::first_nonfinite(own);
+    if (bad < own.size()) {
+      throw Error(ErrorCode::bad_frame,
+                  fmt::format("{}: element {} of rank {} is {}; its residual overflowed",
+                              options_.name, run.begin + bad, rank_, own[bad]));
+    }
+    sum_.assign(own.begin(), own.end());
+    kernels::scale(sum_, share());
+  }
   void add_part(UnitRange range, int rank, std::span<const std::byte> bytes) override {
     move(codec_, range);
     codec_.read(bytes,
@@ -144,17 +155,6 @@ class QuantizedOwner final : public Method, private OwnerPayload {
                 [&](std::size_t first, std::span<const float> values) {
                   kernels::add(std::span(sum_).subspan(first, values.size()), values);
                 });
-  }
-  void add_own(UnitRange range) override {
-    const UnitRange run = elements(range);
-    const auto own = part(source_, run);
-    const std::size_t bad = kernels::first_nonfinite(own);
-    if (bad < own.size()) {
-      throw Error(ErrorCode::bad_frame,
-                  fmt::format("{}: element {} of rank {} is {}; its residual overflowed",
-                              options_.name, run.begin + bad, rank_, own[bad]));
-    }
-    for (std::size_t i = 0; i < own.size(); ++i) sum_[i] += own[i] * share();
   }
   void encode_answer(UnitRange range, std::vector<std::byte>& out) override {
     // Sums of values near the largest float may overflow.

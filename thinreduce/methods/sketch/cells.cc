@@ -51,17 +51,14 @@ void HalfCells::encode_part(UnitRange range, std::vector<std::byte>& out) {
 }
 
 void HalfCells::begin_sum(UnitRange range) {
-  sum_.assign(range.size(), 0.0f);
+  const auto own = part(cells_, range);
+  sum_.assign(own.begin(), own.end());
 }
 
 void HalfCells::add_part(UnitRange range, int rank, std::span<const std::byte> bytes) {
   part_.resize(range.size());
   read(range, rank, bytes, part_);
   kernels::add(sum_, part_);
-}
-
-void HalfCells::add_own(UnitRange range) {
-  kernels::add(sum_, part(cells_, range));
 }
 
 void HalfCells::encode_answer(UnitRange /*range*/, std::vector<std::byte>& out) {

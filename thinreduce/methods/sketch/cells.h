@@ -24,7 +24,6 @@ class HalfCells final : public OwnerPayload {
   void encode_part(UnitRange range, std::vector<std::byte>& out) override;
   void begin_sum(UnitRange range) override;
   void add_part(UnitRange range, int rank, std::span<const std::byte> bytes) override;
-  void add_own(UnitRange range) override;
   void encode_answer(UnitRange range, std::vector<std::byte>& out) override;
   void decode_answer(UnitRange range, int owner, std::span<const std::byte> bytes) override;
 

@@ -71,7 +71,11 @@ MethodInfo variance_info() {
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
     require_32bit_indices("variance", setup.layout);
     const VarianceOptions read(options);
-    if (by_owners(options, setup.world)) return make_variance_owner(setup.layout, read);
+    // How much is sent depends on the gradient; this is a common ratio.
+    const double bytes = static_cast<double>(setup.layout.elements) * sizeof(float) / 100;
+    if (by_owners(options, setup, {.payload_bytes = bytes, .owner_payloads = 2.2})) {
+      return make_variance_owner(setup.layout, read);
+    }
     return std::make_unique<VarianceGather>(setup.layout, read);
   };
   return info;

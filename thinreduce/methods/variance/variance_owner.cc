@@ -88,23 +88,28 @@ class VarianceOwner final : public Method, private OwnerPayload {
   void begin_sum(UnitRange range) override {
     sum_.assign(range.size(), 0.0F);
     received_ = 0;
+    const auto found = sums_.found(range);
+    for (std::size_t i = 0; i < found.indices.size(); ++i) {
+      sum_[found.indices[i] - range.begin] = found.values[i];
+    }
+    own_ = static_cast<double>(found.indices.size());
   }
   void add_part(UnitRange range, int rank, std::span<const std::byte> bytes) override {
     received_ += static_cast<double>(payload_of(format_, range).add(bytes, rank, sum_));
   }
-  void add_own(UnitRange range) override {
-    const auto found = sums_.found(range);
-    for (std::size_t i = 0; i < found.indices.size(); ++i) {
-      sum_[found.indices[i] - range.begin] += found.values[i];
-    }
-    own_ = static_cast<double>(found.indices.size());
+  // Returns how many totals an answer has: as many as the other ranks have sent on average. Totals
+  // that wait here are among the own sums: if there are very many, a few more are sent. If the
+  // others have sent nothing, the own sums alone decide.
+  [[nodiscard]] std::size_t totals_to_answer() const {
+    constexpr double kMost = 1.1;
+    const double others = received_ / std::max(1, world_ - 1);
+    const double own = own_ / world_;
+    const double wanted = others > 0 ? std::clamp(own, others, kMost * others) : own;
+    return std::min(static_cast<std::size_t>(std::ceil(wanted)), sum_.size());
   }
-  // Sends as many totals as the other ranks have sent on average, the largest; the rest stays in
-  // `left_`. Totals that wait here are among the own sums: if there are very many, more are sent.
+  // Sends the largest totals; the rest stays in `left_`.
   void encode_answer(UnitRange range, std::vector<std::byte>& out) override {
-    const double wanted = std::max(received_ / std::max(1, world_ - 1), own_ / world_);
-    const auto largest =
-        selector_.select(sum_, std::min(static_cast<std::size_t>(std::ceil(wanted)), sum_.size()));
+    const auto largest = selector_.select(sum_, totals_to_answer());
     clamp(largest.values);
     const auto tensors = sums_.tensors_in(range);
     answer_.fill(answer_format_, tensors, {largest.indices, clamped_});

@@ -1,0 +1,60 @@
+// What collective=auto chooses.
+#include "thinreduce/methods/gather_or_owner.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/test_world.h"
+
+namespace thinreduce {
+namespace {
+
+bool chooses_owners(const std::string& collective, int world, double payload_bytes) {
+  Options options;
+  options.values["collective"] = collective;
+  MethodSetup setup;
+  setup.world = world;
+  return by_owners(options, setup, {.payload_bytes = payload_bytes, .owner_payloads = 3});
+}
+
+TEST(GatherOrOwner, FewRanksGather) {
+  for (int world = 1; world <= kMostToGather; ++world) {
+    EXPECT_FALSE(chooses_owners("auto", world, 1e12)) << world;
+  }
+}
+
+// Once owners pay, they pay for larger payloads and for more ranks.
+TEST(GatherOrOwner, LargePayloadsAndManyRanksUseOwners) {
+  for (const int world : {5, 8, 16, 64, 256, 1024}) {
+    EXPECT_FALSE(chooses_owners("auto", world, 10)) << world;
+    EXPECT_TRUE(chooses_owners("auto", world, 100'000)) << world;
+    bool before = false;
+    for (double bytes = 1; bytes < 1e9; bytes *= 2) {
+      const bool chosen = chooses_owners("auto", world, bytes);
+      EXPECT_TRUE(chosen || !before) << world << " ranks, " << bytes << " bytes";
+      EXPECT_TRUE(!chosen || chooses_owners("auto", 2 * world, bytes));
+      before = chosen;
+    }
+  }
+}
+
+TEST(GatherOrOwner, AChoiceInTheSpecWins) {
+  EXPECT_TRUE(chooses_owners("owner", 2, 1));
+  EXPECT_FALSE(chooses_owners("gather", 1000, 1e12));
+}
+
+// Never more than a gather sends, in buckets of any size.
+TEST(GatherOrOwner, AutoDoesNotSendMoreThanAGather) {
+  for (const std::string method : {"topk", "fft", "qsgd", "terngrad", "dqsg", "ndqsg"}) {
+    for (const std::size_t elements : {600u, 5'000u, 60'000u}) {
+      const auto sent = [&](const std::string& spec) {
+        TestWorld ranks(8, spec, elements);
+        (void)ranks.mean(normal_gradients(8, elements, 1));
+        return ranks.transport(1).total_traffic().bytes_sent;
+      };
+      EXPECT_LE(sent(method), sent(method + ":collective=gather")) << method << " " << elements;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace thinreduce
