@@ -1,13 +1,16 @@
-// The clock of a simulated link.
+// The clock of a link that is emulated in real time.
 #pragma once
 
 #include <cstddef>
+#include <mutex>
 
+#include "thinreduce/transport/busy_times.h"
 #include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
 
-// One direction of a rank's link: messages pass one after another.
+// One direction of a rank's link, which the messages of all tracks share. They may pass in another
+// order than that in which they are asked for.
 class Lane {
  public:
   explicit Lane(double bytes_per_second) : bytes_per_second_(bytes_per_second) {}
@@ -17,8 +20,9 @@ class Lane {
   [[nodiscard]] Clock::duration duration(std::size_t bytes) const;
 
  private:
-  double bytes_per_second_;
-  Clock::time_point free_at_;
+  const double bytes_per_second_;
+  std::mutex mutex_;
+  BusyTimes busy_;
 };
 
 }  // namespace thinreduce
