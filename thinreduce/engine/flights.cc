@@ -89,19 +89,25 @@ void Flights::abandon(const std::string& reason) {
   transport_.abandon(reason);
 }
 
-bool Flights::can_start(const Flight& flight) const {
+bool Flights::is_held_back(const Flight& flight) const {
   std::size_t before = 0;
   std::size_t bytes = flight.job.values.size_bytes();
   for (const Flight& earlier : flights_) {
     if (earlier.number == flight.number) break;
     if (earlier.finished) continue;
-    if (earlier.number + kTracks == flight.number) return false;
-    if (earlier.job.bucket->id() == flight.job.bucket->id()) return false;
+    if (earlier.job.bucket->id() == flight.job.bucket->id()) return true;
     bytes += earlier.job.values.size_bytes();
     ++before;
-    if (before >= 2 && bytes > kMostBytes) return false;
+    if (before >= 2 && bytes > kMostBytes) return true;
   }
-  return before < kTracks;
+  return false;
+}
+
+bool Flights::can_start(const Flight& flight) const {
+  const std::uint64_t first = flights_.front().number;
+  const bool has_track = flight.number < first + kTracks ||
+                         flights_[flight.number - kTracks - first].finished;
+  return has_track && !is_held_back(flight);
 }
 
 Flights::Flight* Flights::next() {
@@ -169,8 +175,7 @@ Report Flights::reduce(Job& job, Transport& track) {
 
 void Flights::finish(Flight& flight) {
   for (Flight& later : flights_) {
-    // It waits for this one.
-    if (!can_start(later) && later.ready.time < flight.ended.time) later.ready = flight.ended;
+    if (is_held_back(later) && later.ready.time < flight.ended.time) later.ready = flight.ended;
   }
   flight.finished = true;
   deliver();

@@ -70,6 +70,8 @@ class Flights {
   // Returns the oldest bucket that can start; null if there is none.
   [[nodiscard]] Flight* next();
   [[nodiscard]] bool can_start(const Flight& flight) const;
+  // Returns whether earlier buckets with the same id or too many bytes are in flight.
+  [[nodiscard]] bool is_held_back(const Flight& flight) const;
   void work(Flight& flight);
   [[nodiscard]] Report reduce(Job& job, Transport& track);
   void finish(Flight& flight);
