@@ -37,22 +37,28 @@ inline void use_tracks(Transport& transport) {
   const auto one = transport.open_track(1);
   const auto other = transport.open_track(2);
   std::promise<void> exchanged;
+  const Moment begin = transport.hand_over();
   auto busy = std::async(std::launch::async, [&] {
+    other->go_on_from(begin);
     for (int number = 1; number <= kRounds; ++number) {
       const auto out = message(number);
       const auto sent = other->send(peer, Channel::data, out);
       expect(*other, number);
       sent->wait(soon());
     }
+    static_cast<void>(other->hand_over());
     exchanged.set_value();
   });
   // Rank 1 sends it when the other track has done its exchange, so rank 0 waits all that time.
   if (transport.rank() == 0) {
+    one->go_on_from(begin);
     expect(*one, 99);
   } else {
     exchanged.get_future().wait_for(std::chrono::seconds(60));
+    one->go_on_from(begin);
     one->send(peer, Channel::data, message(99))->wait(soon());
   }
+  static_cast<void>(one->hand_over());
   busy.get();
   if (one->total_traffic().messages_sent + one->total_traffic().messages_received != 1 ||
       other->total_traffic().messages_sent != kRounds) {
