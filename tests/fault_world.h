@@ -7,6 +7,7 @@
 #include <barrier>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,7 @@
 #include "tests/links.h"
 #include "tests/session_world.h"
 #include "thinreduce/engine/session.h"
+#include "thinreduce/engine/state_file.h"
 #include "thinreduce/transport/threads.h"
 
 namespace thinreduce {
@@ -92,6 +94,61 @@ inline std::vector<Outcome> run_step(const Trial& trial, const States& states, s
       outcome.sends = faulty->sends();
       outcome.receives = faulty->receives();
       outcome.fault_peer = faulty->peer();
+    });
+  }
+  ranks.clear();
+  return outcomes;
+}
+
+// Submits several buckets with the trial's layout at once, in their first step. Returns what each
+// rank has of each bucket; a bucket that a session which was over did not take has no state.
+inline std::vector<std::vector<Outcome>> run_together(const Trial& trial, std::uint32_t buckets,
+                                                      const RankFault& fault = {}) {
+  auto transports = connect_threads(trial.world);
+  std::vector<std::vector<Outcome>> outcomes(transports.size(), std::vector<Outcome>(buckets));
+  std::barrier all_connected(trial.world);
+  std::vector<std::jthread> ranks;
+  for (std::size_t rank = 0; rank < transports.size(); ++rank) {
+    ranks.emplace_back([&, rank] {
+      const auto faulty = std::make_shared<FaultyTransport>(std::move(transports[rank]));
+      Session session(faulty, {.spec = trial.spec,
+                               .timeout = kFaultTimeout,
+                               .min_elements = kMinElements,
+                               .link = trial.link,
+                               .momentum_inside_ok = true});
+      all_connected.arrive_and_wait();
+      faulty->arm(static_cast<int>(rank) == fault.rank ? fault.fault : Fault{});
+      std::vector<std::future<Report>> done(buckets);
+      for (std::uint32_t id = 0; id < buckets; ++id) {
+        Outcome& outcome = outcomes[rank][id];
+        BucketLayout layout = trial.layout;
+        layout.id = id;
+        outcome.values = gradient(layout.elements, static_cast<int>(rank), id);
+        try {
+          done[id] = session.submit(session.add_bucket(layout), outcome.values);
+        } catch (const Error& error) {
+          outcome.error = error;
+        }
+      }
+      for (std::uint32_t id = 0; id < buckets; ++id) {
+        try {
+          if (done[id].valid()) done[id].get();
+        } catch (const Error& error) {
+          outcomes[rank][id].error = error;
+        }
+      }
+      const SessionState state = decode_state(session.save_bytes(), "test");
+      for (std::uint32_t id = 0; id < buckets; ++id) {
+        Outcome& outcome = outcomes[rank][id];
+        SessionState one;
+        if (const auto saved = state.buckets.find(id); saved != state.buckets.end()) {
+          one.buckets.insert(*saved);
+          outcome.state = encode_state(one);
+        }
+        outcome.sends = faulty->sends();
+        outcome.receives = faulty->receives();
+        outcome.fault_peer = faulty->peer();
+      }
     });
   }
   ranks.clear();

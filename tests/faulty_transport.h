@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,14 +37,24 @@ class FaultyTransport final : public Transport {
 
   // Counts from zero again; the rank must be idle.
   void arm(const Fault& fault) {
+    const std::lock_guard lock(mutex_);
     fault_ = fault;
     sends_ = receives_ = 0;
     peer_ = -1;
   }
-  [[nodiscard]] std::uint64_t sends() const { return sends_; }
-  [[nodiscard]] std::uint64_t receives() const { return receives_; }
+  [[nodiscard]] std::uint64_t sends() const {
+    const std::lock_guard lock(mutex_);
+    return sends_;
+  }
+  [[nodiscard]] std::uint64_t receives() const {
+    const std::lock_guard lock(mutex_);
+    return receives_;
+  }
   // Returns the peer of the operation that went wrong, -1 if none did.
-  [[nodiscard]] int peer() const { return peer_; }
+  [[nodiscard]] int peer() const {
+    const std::lock_guard lock(mutex_);
+    return peer_;
+  }
 
   [[nodiscard]] int rank() const override { return inner_->rank(); }
   [[nodiscard]] int size() const override { return inner_->size(); }
@@ -77,9 +88,10 @@ class FaultyTransport final : public Transport {
     Pending inner_;
   };
 
-  // Returns whether this operation, of any of these kinds, is the one that goes wrong.
-  bool strikes(bool kind, std::uint64_t number, int peer) {
-    if (!kind || number != fault_.number) return false;
+  // Counts an operation; returns whether it is the one that goes wrong.
+  bool strikes(bool kind, std::uint64_t& count, int peer) {
+    const std::lock_guard lock(mutex_);
+    if (count++ != fault_.number || !kind) return false;
     peer_ = peer;
     return true;
   }
@@ -87,7 +99,7 @@ class FaultyTransport final : public Transport {
   Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override {
     const FaultKind kind = fault_.kind;
     const bool sending = kind != FaultKind::none && kind != FaultKind::failed_receive;
-    if (!strikes(sending, sends_++, peer)) return inner_->send(peer, channel, message);
+    if (!strikes(sending, sends_, peer)) return inner_->send(peer, channel, message);
     if (kind == FaultKind::lost_send) throw injected();
     if (kind == FaultKind::failed_send) {
       return std::make_unique<FailingOperation>(inner_->send(peer, channel, message));
@@ -102,11 +114,12 @@ class FaultyTransport final : public Transport {
 
   Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override {
     auto pending = inner_->receive(peer, channel, message);
-    if (!strikes(fault_.kind == FaultKind::failed_receive, receives_++, peer)) return pending;
+    if (!strikes(fault_.kind == FaultKind::failed_receive, receives_, peer)) return pending;
     return std::make_unique<FailingOperation>(std::move(pending));
   }
 
   std::unique_ptr<Transport> inner_;
+  mutable std::mutex mutex_;  // tracks count together
   Fault fault_;
   std::uint64_t sends_ = 0;
   std::uint64_t receives_ = 0;

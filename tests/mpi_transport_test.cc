@@ -1,6 +1,6 @@
 // The mpi transport, as mpirun starts it: every rank runs all checks of one case.
 //
-//   mpirun -n 3 mpi_transport_test exchange|mismatch|abandon|deadline|leave|cancel|wake
+//   mpirun -n 3 mpi_transport_test exchange|mismatch|abandon|deadline|leave|cancel|tracks
 //
 // A case apart for each way to end, because MPI can't be started twice in a process.
 #include <fmt/format.h>
@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/tracks.h"
 #include "thinreduce/error.h"
 #include "thinreduce/transport/mpi/mpi.h"
 
@@ -179,27 +180,10 @@ void cancel(Transport& transport) {
   }
 }
 
-void wake(Transport& transport) {
-  std::vector<std::byte> byte(1);
-  if (transport.rank() == 1) {
-    transport.receive(0, Channel::agreement, byte)->wait(soon());
-    transport.send(0, Channel::data, byte)->wait(soon());
-  }
-  if (transport.rank() != 0) return;
-  Pending sent;
-  // Rank 1 answers what only the work sends.
-  transport.when_woken([&] { sent = transport.send(1, Channel::agreement, byte); });
-  const Pending receive = transport.receive(1, Channel::data, byte);
-  std::thread other([&] { transport.wake(); });
-  receive->wait(soon());
-  other.join();
-  check(sent != nullptr, "the waiting thread ran the work");
-}
-
 int run(const std::string& name) {
   const std::map<std::string, std::function<void(Transport&)>> cases = {
       {"exchange", exchange}, {"mismatch", mismatch}, {"abandon", abandon}, {"deadline", deadline},
-      {"leave", leave},       {"cancel", cancel},     {"wake", wake}};
+      {"leave", leave},       {"cancel", cancel},     {"tracks", use_tracks}};
   const auto found = cases.find(name);
   if (found == cases.end()) {
     fmt::print(stderr, "no case \"{}\"\n", name);

@@ -122,25 +122,22 @@ Error nonfinite_gradient(const FrameId& id, int rank, std::string_view place,
                   id.step, rank, place, consequence));
 }
 
-Agreement::Agreement(Transport& transport, const Statement& own)
-    : rank_(transport.rank()),
-      own_(own),
-      out_(encode_statement(own, rank_)),
-      in_(static_cast<std::size_t>(transport.size())) {
+void agree(Transport& transport, const Statement& own, const WaitLimits& limits,
+           const BucketLayout& layout) {
+  const StatementBytes out = encode_statement(own, transport.rank());
+  std::vector<StatementBytes> in(static_cast<std::size_t>(transport.size()));  // by rank
+  in[static_cast<std::size_t>(transport.rank())] = out;
+  std::vector<Pending> pending;
   for (int peer = 0; peer < transport.size(); ++peer) {
-    if (peer == rank_) continue;
-    pending_.push_back(
-        transport.receive(peer, Channel::agreement, in_[static_cast<std::size_t>(peer)]));
-    pending_.push_back(transport.send(peer, Channel::agreement, out_));
+    if (peer == transport.rank()) continue;
+    pending.push_back(
+        transport.receive(peer, Channel::agreement, in[static_cast<std::size_t>(peer)]));
+    pending.push_back(transport.send(peer, Channel::agreement, out));
   }
-}
-
-void Agreement::conclude(const WaitLimits& limits, const BucketLayout& layout) {
-  for (auto& operation : pending_) operation->wait(Deadline::after(limits));
+  for (auto& operation : pending) operation->wait(Deadline::after(limits));
   std::vector<Statement> statements;
-  for (std::size_t rank = 0; rank < in_.size(); ++rank) {
-    const bool own = static_cast<int>(rank) == rank_;
-    statements.push_back(own ? own_ : decode_statement(in_[rank], static_cast<int>(rank)));
+  for (std::size_t rank = 0; rank < in.size(); ++rank) {
+    statements.push_back(decode_statement(in[rank], static_cast<int>(rank)));
   }
   check_agreement(statements, layout);
 }

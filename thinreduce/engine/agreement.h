@@ -1,8 +1,8 @@
 // Agreement: before a bucket is reduced, every rank sends a statement about it to every peer. All
 // ranks see the same statements, so all come to the same verdict.
 //
-// Steps: 1. Bytes sent: (N-1) * 96. Statements have a channel of their own and are sent when a
-// bucket is submitted, so they cost no time while earlier buckets are on the wire.
+// Steps: 1. Bytes sent: (N-1) * 96. Buckets in flight have tracks of their own, so a statement costs
+// no time while other buckets are on the wire.
 #pragma once
 
 #include <array>
@@ -63,20 +63,8 @@ void check_agreement(const std::vector<Statement>& statements, const BucketLayou
 [[nodiscard]] Error nonfinite_gradient(const FrameId& id, int rank, std::string_view place,
                                        std::string_view consequence);
 
-// The statements of one bucket in flight.
-class Agreement {
- public:
-  // Starts to exchange statements.
-  Agreement(Transport& transport, const Statement& own);
-  // Waits for all statements and calls check_agreement().
-  void conclude(const WaitLimits& limits, const BucketLayout& layout);
-
- private:
-  int rank_;
-  Statement own_;
-  StatementBytes out_;
-  std::vector<StatementBytes> in_;  // by rank
-  std::vector<Pending> pending_;
-};
+// Exchanges statements, waits for all of them and calls check_agreement().
+void agree(Transport& transport, const Statement& own, const WaitLimits& limits,
+           const BucketLayout& layout);
 
 }  // namespace thinreduce

@@ -16,6 +16,28 @@ bool names(const Error& error, int rank) {
   return std::string(error.what()).find("rank " + std::to_string(rank)) != std::string::npos;
 }
 
+// The receiver of the sender's altered message refuses it; the others hear of it.
+void expect_refused(int sender, const std::vector<Outcome>& outcomes,
+                    const std::vector<Outcome>& clean) {
+  const int receiver = outcomes[static_cast<std::size_t>(sender)].fault_peer;
+  ASSERT_GE(receiver, 0);
+  const auto& refused = outcomes[static_cast<std::size_t>(receiver)].error;
+  ASSERT_TRUE(refused) << "rank " << receiver << " took an altered message";
+  EXPECT_EQ(refused->code(), ErrorCode::bad_frame) << refused->what();
+  EXPECT_TRUE(names(*refused, sender)) << refused->what();
+  for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
+    const Outcome& outcome = outcomes[rank];
+    if (static_cast<int>(rank) == receiver) continue;
+    if (!outcome.error) {
+      expect_right_mean(outcome, clean[rank]);
+      continue;
+    }
+    EXPECT_EQ(outcome.error->code(), ErrorCode::lost_peer) << outcome.error->what();
+    EXPECT_NE(std::string(outcome.error->what()).find(refused->what()), std::string::npos)
+        << outcome.error->what();
+  }
+}
+
 class AlteredMessage : public testing::TestWithParam<Trial> {};
 
 TEST_P(AlteredMessage, IsRefusedByItsReceiver) {
@@ -26,26 +48,40 @@ TEST_P(AlteredMessage, IsRefusedByItsReceiver) {
         SCOPED_TRACE(testing::Message() << "send " << k << " of rank " << sender);
         const Fault fault{FaultKind::flipped_bit, k, k * 2654435761U};
         const auto outcomes = run_step(trial, before, step, {sender, fault});
-        const int receiver = outcomes[static_cast<std::size_t>(sender)].fault_peer;
-        ASSERT_GE(receiver, 0);
-        const auto& refused = outcomes[static_cast<std::size_t>(receiver)].error;
-        ASSERT_TRUE(refused) << "rank " << receiver << " took an altered message";
-        EXPECT_EQ(refused->code(), ErrorCode::bad_frame) << refused->what();
-        EXPECT_TRUE(names(*refused, sender)) << refused->what();
-        for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
-          const Outcome& outcome = outcomes[rank];
-          if (static_cast<int>(rank) == receiver) continue;
-          if (!outcome.error) {
-            expect_right_mean(outcome, clean[rank]);
-            continue;
-          }
-          EXPECT_EQ(outcome.error->code(), ErrorCode::lost_peer) << outcome.error->what();
-          EXPECT_NE(std::string(outcome.error->what()).find(refused->what()), std::string::npos)
-              << outcome.error->what();
-        }
+        expect_refused(sender, outcomes, clean);
+        if (HasFatalFailure()) return;
       }
     }
   });
+}
+
+// Several buckets in flight: whichever has the altered message, every bucket that fails names it.
+TEST(AlteredFlights, AreRefusedByTheirReceiver) {
+  constexpr std::uint32_t kBuckets = 4;
+  const Trial trial{.spec = "topk", .world = 3};
+  const auto clean = run_together(trial, kBuckets);
+  for (std::uint64_t k = 0; k < clean[1][0].sends; ++k) {
+    SCOPED_TRACE(testing::Message() << "send " << k);
+    const auto outcomes =
+        run_together(trial, kBuckets, {1, {FaultKind::flipped_bit, k, k * 2654435761U}});
+    const int receiver = outcomes[1][0].fault_peer;
+    ASSERT_GE(receiver, 0);
+    const auto& refused = outcomes[static_cast<std::size_t>(receiver)];
+    EXPECT_TRUE(std::ranges::any_of(refused, [](const Outcome& one) { return one.error.has_value(); }));
+    for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
+      for (std::uint32_t id = 0; id < kBuckets; ++id) {
+        const Outcome& outcome = outcomes[rank][id];
+        if (!outcome.error) {
+          expect_right_mean(outcome, clean[rank][id]);
+        } else if (static_cast<int>(rank) == receiver) {
+          EXPECT_EQ(outcome.error->code(), ErrorCode::bad_frame) << outcome.error->what();
+          EXPECT_TRUE(names(*outcome.error, 1)) << outcome.error->what();
+        } else {
+          EXPECT_EQ(outcome.error->code(), ErrorCode::lost_peer) << outcome.error->what();
+        }
+      }
+    }
+  }
 }
 
 std::vector<Trial> altered_trials() {

@@ -6,11 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <barrier>
-#include <future>
 #include <memory>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -70,23 +67,38 @@ std::vector<std::uint64_t> interesting_steps(const std::string& spec) {
 // Residuals are rounded when they are taken apart and put together again.
 constexpr double kRounding = 2e-4;
 
-class FailedMessage : public testing::TestWithParam<Trial> {
- protected:
-  // Everything that a failed rank put in is in the state that it saves.
-  static void expect_kept(int rank, std::uint64_t step, const std::vector<std::byte>& before,
-                          const Outcome& outcome) {
-    const Trial& trial = GetParam();
-    const Saved old(trial, rank, before);
-    const Saved now(trial, rank, outcome.state);
-    EXPECT_EQ(now.step(), old.step());
-    EXPECT_EQ(now.fingerprint(), old.fingerprint());
-    const auto given = gradient(trial.layout.elements, rank, step);
-    for (std::size_t i = 0; i < given.size(); ++i) {
-      ASSERT_NEAR(now.owed()[i], old.owed()[i] + given[i], kRounding)
-          << "element " << i << " of rank " << rank << ", which said: " << outcome.error->what();
+// Everything that a failed rank put in is in the state that it saves.
+void expect_kept(const Trial& trial, int rank, std::uint64_t step,
+                 const std::vector<std::byte>& before, const Outcome& outcome) {
+  const Saved old(trial, rank, before);
+  const Saved now(trial, rank, outcome.state);
+  EXPECT_EQ(now.step(), old.step());
+  EXPECT_EQ(now.fingerprint(), old.fingerprint());
+  const auto given = gradient(trial.layout.elements, rank, step);
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    ASSERT_NEAR(now.owed()[i], old.owed()[i] + given[i], kRounding)
+        << "element " << i << " of rank " << rank << ", which said: " << outcome.error->what();
+  }
+}
+
+// Calls check(fault) for every way in which a message of a rank, whose step without a fault is
+// given, can fail.
+template <typename Check>
+void for_faults(const Outcome& clean, Check&& check) {
+  for (const auto& [kind, count, name] :
+       {std::tuple(FaultKind::lost_send, clean.sends, "lost send"),
+        std::tuple(FaultKind::failed_send, clean.sends, "failed send"),
+        std::tuple(FaultKind::failed_receive, clean.receives, "failed receive")}) {
+    for (std::uint64_t k = 0; k < count; ++k) {
+      SCOPED_TRACE(testing::Message() << name << " " << k);
+      check(Fault{.kind = kind, .number = k});
+      if (testing::Test::HasFatalFailure()) return;
     }
   }
+}
 
+class FailedMessage : public testing::TestWithParam<Trial> {
+ protected:
   // A run that goes on from the states of ranks that all failed delivers what they had kept.
   static void expect_resumed(std::uint64_t step, const States& before,
                              const std::vector<Outcome>& failed) {
@@ -119,7 +131,7 @@ class FailedMessage : public testing::TestWithParam<Trial> {
         continue;
       }
       EXPECT_EQ(outcomes[rank].error->code(), ErrorCode::lost_peer);
-      expect_kept(static_cast<int>(rank), step,
+      expect_kept(GetParam(), static_cast<int>(rank), step,
                   before.empty() ? std::vector<std::byte>() : before[rank], outcomes[rank]);
       if (HasFatalFailure()) return;
     }
@@ -132,17 +144,11 @@ TEST_P(FailedMessage, LosesNothing) {
   const Trial& trial = GetParam();
   for_steps(trial, [&](std::uint64_t step, const States& before, const auto& clean) {
     for (int rank = 0; rank < trial.world; ++rank) {
-      const Outcome& own = clean[static_cast<std::size_t>(rank)];
-      for (const auto& [kind, count, name] :
-           {std::tuple(FaultKind::lost_send, own.sends, "lost send"),
-            std::tuple(FaultKind::failed_send, own.sends, "failed send"),
-            std::tuple(FaultKind::failed_receive, own.receives, "failed receive")}) {
-        for (std::uint64_t k = 0; k < count; ++k) {
-          SCOPED_TRACE(testing::Message() << name << " " << k << " of rank " << rank);
-          check(step, before, clean, {rank, {.kind = kind, .number = k}});
-          if (HasFatalFailure()) return;
-        }
-      }
+      for_faults(clean[static_cast<std::size_t>(rank)], [&](const Fault& fault) {
+        SCOPED_TRACE(testing::Message() << "rank " << rank);
+        check(step, before, clean, {rank, fault});
+      });
+      if (HasFatalFailure()) return;
     }
   });
 }
@@ -178,44 +184,50 @@ std::vector<Trial> keeping_trials() {
 }
 INSTANTIATE_TEST_SUITE_P(Laws, FailedMessage, testing::ValuesIn(keeping_trials()), trial_name);
 
-// Buckets that wait behind the one that fails are not reduced any more; their gradients are kept.
-TEST(FailedSession, KeepsTheGradientsOfSubmittedBuckets) {
-  auto transports = connect_threads(2);
-  std::barrier all_connected(2);
-  std::vector<std::jthread> ranks;
-  constexpr std::uint32_t kBuckets = 3;
-  for (std::size_t rank = 0; rank < transports.size(); ++rank) {
-    ranks.emplace_back([&, rank] {
-      const auto faulty = std::make_shared<FaultyTransport>(std::move(transports[rank]));
-      Session session(faulty,
-                      {.spec = "topk", .timeout = kFaultTimeout, .min_elements = kMinElements});
-      all_connected.arrive_and_wait();
-      if (rank == 0) faulty->arm({.kind = FaultKind::failed_receive, .number = 0});
-      std::vector<std::vector<float>> values;
-      std::vector<std::future<Report>> pending;
+// The same law for several buckets in flight, some of which wait behind the one that fails.
+class FailedFlights : public testing::TestWithParam<std::string> {
+ protected:
+  static constexpr std::uint32_t kBuckets = 4;
+  const Trial trial_{.spec = GetParam(), .world = 2};
+
+  void check(const std::vector<std::vector<Outcome>>& clean, const RankFault& fault) const {
+    const auto outcomes = run_together(trial_, kBuckets, fault);
+    bool struck = false;
+    for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
       for (std::uint32_t id = 0; id < kBuckets; ++id) {
-        values.push_back(gradient(5223, static_cast<int>(rank), id));
-      }
-      for (std::uint32_t id = 0; id < kBuckets; ++id) {
-        const auto bucket = session.add_bucket(mixed_layout(id));
-        try {
-          pending.push_back(session.submit(bucket, values[id]));
-        } catch (const Error&) {
-          break;  // the session was over: this bucket was not submitted
+        const Outcome& outcome = outcomes[rank][id];
+        if (!outcome.error) {
+          expect_right_mean(outcome, clean[rank][id]);
+          continue;
         }
+        struck = struck || static_cast<int>(rank) == fault.rank;
+        EXPECT_EQ(outcome.error->code(), ErrorCode::lost_peer);
+        EXPECT_NE(std::string(outcome.error->what()).find(kInjected), std::string::npos)
+            << "rank " << rank << ", bucket " << id << ": " << outcome.error->what();
+        if (outcome.state.empty()) continue;
+        Trial trial = trial_;
+        trial.layout.id = id;
+        expect_kept(trial, static_cast<int>(rank), id, {}, outcome);
+        if (HasFatalFailure()) return;
       }
-      for (auto& done : pending) EXPECT_THROW(done.get(), Error);
-      const SessionState state = decode_state(session.save_bytes(), "test");
-      for (std::uint32_t id = 0; id < pending.size(); ++id) {
-        const Trial trial{.spec = "topk", .layout = mixed_layout(id)};
-        SessionState one;
-        one.buckets[id] = state.buckets.at(id);
-        const Saved saved(trial, static_cast<int>(rank), encode_state(one));
-        EXPECT_EQ(saved.owed(), gradient(5223, static_cast<int>(rank), id)) << "bucket " << id;
-      }
+    }
+    EXPECT_TRUE(struck);
+  }
+};
+
+TEST_P(FailedFlights, LoseNothing) {
+  const auto clean = run_together(trial_, kBuckets);
+  for (int rank = 0; rank < trial_.world; ++rank) {
+    for_faults(clean[static_cast<std::size_t>(rank)][0], [&](const Fault& fault) {
+      SCOPED_TRACE(testing::Message() << "rank " << rank);
+      check(clean, {rank, fault});
     });
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Laws, FailedFlights,
+                         testing::Values("topk", "powersgd", "dqsg:feedback=on", "fft"),
+                         [](const auto& test) { return test_name(test.param); });
 
 }  // namespace
 }  // namespace thinreduce

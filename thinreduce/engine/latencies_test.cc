@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <barrier>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -12,6 +13,7 @@
 
 #include "tests/law_specs.h"
 #include "tests/session_world.h"
+#include "thinreduce/engine/flights.h"
 #include "thinreduce/engine/probe.h"
 #include "thinreduce/engine/session.h"
 #include "thinreduce/method/registry.h"
@@ -31,8 +33,9 @@ std::vector<std::shared_ptr<SimulatedTransport>> cluster(int world) {
   return ranks;
 }
 
-// Returns the longest chain of messages in the first compressed step.
-std::uint64_t longest_chain(const std::string& spec, int world) {
+// Returns the longest chain of messages in the first compressed step, in which so many buckets are
+// submitted at once.
+std::uint64_t longest_chain(const std::string& spec, int world, std::uint32_t buckets = 1) {
   const auto ranks = cluster(world);
   std::vector<std::uint64_t> chains(ranks.size());
   std::barrier together(world);
@@ -40,14 +43,22 @@ std::uint64_t longest_chain(const std::string& spec, int world) {
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     threads.emplace_back([&, rank] {
       Session session(ranks[rank], {.spec = spec, .momentum_inside_ok = true});
-      const BucketHandle bucket = session.add_bucket(mixed_layout(0));
+      std::vector<BucketHandle> handles;
+      for (std::uint32_t id = 0; id < buckets; ++id) {
+        handles.push_back(session.add_bucket(mixed_layout(id)));
+      }
       const std::uint64_t last = steps_of(spec, 0);
       for (std::uint64_t step = 0; step <= last; ++step) {
         together.arrive_and_wait();
         ranks[rank]->begin_chain();
         together.arrive_and_wait();
-        auto values = gradient(bucket.layout().elements, static_cast<int>(rank), step);
-        session.submit(bucket, values).get();
+        std::vector<std::vector<float>> values(
+            buckets, gradient(mixed_layout(0).elements, static_cast<int>(rank), step));
+        std::vector<std::future<Report>> done;
+        for (std::uint32_t id = 0; id < buckets; ++id) {
+          done.push_back(session.submit(handles[id], values[id]));
+        }
+        for (auto& one : done) one.get();
       }
       chains[rank] = ranks[rank]->longest_chain();
     });
@@ -70,6 +81,14 @@ TEST_P(Latencies, DoNotGrowWithTheRanks) {
   for (const int world : {2, 5, 12}) {
     EXPECT_LE(longest_chain(GetParam(), world), 1 + max_latencies(GetParam())) << world;
   }
+}
+
+// Buckets that are submitted together do not wait for one another.
+TEST_P(Latencies, OfSeveralBucketsDoNotAddUp) {
+  const std::uint64_t alone = longest_chain(GetParam(), 4);
+  EXPECT_EQ(longest_chain(GetParam(), 4, Flights::kTracks), alone);
+  // Those that wait for a track begin when its first bucket is done.
+  EXPECT_LE(longest_chain(GetParam(), 4, 2 * Flights::kTracks), 2 * alone);
 }
 
 INSTANTIATE_TEST_SUITE_P(Laws, Latencies, testing::ValuesIn(default_specs()),

@@ -46,6 +46,27 @@ void add_finite(std::span<float> to, std::span<const float> values) {
 
 }  // namespace
 
+class Reducer::Spare {
+ public:
+  explicit Spare(Reducer& reducer) : reducer_(reducer) {
+    const std::lock_guard lock(reducer_.mutex_);
+    if (reducer_.spare_.empty()) return;
+    buffers = std::move(reducer_.spare_.back());
+    reducer_.spare_.pop_back();
+  }
+  ~Spare() {
+    const std::lock_guard lock(reducer_.mutex_);
+    reducer_.spare_.push_back(std::move(buffers));
+  }
+  Spare(const Spare&) = delete;
+  Spare& operator=(const Spare&) = delete;
+
+  SpareBuffers buffers;
+
+ private:
+  Reducer& reducer_;
+};
+
 Reducer::Slot Reducer::make_slot(std::shared_ptr<const RegisteredBucket> bucket) const {
   Slot slot;
   slot.bucket = std::move(bucket);
@@ -75,19 +96,15 @@ std::uint16_t Reducer::method_id(const Slot& slot) const {
   return compresses(slot) ? slot.bucket->spec.info->wire_id : fp32_id();
 }
 
-void Reducer::announce_refusal(Job& job) {
+void Reducer::refuse(const Job& job, Transport& transport) const {
   Statement statement;
   statement.id.bucket = job.bucket->id();
   statement.id.elements = job.bucket->elements();
   statement.id.layout_hash = job.bucket->hash;
   statement.numbers = job.refusal->why;
   statement.first_bad = job.refusal->given;
-  job.agreement = std::make_unique<Agreement>(transport_, statement);
-}
-
-void Reducer::refuse(Job& job) {
   try {
-    job.agreement->conclude(options_.limits(), job.bucket->layout);
+    agree(transport, statement, options_.limits(), job.bucket->layout);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::mismatch && error.code() != ErrorCode::bad_input) throw;
     throw Disagreement{error};
@@ -95,12 +112,17 @@ void Reducer::refuse(Job& job) {
   throw BrokenInvariant("an agreement with a refusal fails");
 }
 
-void Reducer::announce(Job& job) {
-  if (job.refusal) return announce_refusal(job);
+Reducer::Slot& Reducer::slot_of(const Job& job) {
+  const std::lock_guard lock(mutex_);
+  auto found = slots_.find(job.bucket->id());
+  if (found == slots_.end()) {
+    found = slots_.emplace(job.bucket->id(), make_slot(job.bucket)).first;
+  }
+  return found->second;
+}
+
+Statement Reducer::statement_of(const Slot& slot, const Job& job) const {
   const RegisteredBucket& bucket = *job.bucket;
-  auto found = slots_.find(bucket.id());
-  if (found == slots_.end()) found = slots_.emplace(bucket.id(), make_slot(job.bucket)).first;
-  const Slot& slot = found->second;
   Statement statement;
   statement.id.method = method_id(slot);
   statement.id.bucket = bucket.id();
@@ -119,29 +141,13 @@ void Reducer::announce(Job& job) {
       statement.numbers = Numbers::second_moment_no_square;
     }
   }
-  job.agreement = std::make_unique<Agreement>(transport_, statement);
+  return statement;
 }
 
-bool Reducer::checks_late(const Slot& slot, const Job& job) const {
-  // Neither a method nor `unsent` must see a NaN, because it would stay there for good.
-  return !compresses(slot) && !slot.bucket->keeps && job.values.size_bytes() > kCheckFirstBytes;
-}
-
-Report Reducer::reduce(Job& job) {
-  if (job.refusal) refuse(job);
-  const auto started = transport_.now();
+void Reducer::agree_on(Slot& slot, const Job& job, Transport& transport) {
   const RegisteredBucket& bucket = *job.bucket;
-  Slot& slot = slots_.at(bucket.id());
-  Exchange exchange(transport_, options_.limits(),
-                    {.method = method_id(slot),
-                     .bucket = bucket.id(),
-                     .step = slot.step,
-                     .elements = bucket.elements(),
-                     .layout_hash = bucket.hash});
-  exchange.spare = &spare_;
-  exchange.link = link_;
   try {
-    job.agreement->conclude(options_.limits(), bucket.layout);
+    agree(transport, statement_of(slot, job), options_.limits(), bucket.layout);
     // The ranks agree with each other; the bucket must also be the same as in the last step.
     if (bucket.hash != slot.bucket->hash) {
       throw Error(ErrorCode::bad_input,
@@ -150,17 +156,45 @@ Report Reducer::reduce(Job& job) {
                               bucket.id(), slot.bucket->elements(), bucket.elements()));
     }
   } catch (const Error& error) {
+    const std::lock_guard lock(mutex_);
     if (error.code() == ErrorCode::mismatch || error.code() == ErrorCode::bad_input) {
       // A bucket that was never reduced may be submitted again with the layout of the others.
       if (!slot.confirmed) slots_.erase(bucket.id());
       throw Disagreement{error};
     }
+    throw;
+  }
+  const std::lock_guard lock(mutex_);
+  slot.confirmed = true;
+  loaded_.erase(bucket.id());
+}
+
+bool Reducer::checks_late(const Slot& slot, const Job& job) const {
+  // Neither a method nor `unsent` must see a NaN, because it would stay there for good.
+  return !compresses(slot) && !slot.bucket->keeps && job.values.size_bytes() > kCheckFirstBytes;
+}
+
+Report Reducer::reduce(Job& job, Transport& track) {
+  if (job.refusal) refuse(job, track);
+  const auto started = track.now();
+  const RegisteredBucket& bucket = *job.bucket;
+  Slot& slot = slot_of(job);
+  Exchange exchange(track, options_.limits(),
+                    {.method = method_id(slot),
+                     .bucket = bucket.id(),
+                     .step = slot.step,
+                     .elements = bucket.elements(),
+                     .layout_hash = bucket.hash});
+  Spare spare(*this);
+  exchange.spare = &spare.buffers;
+  exchange.link = link_;
+  try {
+    agree_on(slot, job, track);
+  } catch (const Error&) {
     keep(job);
     throw;
   }
-  slot.confirmed = true;
-  loaded_.erase(bucket.id());
-  exchange.stages.wait = Seconds(transport_.now() - started).count();
+  exchange.stages.wait = Seconds(track.now() - started).count();
 
   copy_for_undo(slot);
   reduce_slot(slot, job, exchange);
@@ -176,8 +210,8 @@ Report Reducer::reduce(Job& job) {
   report.elements = bucket.elements();
   report.payload_bytes = exchange.payload_bytes;
   report.stages = exchange.stages;
-  report.queued = Seconds(started - job.submitted).count();
-  report.total = Seconds(transport_.now() - job.submitted).count();
+  report.queued = Seconds(started - job.submitted.time).count();
+  report.total = Seconds(track.now() - job.submitted.time).count();
   report.statistics = std::move(exchange.statistics);
   return report;
 }
@@ -248,16 +282,15 @@ void Reducer::reduce_uncompressed(Slot& slot, const Job& job, Exchange& exchange
 }
 
 void Reducer::keep(const Job& job) {
+  if (job.refusal) return;  // it has no gradient
   const RegisteredBucket& bucket = *job.bucket;
-  auto found = slots_.find(bucket.id());
-  if (found == slots_.end()) {
-    try {
-      found = slots_.emplace(bucket.id(), make_slot(job.bucket)).first;
-    } catch (const Error&) {
-      return;  // no step of this bucket would have succeeded
-    }
+  Slot* found = nullptr;
+  try {
+    found = &slot_of(job);
+  } catch (const Error&) {
+    return;  // no step of this bucket would have succeeded
   }
-  Slot& slot = found->second;
+  Slot& slot = *found;
   const bool finite = kernels::first_nonfinite(job.values) == job.values.size();
   if (!slot.bucket->keeps || slot.bucket->hash != bucket.hash || !finite) return;
   slot.unsent.resize(job.values.size());

@@ -1,15 +1,18 @@
 // The synchronous core of a session: it chooses the method of a bucket, sends raw tensors
-// uncompressed, and keeps the state between steps. Must be used by one thread at a time.
+// uncompressed, and keeps the state between steps. Several threads may reduce or keep different
+// buckets at the same time, each on a track of its own; all other calls need an idle session.
 #pragma once
 
 #include <cstdint>
 #include <future>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "thinreduce/collective/exchange.h"
 #include "thinreduce/engine/agreement.h"
 #include "thinreduce/engine/registered_bucket.h"
 #include "thinreduce/engine/session.h"
@@ -25,8 +28,7 @@ struct Job {
   std::span<float> values;
   std::span<const float> second_moment;
   std::optional<Refusal> refusal;  // why this rank does not reduce it
-  Clock::time_point submitted;
-  std::unique_ptr<Agreement> agreement;  // once announced
+  Moment submitted;
   std::promise<Report> done;
 };
 
@@ -37,16 +39,15 @@ struct Disagreement {
 
 class Reducer {
  public:
-  Reducer(Transport& transport, const SessionOptions& options)
+  Reducer(const Transport& transport, const SessionOptions& options)
       : transport_(transport), options_(options) {}
 
   // Sets what the ranks have agreed on about the network; see Exchange::link.
   void set_link(const Link& link) { link_ = link; }
 
-  // Sends this rank's statement about the job.
-  void announce(Job& job);
-  // Throws Disagreement, or Error when the exchange failed: the gradient is then kept.
-  Report reduce(Job& job);
+  // Compares the job with those of the other ranks, then reduces it. Throws Disagreement, or Error
+  // when the exchange failed: the gradient is then kept.
+  Report reduce(Job& job, Transport& track);
   // Keeps the gradient of a job that is not reduced because the session is over: it is part of the
   // saved state and is added to a later step. Does nothing where a spec keeps no residual.
   void keep(const Job& job);
@@ -80,9 +81,15 @@ class Reducer {
     std::vector<float> unsent;
   };
 
-  void announce_refusal(Job& job);
-  // Hears the others out. Throws like reduce().
-  [[noreturn]] void refuse(Job& job);
+  // Tells the others and hears them out. Throws like reduce().
+  [[noreturn]] void refuse(const Job& job, Transport& transport) const;
+  // Lends buffers to one exchange.
+  class Spare;
+  // Returns the bucket's slot; makes it for a new bucket.
+  [[nodiscard]] Slot& slot_of(const Job& job);
+  [[nodiscard]] Statement statement_of(const Slot& slot, const Job& job) const;
+  // Throws Disagreement, or Error when messages failed: the gradient is then kept.
+  void agree_on(Slot& slot, const Job& job, Transport& transport);
   [[nodiscard]] Slot make_slot(std::shared_ptr<const RegisteredBucket> bucket) const;
   [[nodiscard]] bool compresses(const Slot& slot) const {
     return slot.bucket->compressible && slot.step >= options_.warmup_steps;
@@ -98,13 +105,14 @@ class Reducer {
   // Shows the whole state of a bucket to the archive.
   static void show_state(Slot& slot, Archive& archive);
 
-  Transport& transport_;
+  const Transport& transport_;
   const SessionOptions& options_;
+  std::mutex mutex_;  // of the maps and `spare_`; a slot is used by the thread in work on it
   std::map<std::uint32_t, Slot> slots_;  // by bucket id
   // State of buckets that were loaded and not submitted yet, by bucket id.
   std::map<std::uint32_t, BucketState> loaded_;
   std::uint64_t begun_ = 0;  // number of steps that began; 0: nothing is copied
-  SpareBuffers spare_;       // of all buckets' exchanges
+  std::vector<SpareBuffers> spare_;  // of exchanges; as many as were ever in flight at once
   Link link_ = kLocalNetwork;
 };
 

@@ -4,15 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <condition_variable>
-#include <deque>
-#include <mutex>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/engine/agreement.h"
+#include "thinreduce/engine/flights.h"
 #include "thinreduce/engine/probe.h"
 #include "thinreduce/engine/reducer.h"
 #include "thinreduce/engine/state_file.h"
@@ -82,22 +79,6 @@ Error refusal_of(const BucketLayout& layout, const Refusal& refusal) {
                fmt::format("bucket {}: {}", layout.id, describe_refusal(refusal, layout.elements)));
 }
 
-// Returns the exception that is being handled as an Error, so that every caller sees the same one.
-Error current_error(const Job& job) {
-  try {
-    throw;
-  } catch (const Error& error) {
-    return error;
-  } catch (const std::bad_alloc&) {
-    return Error(ErrorCode::unavailable,
-                 fmt::format("bucket {}: out of memory while {} elements were reduced",
-                             job.bucket->id(), job.bucket->elements()));
-  } catch (const std::exception& error) {
-    return Error(ErrorCode::internal, fmt::format("bucket {}: internal error, please report it: {}",
-                                                  job.bucket->id(), error.what()));
-  }
-}
-
 }  // namespace
 
 class Session::Worker {
@@ -113,23 +94,11 @@ class Session::Worker {
         *transport_, options_.limits(),
         options.caller_settings.empty() ? settings_ : settings_ + " " + options.caller_settings);
     reducer_.set_link(agree_on_link(*transport_, options_.limits(), options_.link));
-    reported_ = transport_->total_traffic();
-    thread_ = std::thread([this] { run(); });
-    transport_->when_woken([this] { announce_ahead(); });
+    flights_.emplace(*transport_, reducer_);
   }
 
-  // Returns whether this is the process that made it, and not a forked child without its thread.
+  // Returns whether this is the process that made it, and not a forked child without its threads.
   [[nodiscard]] bool here() const { return ::getpid() == owner_; }
-
-  ~Worker() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    wake_.notify_all();
-    thread_.join();
-    transport_->when_woken({});
-  }
 
   [[nodiscard]] std::shared_ptr<const RegisteredBucket> add_bucket(BucketLayout layout) const {
     Spec spec = layout.spec.empty() ? spec_ : checked_spec(layout.spec, options_);
@@ -137,37 +106,16 @@ class Session::Worker {
                                               options_.min_elements);
   }
 
-  std::future<Report> submit(Job job) {
+  // Returns the submitted buckets, those in flight included.
+  [[nodiscard]] Flights& flights() {
     require_own_process();
-    auto future = job.done.get_future();
-    bool busy = false;
-    {
-      const std::lock_guard lock(mutex_);
-      if (failure_) throw Error(*failure_);
-      queue_.push_back(std::move(job));
-      busy = busy_;
-    }
-    wake_.notify_all();
-    // The worker waits for messages of an earlier bucket; it can send this one's statement now.
-    if (busy) transport_->wake();
-    return future;
+    return *flights_;
   }
 
-  // Waits until the worker is idle. The caller may then use the transport and the reducer.
-  void drain() {
-    require_own_process();
-    std::unique_lock lock(mutex_);
-    idle_.wait(lock, [&] { return queue_.empty() && !busy_; });
-  }
+  // Waits until no bucket is in flight. The caller may then use the transport and the reducer.
+  void drain() { flights().drain(); }
 
-  Report finish_step() {
-    drain();
-    const std::lock_guard lock(mutex_);
-    if (failure_) throw Error(*failure_);
-    return std::exchange(since_, Report{});
-  }
-
-  // Waits until the worker is idle and returns its reducer.
+  // Waits until no bucket is in flight and returns the reducer.
   Reducer& idle_reducer() {
     drain();
     return reducer_;
@@ -207,18 +155,6 @@ class Session::Worker {
     reducer_.load(state);
   }
 
-  void abandon(const std::string& reason) {
-    require_own_process();
-    {
-      const std::lock_guard lock(mutex_);
-      if (!failure_) {
-        failure_ = Error(ErrorCode::lost_peer,
-                         fmt::format("rank {} gave up: {}", transport_->rank(), reason));
-      }
-    }
-    transport_->abandon(reason);
-  }
-
   Transport& transport() { return *transport_; }
 
  private:
@@ -230,117 +166,13 @@ class Session::Worker {
                             transport_->rank(), owner_, ::getpid()));
   }
 
-  void run() {
-    for (;;) {
-      std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
-      if (queue_.empty()) return;
-      busy_ = true;
-      announce(lock);
-      Job job = std::move(queue_.front());
-      queue_.pop_front();
-      current_ = job.bucket->id();
-      lock.unlock();
-      try {
-        const Report report = work(job);
-        lock.lock();
-        since_ += report;
-        lock.unlock();
-        job.done.set_value(report);
-      } catch (...) {
-        job.done.set_exception(std::current_exception());
-      }
-      // Only now, so that a caller who waits for an idle session finds every future ready.
-      lock.lock();
-      current_.reset();
-      busy_ = false;
-      if (queue_.empty()) idle_.notify_all();
-    }
-  }
-
-  // Sends the statements of buckets that were submitted while the worker waits in an exchange.
-  void announce_ahead() {
-    // Another thread may use the transport while the session is idle.
-    if (std::this_thread::get_id() != thread_.get_id()) return;
-    std::unique_lock lock(mutex_);
-    announce(lock);
-  }
-
-  // Sends the statements of submitted buckets, in order. A bucket that is in the queue twice, or in
-  // work and in the queue, is announced the second time after the first is done, because a
-  // statement holds the step and may hold a hash of the last mean.
-  void announce(std::unique_lock<std::mutex>& lock) {
-    std::vector<std::uint32_t> ahead;
-    if (current_) ahead.push_back(*current_);
-    // By index: jobs are added while the lock is released. NOLINTNEXTLINE(modernize-loop-convert)
-    for (std::size_t i = 0; i < queue_.size(); ++i) {
-      Job& job = queue_[i];  // stays valid: push_back moves no element of a deque
-      if (std::find(ahead.begin(), ahead.end(), job.bucket->id()) != ahead.end()) return;
-      ahead.push_back(job.bucket->id());
-      if (job.agreement || failure_) continue;
-      lock.unlock();
-      try {
-        reducer_.announce(job);
-      } catch (...) {
-        fail(current_error(job));
-      }
-      lock.lock();
-    }
-  }
-
-  Report work(Job& job) {
-    if (const auto failure = current_failure()) {
-      reducer_.keep(job);
-      throw Error(*failure);
-    }
-    try {
-      Report report = reducer_.reduce(job);
-      const Traffic traffic = transport_->total_traffic();
-      report.bytes_sent = traffic.bytes_sent - reported_.bytes_sent;
-      report.bytes_received = traffic.bytes_received - reported_.bytes_received;
-      reported_ = traffic;
-      return report;
-    } catch (const Disagreement& disagreement) {
-      // All ranks throw the same error and nothing was changed, so the session goes on.
-      throw Error(disagreement.error);
-    } catch (...) {
-      const Error error = current_error(job);
-      fail(error);
-      throw error;
-    }
-  }
-
-  [[nodiscard]] std::optional<Error> current_failure() {
-    const std::lock_guard lock(mutex_);
-    return failure_;
-  }
-
-  void fail(const Error& error) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!failure_) failure_ = error;
-    }
-    transport_->abandon(error.what());
-  }
-
   std::shared_ptr<Transport> transport_;
   const pid_t owner_ = ::getpid();
   SessionOptions options_;
   Spec spec_;
   std::string settings_;
-  Reducer reducer_;  // used by the worker, and by the caller after drain()
-  Traffic reported_;
-
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::condition_variable idle_;
-  std::deque<Job> queue_;
-  bool busy_ = false;
-  std::optional<std::uint32_t> current_;  // the bucket in work
-  bool stopping_ = false;
-  std::optional<Error> failure_;
-  Report since_;
-  std::thread thread_;
+  Reducer reducer_;
+  std::optional<Flights> flights_;  // the last member: its threads use the others
 };
 
 Session::Session(std::shared_ptr<Transport> transport, const SessionOptions& options)
@@ -367,10 +199,11 @@ BucketHandle Session::add_bucket(BucketLayout layout) const {
 
 std::future<Report> Session::submit(const BucketHandle& bucket, std::span<float> values,
                                     std::span<const float> second_moment) {
+  Flights& flights = worker_->flights();
   const std::size_t elements = bucket.layout().elements;
   Job job;
   job.bucket = bucket.bucket_;
-  job.submitted = worker_->transport().now();
+  job.submitted = worker_->transport().hand_over();
   if (bucket.session_ != worker_.get()) {
     job.refusal = {Numbers::foreign_handle, 0};
   } else if (values.size() != elements) {
@@ -381,11 +214,11 @@ std::future<Report> Session::submit(const BucketHandle& bucket, std::span<float>
   if (!job.refusal) {
     job.values = values;
     job.second_moment = second_moment;
-    return worker_->submit(std::move(job));
+    return flights.submit(std::move(job));
   }
   // The other ranks wait for this rank's statement about the bucket: it tells them of the refusal.
   const Error error = refusal_of(bucket.layout(), *job.refusal);
-  static_cast<void>(worker_->submit(std::move(job)));
+  static_cast<void>(flights.submit(std::move(job)));
   throw error;
 }
 
@@ -400,7 +233,8 @@ Report Session::reduce(std::uint32_t id, std::span<float> values,
 }
 
 Report Session::finish_step() {
-  return worker_->finish_step();
+  worker_->drain();
+  return worker_->flights().take_reports();
 }
 void Session::begin_step() {
   worker_->idle_reducer().begin_step();
@@ -426,7 +260,7 @@ void Session::load_bytes(std::span<const std::byte> bytes) {
   worker_->load(decode_state(bytes, name), name);
 }
 void Session::abandon(const std::string& reason) {
-  worker_->abandon(reason);
+  worker_->flights().abandon(reason);
 }
 
 }  // namespace thinreduce

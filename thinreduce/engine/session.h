@@ -1,5 +1,6 @@
-// A session: one rank's side of a training run. A worker thread takes buckets in the order in which
-// they were submitted and reduces each with the method of its spec, while the caller goes on.
+// A session: one rank's side of a training run. Its threads reduce each submitted bucket with the
+// method of its spec, several at a time, while the caller goes on. Their futures become ready in the
+// order of submission.
 //
 //   auto ranks = connect_threads(2);                       // or connect_gloo, connect_mpi
 //   Session session(std::move(ranks[0]), {.spec = "topk:density=0.01"});
@@ -155,7 +156,7 @@ class THINREDUCE_EXPORT Session {
   void load_bytes(std::span<const std::byte> bytes);
 
   // Ends the session: buckets in flight fail on all ranks with this reason. May be called from any
-  // thread; over MPI only between steps, because only one thread at a time may use MPI.
+  // thread.
   void abandon(const std::string& reason);
 
  private:

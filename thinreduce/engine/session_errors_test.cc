@@ -13,6 +13,7 @@
 #include "tests/links.h"
 #include "tests/ranks.h"
 #include "tests/session_world.h"
+#include "tests/tracks.h"
 #include "thinreduce/engine/session.h"
 #include "thinreduce/error.h"
 
@@ -330,7 +331,7 @@ class Broken final : public Transport {
 
  private:
   Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override {
-    if (channel == Channel::data && message.size() > 4000) fail_();
+    if (track_carrying_data(channel) > 0 && message.size() > 4000) fail_();
     return inner_->send(peer, channel, message);
   }
   Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override {

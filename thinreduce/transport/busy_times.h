@@ -1,4 +1,4 @@
-// The receiving direction of a simulated link, to which messages are assigned in any order.
+// The times at which a link or a core is in use, which are assigned in any order.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ class BusyTimes {
  public:
   using Time = std::chrono::nanoseconds;
 
-  // Returns when the link has been free for `length` since `start`, and marks this time as busy.
+  // Returns when it has been free for `length` since `start`, and marks this time as busy.
   Time take(Time start, Time length) {
     if (length == Time::zero()) return start;
     auto next = spans_.upper_bound(start);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -20,6 +21,10 @@ Time to_time(Seconds seconds) {
   return std::chrono::duration_cast<Time>(seconds);
 }
 
+Clock::time_point to_point(Time time) {
+  return Clock::time_point(std::chrono::duration_cast<Clock::duration>(time));
+}
+
 // What the receiver learns about a message beside its bytes.
 struct Stamp {
   Time arrives{0};
@@ -33,19 +38,28 @@ struct Stream {
   std::unordered_map<std::uint64_t, Stamp> stamps;  // of messages not yet received, by number
 };
 
-struct Rank {
-  Link link;
+// One thread of a rank: the one that has the transport itself, or one that has a track.
+struct Course {
   Time clock{0};
   std::unordered_map<std::thread::id, Time> threads;  // CPU time at the last look at the clock
-  Time sending_until{0};
-  BusyTimes receiving;
   std::uint64_t chain = 0;
+  // The latest time and the longest chain of the results that tracks have delivered here.
+  Time delivered{0};
+  std::uint64_t delivered_chain = 0;
   bool has_core = false;
-  // The message that the rank waits for without a core: to be sent, or to be asked for.
+  // The message that it waits for without a core: to be sent, or to be asked for.
   const Stream* awaited = nullptr;
   std::uint64_t awaited_number = 0;
-  bool aligning = false;  // waits in align() without a core
   Turns::Waiter waiter;
+};
+
+struct Rank {
+  Link link;
+  BusyTimes computing;  // all courses share one core
+  BusyTimes sending;
+  BusyTimes receiving;
+  std::map<int, Course> courses;  // by track, the transport itself at 0; references stay valid
+  bool aligning = false;          // waits in align() without a core
 };
 
 // One direction of a path between regions.
@@ -81,17 +95,21 @@ struct Cluster {
                    static_cast<std::uint64_t>(to)];
   }
 
-  // Queues a rank for a core if it waits for a message of this stream of which `count` are ready.
+  // Queues the course that waits for a message of this stream for a core if `count`, the number of
+  // those that are ready, includes it.
   void wake(Rank& rank, const Stream& stream, std::uint64_t count) {
-    if (rank.awaited != &stream || rank.awaited_number >= count) return;
-    rank.awaited = nullptr;
-    turns.queue(rank.clock, rank.waiter);
+    for (auto& [track, course] : rank.courses) {
+      if (course.awaited != &stream || course.awaited_number >= count) continue;
+      course.awaited = nullptr;
+      turns.queue(course.clock, course.waiter);
+    }
   }
 
   // Lets all ranks that wait in align() go on.
   void end_alignment() {
     for (Rank& rank : ranks) {
-      if (std::exchange(rank.aligning, false)) turns.queue(rank.clock, rank.waiter);
+      Course& course = rank.courses[0];
+      if (std::exchange(rank.aligning, false)) turns.queue(course.clock, course.waiter);
     }
   }
 
@@ -100,7 +118,10 @@ struct Cluster {
     const std::lock_guard lock(mutex);
     over = true;
     for (Rank& rank : ranks) {
-      if (std::exchange(rank.awaited, nullptr) != nullptr) turns.queue(rank.clock, rank.waiter);
+      for (auto& [track, course] : rank.courses) {
+        const bool waits = std::exchange(course.awaited, nullptr) != nullptr;
+        if (waits) turns.queue(course.clock, course.waiter);
+      }
     }
     end_alignment();
   }
@@ -114,31 +135,43 @@ struct Cluster {
   Turns turns;
 };
 
-// One rank's view of the cluster.
+// A rank's view of the cluster, on the transport itself (track 0) or on a track.
 class Machine {
  public:
-  Machine(std::shared_ptr<Cluster> cluster, int rank)
+  Machine(std::shared_ptr<Cluster> cluster, int rank, int track)
       : cluster_(std::move(cluster)),
         rank_(rank),
-        own_(cluster_->ranks[static_cast<std::size_t>(rank)]) {}
+        track_(track),
+        own_(cluster_->ranks[static_cast<std::size_t>(rank)]),
+        course_(open_course()) {}
 
+  [[nodiscard]] const std::shared_ptr<Cluster>& cluster_pointer() const { return cluster_; }
   [[nodiscard]] Cluster& cluster() const { return *cluster_; }
   [[nodiscard]] Rank& own() const { return own_; }
+  [[nodiscard]] Course& course() const { return course_; }
   [[nodiscard]] Stream& incoming(int peer, Channel channel) const {
-    return cluster_->stream(peer, rank_, channel);
+    return cluster_->stream(peer, rank_, on_track(track_, channel));
   }
   [[nodiscard]] Stream& outgoing(int peer, Channel channel) const {
-    return cluster_->stream(rank_, peer, channel);
+    return cluster_->stream(rank_, peer, on_track(track_, channel));
   }
 
-  // Adds the CPU time of this thread since its last call to the clock. The caller holds the lock.
+  // Moves the clock on by the CPU time of this thread since its last call, for which the rank's
+  // core must be free. The caller holds the lock.
   Time advance() const {
     const Time used = cluster_->options.cpu_time();
-    const auto [known, is_new] = own_.threads.try_emplace(std::this_thread::get_id(), used);
+    const auto [known, is_new] = course_.threads.try_emplace(std::this_thread::get_id(), used);
     // A new thread may have the id of one that has ended; its CPU time starts again at 0.
-    if (!is_new) own_.clock += used >= known->second ? used - known->second : used;
+    const Time work = used >= known->second ? used - known->second : used;
+    if (!is_new) course_.clock = own_.computing.take(course_.clock, work);
     known->second = used;
-    return own_.clock;
+    return course_.clock;
+  }
+
+  // Waits for the delivered results, as far as clocks are concerned. The caller holds the lock.
+  void catch_up() const {
+    course_.clock = std::max(course_.clock, course_.delivered);
+    course_.chain = std::max(course_.chain, course_.delivered_chain);
   }
 
   // Queues the peer for a core if it waits for this. The caller holds the lock.
@@ -149,17 +182,16 @@ class Machine {
   // Sends `bytes` at the current time; returns the stamp of the message. The caller holds the lock.
   [[nodiscard]] Stamp post(int peer, std::size_t bytes) const {
     Rank& to = cluster_->ranks[static_cast<std::size_t>(peer)];
-    const Time start = std::max(advance(), own_.sending_until);
-    own_.sending_until = start + duration(own_.link, bytes);
+    const Time clock = advance();
+    Span span = pass({clock, clock}, own_.sending, duration(own_.link, bytes));
     Seconds latency = std::max(own_.link.latency, to.link.latency);
-    Span span{start, own_.sending_until};
     if (Crossing* crossing = cluster_->crossing(rank_, peer)) {
       latency = std::max(latency, crossing->link.latency);
       span = pass(span, crossing->busy, duration(crossing->link, bytes));
     }
     span.first += to_time(latency);
     span.last += to_time(latency);
-    return {pass(span, to.receiving, duration(to.link, bytes)).last, own_.chain + 1};
+    return {pass(span, to.receiving, duration(to.link, bytes)).last, course_.chain + 1};
   }
 
   // Waits without a core until `count`, a counter of the stream, is above `number`, then calls
@@ -170,8 +202,8 @@ class Machine {
     std::unique_lock lock(cluster_->mutex);
     advance();
     if (count <= number && !cluster_->over) {
-      own_.awaited = &stream;
-      own_.awaited_number = number;
+      course_.awaited = &stream;
+      course_.awaited_number = number;
       give_core();
       lock.unlock();
       wait_for_core();
@@ -192,6 +224,7 @@ class Machine {
 
   void align() const {
     std::unique_lock lock(cluster_->mutex);
+    catch_up();
     advance();
     if (cluster_->over) return;
     auto& ranks = cluster_->ranks;
@@ -202,29 +235,34 @@ class Machine {
       return wait_for_core();
     }
     own_.aligning = false;  // keeps its core
-    const Time latest = std::ranges::max_element(ranks, {}, &Rank::clock)->clock;
-    for (Rank& rank : ranks) rank.clock = latest;
+    Time latest{0};
+    for (Rank& rank : ranks) latest = std::max(latest, rank.courses[0].clock);
+    for (Rank& rank : ranks) rank.courses[0].clock = latest;
     cluster_->end_alignment();
   }
 
-  void give_core() const {
-    if (std::exchange(own_.has_core, false)) cluster_->turns.give();
-  }
-
- private:
   void take_core() const {
     {
       const std::lock_guard lock(cluster_->mutex);
-      cluster_->turns.queue(own_.clock, own_.waiter);
+      cluster_->turns.queue(course_.clock, course_.waiter);
     }
     wait_for_core();
   }
+  void give_core() const {
+    if (std::exchange(course_.has_core, false)) cluster_->turns.give();
+  }
+
+ private:
+  Course& open_course() const {
+    const std::lock_guard lock(cluster_->mutex);
+    return own_.courses[track_];
+  }
   void wait_for_core() const {
-    cluster_->turns.wait(own_.waiter);
-    own_.has_core = true;
+    cluster_->turns.wait(course_.waiter);
+    course_.has_core = true;
     // Going to sleep and waking up is no work of the rank.
     const std::lock_guard lock(cluster_->mutex);
-    own_.threads[std::this_thread::get_id()] = cluster_->options.cpu_time();
+    course_.threads[std::this_thread::get_id()] = cluster_->options.cpu_time();
   }
 
   // When the first byte of a message passes a place, and the last.
@@ -247,7 +285,9 @@ class Machine {
 
   std::shared_ptr<Cluster> cluster_;
   int rank_;
+  int track_;
   Rank& own_;
+  Course& course_;
 };
 
 // Real time: a peer that fails ends every wait, so this only guards against a bug.
@@ -282,9 +322,9 @@ class SimulatedReceive final : public Operation {
     const std::lock_guard lock(machine_.cluster().mutex);
     const auto found = stream_.stamps.find(number_);
     ensure(found != stream_.stamps.end(), "a message that was received has a stamp");
-    Rank& own = machine_.own();
-    own.clock = std::max(own.clock, found->second.arrives);
-    own.chain = std::max(own.chain, found->second.chain);
+    Course& course = machine_.course();
+    course.clock = std::max(course.clock, found->second.arrives);
+    course.chain = std::max(course.chain, found->second.chain);
     stream_.stamps.erase(found);
   }
 
@@ -297,10 +337,12 @@ class SimulatedReceive final : public Operation {
 
 class Simulated final : public SimulatedTransport {
  public:
-  Simulated(std::shared_ptr<Cluster> cluster, std::unique_ptr<Transport> inner)
-      : machine_(std::move(cluster), inner->rank()), inner_(std::move(inner)) {}
+  Simulated(std::shared_ptr<Cluster> cluster, std::unique_ptr<Transport> inner, int track)
+      : machine_(std::move(cluster), inner->rank(), track),
+        is_track_(track > 0),
+        inner_(std::move(inner)) {}
   ~Simulated() override {
-    machine_.cluster().end();
+    if (!is_track_) machine_.cluster().end();
     machine_.give_core();
   }
 
@@ -313,16 +355,45 @@ class Simulated final : public SimulatedTransport {
 
   [[nodiscard]] Clock::time_point now() const override {
     const std::lock_guard lock(machine_.cluster().mutex);
-    return Clock::time_point(std::chrono::duration_cast<Clock::duration>(machine_.advance()));
+    machine_.catch_up();
+    return to_point(machine_.advance());
+  }
+  [[nodiscard]] std::unique_ptr<Transport> open_track(int number) override {
+    return std::make_unique<Simulated>(machine_.cluster_pointer(), inner_->open_track(number),
+                                       number);
+  }
+  // A thread that hands its work over, or that waits for the next, must not keep a core.
+  Moment hand_over() override {
+    std::unique_lock lock(machine_.cluster().mutex);
+    const Clock::time_point time = to_point(machine_.advance());
+    const std::uint64_t chain = machine_.course().chain;
+    lock.unlock();
+    machine_.give_core();
+    return {.time = time, .chain = chain};
+  }
+  void go_on_from(const Moment& moment) override {
+    const Time time = std::chrono::duration_cast<Time>(moment.time.time_since_epoch());
+    {
+      const std::lock_guard lock(machine_.cluster().mutex);
+      Course& course = machine_.course();
+      course.delivered = std::max(course.delivered, time);
+      course.delivered_chain = std::max(course.delivered_chain, moment.chain);
+      // The thread that delivers a result calls this on the transport itself, whose own thread may
+      // still hand over other work. It catches up when it looks at its clock.
+      if (!is_track_) return;
+      machine_.catch_up();
+    }
+    machine_.take_core();
   }
   void align() override { machine_.align(); }
   void begin_chain() override {
     const std::lock_guard lock(machine_.cluster().mutex);
-    machine_.own().chain = 0;
+    for (auto& [track, course] : machine_.own().courses) course.chain = course.delivered_chain = 0;
   }
   [[nodiscard]] std::uint64_t longest_chain() const override {
     const std::lock_guard lock(machine_.cluster().mutex);
-    return machine_.own().chain;
+    machine_.catch_up();
+    return machine_.course().chain;
   }
 
  private:
@@ -349,6 +420,7 @@ class Simulated final : public SimulatedTransport {
   }
 
   Machine machine_;
+  const bool is_track_;
   std::unique_ptr<Transport> inner_;
 };
 
@@ -370,7 +442,7 @@ std::vector<std::unique_ptr<SimulatedTransport>> simulate(
   for (auto& inner : ranks) {
     const int rank = inner->rank();
     cluster->ranks[static_cast<std::size_t>(rank)].link = options.links.of(rank);
-    simulated.push_back(std::make_unique<Simulated>(cluster, std::move(inner)));
+    simulated.push_back(std::make_unique<Simulated>(cluster, std::move(inner), 0));
   }
   return simulated;
 }

@@ -1,12 +1,16 @@
 // A virtual cluster: ranks that are threads of this process behave as if each had a machine with
 // one core and a link of its own, however many cores this machine has.
 //
-// Every rank has a virtual clock, Transport::now(). It advances by the CPU time of the rank's own
-// threads, and a receive moves it on to the message's arrival. A message leaves when the sender's
-// link is free, occupies that link for bytes/bandwidth, travels for the latency and occupies the
-// receiver's link for bytes/bandwidth again (cut-through, full duplex: throttle.h has the same
-// model in real time). Between two ranks with different links the larger latency counts. A message
-// between two regions occupies their path on its way as well.
+// Every rank has a virtual clock, Transport::now(), and so has every track. It advances by the CPU
+// time of the threads that use it, and a receive moves it on to the message's arrival. The clocks of
+// a rank's tracks share its one core: two pieces of work at the same time take as long as one after
+// the other. hand_over() and go_on_from() carry the time from one clock to another; the clock of the
+// transport itself catches up with the results of its tracks when it is looked at.
+//
+// A message leaves when the sender's link is free, occupies that link for bytes/bandwidth, travels
+// for the latency and occupies the receiver's link for bytes/bandwidth again (cut-through, full
+// duplex: throttle.h has the same model in real time). Between two ranks with different links the
+// larger latency counts. A message between two regions occupies their path on its way as well.
 //
 // As many ranks compute at once as this machine has cores; the others wait, the one with the
 // earliest clock first, so that ranks do not slow one another down and their CPU times are those of
@@ -47,7 +51,7 @@ class SimulatedTransport : public Transport {
   // Waits until all ranks have called it, and sets their clocks to the latest one: a barrier
   // without messages. Returns early if a rank has failed or left, which the next message reports.
   virtual void align() = 0;
-  // Starts to count the messages of the longest chain anew.
+  // Starts to count the messages of the longest chain anew, on all tracks.
   virtual void begin_chain() = 0;
   // Returns the largest number of messages, each sent after the one before it was received, of
   // which the last reached this rank.

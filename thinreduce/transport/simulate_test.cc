@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tests/ranks.h"
+#include "tests/tracks.h"
 #include "thinreduce/collective/float_sum.h"
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/transport/busy_times.h"
@@ -267,6 +268,47 @@ TEST(Simulate, OneCoreServesAllRanks) {
         if (rank.rank() == 1) return rank.abandon("the test wants it so");
         const auto text = thrown_text(ErrorCode::lost_peer, [&] { receive(rank, 1, 10); });
         EXPECT_NE(text.find("the test wants it so"), std::string::npos) << text;
+      },
+      1);
+}
+
+TEST(Simulate, TracksAreIndependent) {
+  run_cluster(2, "1gbit,1ms", [](SimulatedTransport& rank) { use_tracks(rank); }, 1);
+}
+
+// Two tracks of each rank compute for 3 ms, exchange a message, and compute again: the latencies
+// pass at the same time, the work takes one core, and the chain of messages is that of one track.
+TEST(Simulate, TracksShareTheCoreAndNotTheLatency) {
+  run_cluster(
+      2, "unlimited,50ms",
+      [](SimulatedTransport& rank) {
+        std::vector<std::unique_ptr<Transport>> tracks;
+        for (const int number : {1, 2}) tracks.push_back(rank.open_track(number));
+        rank.begin_chain();
+        const Moment begin = rank.hand_over();
+        std::vector<Moment> ends(tracks.size());
+        std::vector<std::thread> threads;
+        for (std::size_t i = 0; i < tracks.size(); ++i) {
+          threads.emplace_back([&, i] {
+            tracks[i]->go_on_from(begin);
+            spent += 3ms;
+            const std::vector<std::byte> own(1);
+            const auto sent = tracks[i]->send(1 - rank.rank(), Channel::data, own);
+            receive(*tracks[i], 1 - rank.rank(), 1);
+            spent += 3ms;
+            sent->wait(Deadline::after(1s));
+            ends[i] = tracks[i]->hand_over();
+          });
+        }
+        for (auto& thread : threads) thread.join();
+        for (const Moment& end : ends) {
+          rank.go_on_from(end);
+          EXPECT_EQ(end.chain, 1U);
+        }
+        // One track is done 3 ms after the other at least: they had to share the core.
+        EXPECT_GE(time_of(rank), 50ms + 9ms);
+        EXPECT_LE(time_of(rank), 50ms + 12ms);
+        EXPECT_EQ(rank.longest_chain(), 1U);
       },
       1);
 }

@@ -52,13 +52,10 @@ struct Hub {
   std::optional<Error> failure;
 };
 
-class ThreadTransport;
-
 class ThreadOperation final : public Operation {
  public:
-  ThreadOperation(ThreadTransport& transport, std::shared_ptr<Hub> hub, std::shared_ptr<Half> half,
-                  const char* verb)
-      : transport_(transport), hub_(std::move(hub)), half_(std::move(half)), verb_(verb) {}
+  ThreadOperation(std::shared_ptr<Hub> hub, std::shared_ptr<Half> half, const char* verb)
+      : hub_(std::move(hub)), half_(std::move(half)), verb_(verb) {}
 
   ~ThreadOperation() override {
     std::unique_lock lock(hub_->mutex);
@@ -80,7 +77,6 @@ class ThreadOperation final : public Operation {
            (half_->state == Half::State::waiting && (hub_->failure || peer_left()));
   }
 
-  ThreadTransport& transport_;
   std::shared_ptr<Hub> hub_;
   std::shared_ptr<Half> half_;
   const char* verb_;
@@ -120,15 +116,7 @@ class ThreadTransport final : public Transport {
     hub().notify_all();
   }
 
-  void wake() noexcept override {
-    Transport::wake();
-    const std::lock_guard lock(hub().mutex);
-    hub().changed[static_cast<std::size_t>(rank_)].notify_all();
-  }
-
  private:
-  friend class ThreadOperation;
-
   [[nodiscard]] Hub& hub() const { return **hub_; }
 
   Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override {
@@ -146,7 +134,7 @@ class ThreadTransport final : public Transport {
     } else {
       stream.sends.push_back(half);
     }
-    return std::make_unique<ThreadOperation>(*this, *hub_, std::move(half), "send");
+    return std::make_unique<ThreadOperation>(*hub_, std::move(half), "send");
   }
 
   Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override {
@@ -163,7 +151,7 @@ class ThreadTransport final : public Transport {
     } else {
       stream.receives.push_back(half);
     }
-    return std::make_unique<ThreadOperation>(*this, *hub_, std::move(half), "receive");
+    return std::make_unique<ThreadOperation>(*hub_, std::move(half), "receive");
   }
 
   void meet(std::unique_lock<std::mutex>& lock, Half& send, Half& receive) {
@@ -188,19 +176,12 @@ class ThreadTransport final : public Transport {
 
 void ThreadOperation::wait(const Deadline& deadline) {
   std::unique_lock lock(hub_->mutex);
-  while (!over()) {
-    if (transport_.woken()) {
-      lock.unlock();
-      transport_.run_woken();
-      lock.lock();
-    } else if (!changed().wait_until(lock, deadline.at,
-                                     [&] { return over() || transport_.woken(); })) {
-      throw Error(
-          ErrorCode::timeout,
-          fmt::format("rank {}: waited {:g} s for rank {}, which is alive but does not "
-                      "take part ({} of {} bytes); raise patience if it needs longer",
-                      half_->owner, deadline.allowed.count(), half_->peer, verb_, half_->size));
-    }
+  if (!changed().wait_until(lock, deadline.at, [&] { return over(); })) {
+    throw Error(
+        ErrorCode::timeout,
+        fmt::format("rank {}: waited {:g} s for rank {}, which is alive but does not "
+                    "take part ({} of {} bytes); raise patience if it needs longer",
+                    half_->owner, deadline.allowed.count(), half_->peer, verb_, half_->size));
   }
   if (half_->state == Half::State::done) {
     if (half_->error) throw Error(*half_->error);

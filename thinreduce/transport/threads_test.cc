@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "tests/ranks.h"
+#include "tests/tracks.h"
 #include "thinreduce/error.h"
 
 namespace thinreduce {
@@ -55,7 +56,7 @@ TEST_P(Threads, EverybodyHearsEverybodyOnEveryChannel) {
     }
     const std::uint64_t bytes = 3 * (0 + 1 + 17 + 100003);
     for (int peer = 0; world > 1 && peer < world; ++peer) {
-      const Traffic& traffic = transport->traffic()[static_cast<std::size_t>(peer)];
+      const Traffic traffic = transport->traffic()[static_cast<std::size_t>(peer)];
       EXPECT_EQ(traffic.bytes_sent, peer == transport->rank() ? 0 : bytes);
       EXPECT_EQ(traffic.bytes_received, peer == transport->rank() ? 0 : bytes);
       EXPECT_EQ(traffic.messages_sent, peer == transport->rank() ? 0U : 12U);
@@ -75,22 +76,9 @@ TEST(Threads, DeadlineNamesThePeer) {
       << text;
 }
 
-TEST(Threads, WakeRunsTheWorkOfAThreadThatWaits) {
-  auto ranks = connect_threads(2);
-  std::thread::id worked_on;
-  std::byte message{7};
-  Pending sent;
-  ranks[0]->when_woken([&] {
-    worked_on = std::this_thread::get_id();
-    sent = ranks[1]->send(0, Channel::data, std::span(&message, 1));
-  });
-  std::byte byte{};
-  const auto receive = ranks[0]->receive(1, Channel::data, std::span(&byte, 1));
-  std::thread other([&] { ranks[0]->wake(); });
-  receive->wait(Deadline::after(60s));  // the message comes only from the work
-  other.join();
-  EXPECT_EQ(worked_on, std::this_thread::get_id());
-  EXPECT_EQ(byte, message);
+// A thread that waits on one track does not hold up another, and their messages do not mix.
+TEST(Threads, TracksAreIndependent) {
+  run_ranks(2, [](std::unique_ptr<Transport> transport) { use_tracks(*transport); });
 }
 
 TEST(Threads, ARankThatLeavesFailsOnlyThoseWhoWaitForIt) {

@@ -5,15 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <condition_variable>
 #include <fstream>
-#include <functional>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "thinreduce/error.h"
 #include "thinreduce/transport/lane.h"
-#include "thinreduce/transport/process.h"
 #include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/checksum.h"
 
@@ -61,7 +59,7 @@ std::uint64_t clock_identity() {
 }
 
 Channel stamp_channel(Channel channel) {
-  return static_cast<Channel>(static_cast<std::uint8_t>(channel) + 16);
+  return static_cast<Channel>(static_cast<std::uint8_t>(channel) + 128);
 }
 
 // Sends the message and a stamp: the time at which its last byte leaves the sender's link.
@@ -85,38 +83,16 @@ class ThrottledSend final : public Operation {
   Pending message_sent_;
 };
 
-// A sleep that wake() interrupts.
-class Alarm {
- public:
-  void ring() {
-    const std::lock_guard lock(mutex_);
-    rung_ = true;
-    changed_.notify_all();
-  }
-  // Returns whether it was rung before `until`.
-  bool sleep_until(Clock::time_point until) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_until(lock, until, [&] { return std::exchange(rung_, false); });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool rung_ = false;
-};
-
 class ThrottledReceive final : public Operation {
  public:
   struct Way {
     Link link;
     Lane& lane;
-    // Sleeps, and runs the work of wake() meanwhile.
-    std::function<void(Clock::time_point)> sleep_until;
   };
 
   ThrottledReceive(Transport& inner, int peer, Channel channel, std::span<std::byte> message,
                    Way way)
-      : way_(std::move(way)),
+      : way_(way),
         bytes_(message.size()),
         stamp_received_(inner.receive(peer, stamp_channel(channel),
                                       std::as_writable_bytes(std::span<std::int64_t>(&stamp_, 1)))),
@@ -129,7 +105,8 @@ class ThrottledReceive final : public Operation {
         std::chrono::duration_cast<Clock::duration>(Nanoseconds(stamp_))};
     const auto latency = std::chrono::duration_cast<Clock::duration>(way_.link.latency);
     // Cut-through: the first byte reaches this rank's lane one message length before the last.
-    const auto arrives = way_.lane.pass(leaves + latency - way_.lane.duration(bytes_), bytes_);
+    const auto first = leaves + latency - way_.lane.duration(bytes_);
+    const auto arrives = way_.lane.pass(first, bytes_);
     if (arrives > deadline.at) {
       throw Error(
           ErrorCode::timeout,
@@ -137,7 +114,7 @@ class ThrottledReceive final : public Operation {
                       "patience",
                       bytes_, deadline.allowed.count(), way_.link.to_string()));
     }
-    way_.sleep_until(arrives);
+    std::this_thread::sleep_until(arrives);
   }
 
  private:
@@ -159,15 +136,6 @@ class Throttled final : public Transport {
   [[nodiscard]] int rank() const override { return inner_->rank(); }
   [[nodiscard]] int size() const override { return inner_->size(); }
   void abandon(const std::string& reason) noexcept override { inner_->abandon(reason); }
-  void when_woken(std::function<void()> work) override {
-    inner_->when_woken(work);
-    Transport::when_woken(std::move(work));
-  }
-  void wake() noexcept override {
-    Transport::wake();
-    alarm_->ring();
-    inner_->wake();
-  }
 
  private:
   Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override {
@@ -176,20 +144,14 @@ class Throttled final : public Transport {
   }
 
   Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override {
-    const auto sleep = [this](Clock::time_point until) {
-      do {
-        run_woken();
-      } while (alarm_->sleep_until(until));
-    };
     return std::make_unique<ThrottledReceive>(*inner_, peer, channel, message,
-                                              ThrottledReceive::Way{link_, in_, sleep});
+                                              ThrottledReceive::Way{link_, in_});
   }
 
   std::unique_ptr<Transport> inner_;
   Link link_;
   Lane out_;
   Lane in_;
-  OwnedHere<Alarm> alarm_{std::make_unique<Alarm>()};
 };
 
 // What a rank tells the others about its link.
@@ -241,9 +203,8 @@ void compare_clocks(const std::vector<LinkStatement>& ranks) {
 }  // namespace
 
 Clock::time_point Lane::pass(Clock::time_point earliest, std::size_t bytes) {
-  const auto start = std::chrono::duration_cast<BusyTimes::Time>(earliest.time_since_epoch());
-  const auto length = std::chrono::duration_cast<BusyTimes::Time>(duration(bytes));
-  return Clock::time_point(std::chrono::duration_cast<Clock::duration>(busy_.take(start, length)));
+  const std::lock_guard lock(mutex_);
+  return Clock::time_point(busy_.take(earliest.time_since_epoch(), duration(bytes)));
 }
 
 Clock::duration Lane::duration(std::size_t bytes) const {

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "tests/ranks.h"
+#include "tests/tracks.h"
 #include "thinreduce/collective/ring.h"
 #include "thinreduce/error.h"
 #include "thinreduce/transport/lane.h"
@@ -132,23 +133,9 @@ TEST(Throttle, LinksMayDifferAndNoLinkChangesNothing) {
   });
 }
 
-TEST(Throttle, WakeRunsTheWorkWhileAMessageIsOnTheWire) {
+TEST(Throttle, TracksAreIndependent) {
   run_ranks(2, [](std::unique_ptr<Transport> inner) {
-    auto transport = throttle(std::move(inner), Link::parse("unlimited,2s"));
-    std::byte byte{};
-    if (transport->rank() == 0) {
-      transport->send(1, Channel::data, std::span(&byte, 1))->wait(Deadline::after(60s));
-      return;
-    }
-    Clock::time_point worked;
-    transport->when_woken([&] { worked = Clock::now(); });
-    const auto receive = transport->receive(0, Channel::data, std::span(&byte, 1));
-    std::thread other([&] { transport->wake(); });
-    receive->wait(Deadline::after(60s));
-    const auto arrived = Clock::now();
-    other.join();
-    EXPECT_GT(worked, Clock::time_point());
-    EXPECT_LT(worked, arrived);
+    use_tracks(*throttle(std::move(inner), Link::parse("1gbit,1ms")));
   });
 }
 

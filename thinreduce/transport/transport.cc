@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "thinreduce/ensure.h"
 #include "thinreduce/error.h"
@@ -14,6 +13,28 @@ namespace {
 
 // As good as forever, yet a clock can add it.
 constexpr Seconds kForever = std::chrono::hours(24 * 365 * 100);
+
+// A track whose messages travel on other channels of the same transport.
+class Track final : public Transport {
+ public:
+  Track(Transport& whole, int number) : whole_(whole), number_(number) {}
+
+  [[nodiscard]] int rank() const override { return whole_.rank(); }
+  [[nodiscard]] int size() const override { return whole_.size(); }
+  [[nodiscard]] Clock::time_point now() const override { return whole_.now(); }
+  void abandon(const std::string& reason) noexcept override { whole_.abandon(reason); }
+
+ private:
+  Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override {
+    return whole_.send(peer, on_track(number_, channel), message);
+  }
+  Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override {
+    return whole_.receive(peer, on_track(number_, channel), message);
+  }
+
+  Transport& whole_;
+  const int number_;
+};
 
 }  // namespace
 
@@ -46,44 +67,46 @@ Deadline Deadline::after(const WaitLimits& limits) {
   return deadline;
 }
 
-void Transport::when_woken(std::function<void()> work) {
-  work_ = std::move(work);
+std::unique_ptr<Transport> Transport::open_track(int number) {
+  ensure(number >= 1 && number <= kMostTracks, "a track must have a valid number", number);
+  return std::make_unique<Track>(*this, number);
 }
 
-void Transport::wake() noexcept {
-  woken_ = true;
-}
-
-void Transport::run_woken() {
-  if (woken_.exchange(false) && work_) work_();
-}
-
-Traffic& Transport::with(int peer) {
+void Transport::require_peer(int peer) const {
   ensure(peer >= 0 && peer < size() && peer != rank(),
          "a message must go to another rank of this world", peer, rank(), size());
-  if (traffic_.empty()) traffic_.resize(static_cast<std::size_t>(size()));
-  return traffic_[static_cast<std::size_t>(peer)];
 }
 
 Pending Transport::send(int peer, Channel channel, std::span<const std::byte> message) {
-  Traffic& traffic = with(peer);
+  require_peer(peer);
   auto pending = start_send(peer, channel, message);
+  const std::lock_guard lock(traffic_mutex_);
+  traffic_.resize(static_cast<std::size_t>(size()));
+  Traffic& traffic = traffic_[static_cast<std::size_t>(peer)];
   traffic.bytes_sent += message.size();
   ++traffic.messages_sent;
   return pending;
 }
 
 Pending Transport::receive(int peer, Channel channel, std::span<std::byte> message) {
-  Traffic& traffic = with(peer);
+  require_peer(peer);
   auto pending = start_receive(peer, channel, message);
+  const std::lock_guard lock(traffic_mutex_);
+  traffic_.resize(static_cast<std::size_t>(size()));
+  Traffic& traffic = traffic_[static_cast<std::size_t>(peer)];
   traffic.bytes_received += message.size();
   ++traffic.messages_received;
   return pending;
 }
 
+std::vector<Traffic> Transport::traffic() const {
+  const std::lock_guard lock(traffic_mutex_);
+  return traffic_;
+}
+
 Traffic Transport::total_traffic() const {
   Traffic total;
-  for (const Traffic& traffic : traffic_) {
+  for (const Traffic& traffic : traffic()) {
     total.bytes_sent += traffic.bytes_sent;
     total.bytes_received += traffic.bytes_received;
     total.messages_sent += traffic.messages_sent;

@@ -4,20 +4,20 @@
 // a receive must ask for exactly the length that was sent. An operation is started, then awaited;
 // its memory must stay valid until the operation has completed or is destroyed.
 //
-// Only one thread at a time may use a transport; abandon() and wake() are the exceptions. When a
-// rank dies, leaves or abandons, every wait on every other rank ends with an Error that names it.
+// Only one thread at a time may use a transport, abandon() and now() excepted. Another thread uses a
+// track: a transport to the same ranks whose messages are independent of this one's. When a rank
+// dies, leaves or abandons, every wait on every other rank ends with an Error that names it.
 //
 // A peer that computes for long is alive and is waited for. Over gloo every rank answers its peers
 // on a thread of its own, so a peer that is silent (stopped, or cut off) is told from one that is
 // busy. Ranks that are threads of one process are always alive. MPI cannot tell.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -57,12 +57,20 @@ struct THINREDUCE_EXPORT Deadline {
   static Deadline after(const WaitLimits& limits);
 };
 
-// Independent streams between the same two ranks.
+// Independent streams between the same two ranks. A track has its own three, see on_track().
 enum class Channel : std::uint8_t {
   data = 0,       // messages of the collectives
   header = 1,     // frame headers and checksums that belong to messages on `data`
-  agreement = 2,  // checks before a bucket is reduced; runs ahead of the data
+  agreement = 2,  // checks before a bucket is reduced
 };
+
+// The largest number of a track. Channels of tracks must stay below 128, see throttle.cc.
+inline constexpr int kMostTracks = 16;
+
+// Returns the channel of the transport that carries a channel of its track `number`.
+[[nodiscard]] constexpr Channel on_track(int number, Channel channel) {
+  return static_cast<Channel>(4 * number + static_cast<int>(channel));
+}
 
 class THINREDUCE_EXPORT Operation {
  public:
@@ -83,6 +91,12 @@ struct Traffic {
   std::uint64_t bytes_received = 0;
   std::uint64_t messages_sent = 0;
   std::uint64_t messages_received = 0;
+};
+
+// A point in the course of one thread's messages, from which another thread goes on.
+struct Moment {
+  Clock::time_point time;
+  std::uint64_t chain = 0;  // length of the longest chain of messages until then, if it is counted
 };
 
 class THINREDUCE_EXPORT Transport {
@@ -107,11 +121,15 @@ class THINREDUCE_EXPORT Transport {
   // Declares that this rank cannot continue: every wait on every rank ends with `reason`. Final.
   virtual void abandon(const std::string& reason) noexcept = 0;
 
-  // Sets the work that wake() asks for.
-  virtual void when_woken(std::function<void()> work);
-  // Makes the thread that waits in an operation of this transport, now or next, run the work and
-  // then go on waiting. May be called from any thread.
-  virtual void wake() noexcept;
+  // Opens track `number`, 1 to kMostTracks, for another thread. All ranks must use the same number
+  // for messages to one another. The track must be destroyed before this transport.
+  [[nodiscard]] virtual std::unique_ptr<Transport> open_track(int number);
+
+  // Carry the time from one clock to another, where clocks are virtual. A thread calls hand_over()
+  // when it passes its work on or has done it. The thread of a track calls go_on_from() when it
+  // takes up work, and calls it on the transport itself to deliver a result there.
+  virtual Moment hand_over() { return {.time = now()}; }
+  virtual void go_on_from(const Moment& /*moment*/) {}
 
   // Sums in place with the backend's own all-reduce, as a baseline for benchmarks. Returns false if
   // the backend has none. `limits` bound a silent peer only: the backend's waits are its own.
@@ -119,23 +137,19 @@ class THINREDUCE_EXPORT Transport {
     return false;
   }
 
-  // Returns the traffic started so far, indexed by peer.
-  [[nodiscard]] const std::vector<Traffic>& traffic() const { return traffic_; }
+  // Returns the traffic started so far, that of tracks included, indexed by peer.
+  [[nodiscard]] std::vector<Traffic> traffic() const;
   [[nodiscard]] Traffic total_traffic() const;
 
- protected:
-  // Runs the work if wake() was called since the last time. For the waits of operations.
-  void run_woken();
-  [[nodiscard]] bool woken() const { return woken_; }
-
  private:
+  // Both may be called by several threads at once for different channels, and so may the waits of
+  // the operations.
   virtual Pending start_send(int peer, Channel channel, std::span<const std::byte> message) = 0;
   virtual Pending start_receive(int peer, Channel channel, std::span<std::byte> message) = 0;
-  Traffic& with(int peer);
+  void require_peer(int peer) const;
 
+  mutable std::mutex traffic_mutex_;
   std::vector<Traffic> traffic_;
-  std::function<void()> work_;
-  std::atomic<bool> woken_{false};
 };
 
 }  // namespace thinreduce

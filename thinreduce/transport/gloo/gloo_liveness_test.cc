@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "tests/gloo_world.h"
+#include "tests/tracks.h"
 
 namespace thinreduce {
 namespace {
@@ -199,30 +200,8 @@ TEST(GlooLiveness, AMessageThatHasArrivedIsNotLostWhenItsSenderLeaves) {
   });
 }
 
-TEST(GlooLiveness, WakeRunsTheWorkOfAThreadThatWaits) {
-  run_gloo_ranks(2, [](Transport& transport) {
-    std::array<std::byte, 4> bytes{};
-    if (transport.rank() == 1) {
-      transport.receive(0, Channel::agreement, bytes)->wait(soon());
-      transport.send(0, Channel::data, bytes)->wait(soon());
-      return;
-    }
-    // Rank 1 answers what only the work sends.
-    std::thread::id worked_on;
-    Pending sent;
-    transport.when_woken([&] {
-      worked_on = std::this_thread::get_id();
-      sent = transport.send(1, Channel::agreement, bytes);
-    });
-    const Pending receive = transport.receive(1, Channel::data, bytes);
-    std::thread other([&] {
-      std::this_thread::sleep_for(milliseconds(100));  // the wait has probably begun by then
-      transport.wake();
-    });
-    EXPECT_NO_THROW(receive->wait(soon()));
-    other.join();
-    EXPECT_EQ(worked_on, std::this_thread::get_id());
-  });
+TEST(GlooLiveness, TracksAreIndependent) {
+  run_gloo_ranks(2, [](Transport& transport) { use_tracks(transport); });
 }
 
 int threads_of_this_process() {

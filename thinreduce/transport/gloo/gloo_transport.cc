@@ -13,9 +13,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Channels, and the stamps of a throttled link, are slots below 32; Gloo's own collectives use
+// Channels, and the stamps of a throttled link, are slots below 256; Gloo's own collectives use
 // slots from 2^56.
-constexpr std::uint64_t kGoodbyeSlot = 255;
+constexpr std::uint64_t kGoodbyeSlot = 256;
 
 // Practically forever, yet short enough to add to a clock.
 constexpr milliseconds kForever = std::chrono::hours(24 * 365);
@@ -104,20 +104,22 @@ class GlooOperation : public Operation {
   // While it exists, lifelines look for silent peers, and the wait can be aborted.
   class Waiting {
    public:
-    Waiting(GlooOperation& operation, Seconds silence) : state_(*operation.transport_.state_) {
+    Waiting(GlooOperation& operation, Seconds silence)
+        : operation_(operation), state_(*operation.transport_.state_) {
       const std::lock_guard lock(state_.mutex);
-      state_.waiting = &operation;
+      state_.waiting.insert(&operation);
       state_.lifelines->begin_wait(operation.peer_, silence);
     }
     ~Waiting() {
       const std::lock_guard lock(state_.mutex);
-      state_.waiting = nullptr;
-      state_.lifelines->end_wait();
+      state_.waiting.erase(&operation_);
+      state_.lifelines->end_wait(operation_.peer_);
     }
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
 
    private:
+    GlooOperation& operation_;
     GlooTransport::State& state_;
   };
 
@@ -125,7 +127,6 @@ class GlooOperation : public Operation {
   void wait_until_over(const Deadline& deadline) {
     const Waiting waiting(*this, deadline.silence);
     while (!done_ && !transport_.is_over(peer_)) {
-      transport_.run_woken();
       if (transport_.is_leaving(peer_)) {
         transport_.await_goodbye(peer_, deadline);
       } else {
@@ -207,12 +208,16 @@ Lifelines::Events GlooTransport::lifeline_events() {
               }};
 }
 
+void GlooTransport::abort_waits() {
+  for (GlooOperation* const operation : state_->waiting) operation->abort();
+}
+
 void GlooTransport::record(Failure failure) {
   {
     const std::lock_guard lock(state_->mutex);
     if (state_->failure) return;
     state_->failure = std::move(failure);
-    if (state_->waiting != nullptr) state_->waiting->abort();
+    abort_waits();
     for (Peer& peer : state_->peers) {
       if (peer.goodbye) peer.goodbye->abortWaitRecv();
     }
@@ -231,12 +236,14 @@ void GlooTransport::give_up(ErrorCode code, const std::string& reason) {
 void GlooTransport::note_leaving(int peer) {
   const std::lock_guard lock(state_->mutex);
   state_->peers[static_cast<std::size_t>(peer)].leaving = true;
-  if (state_->waiting != nullptr) state_->waiting->abort();
+  abort_waits();
   state_->changed.notify_all();
 }
 
 void GlooTransport::await_goodbye(int peer, const Deadline& deadline) {
   Peer& one = state_->peers[static_cast<std::size_t>(peer)];
+  const std::lock_guard turn(*one.awaiting);
+  if (is_over(peer)) return;
   try {
     one.goodbye->waitRecv(time_left(deadline.at));
   } catch (const std::exception&) {
@@ -299,12 +306,6 @@ Pending GlooTransport::start_receive(int peer, Channel channel, std::span<std::b
       std::make_unique<GlooOperation>(*this, peer, GlooOperation::Kind::receive, message);
   operation->start(channel);
   return operation;
-}
-
-void GlooTransport::wake() noexcept {
-  Transport::wake();
-  const std::lock_guard lock(state_->mutex);
-  if (state_->waiting != nullptr) state_->waiting->abort();
 }
 
 void GlooTransport::abandon(const std::string& reason) noexcept {
@@ -371,7 +372,7 @@ bool GlooTransport::native_sum(std::span<float> values, const WaitLimits& limits
   {
     const std::lock_guard lock(state_->mutex);
     state_->summing = false;
-    state_->lifelines->end_wait();
+    state_->lifelines->end_wait(previous);
   }
   if (what.empty()) return true;
   throw explain(previous, fmt::format("Gloo's sum of {} floats", values.size()), what);

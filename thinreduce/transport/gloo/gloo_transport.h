@@ -17,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,7 +46,6 @@ class GlooTransport : public Transport {
   [[nodiscard]] int size() const override { return size_; }
   void abandon(const std::string& reason) noexcept override;
   bool native_sum(std::span<float> values, const WaitLimits& limits) override;
-  void wake() noexcept override;
 
  private:
   friend class GlooOperation;
@@ -63,6 +63,8 @@ class GlooTransport : public Transport {
     Buffer goodbye;        // receives `last`
     bool leaving = false;  // its lifeline says so; some of its messages may still be on their way
     bool left = false;     // all of its messages have arrived
+    // Held by the one thread that waits for `goodbye`: Gloo ends one wait per message.
+    std::unique_ptr<std::mutex> awaiting = std::make_unique<std::mutex>();
   };
 
   // Everything that a forked child must not destroy.
@@ -72,7 +74,7 @@ class GlooTransport : public Transport {
     std::mutex mutex;
     std::condition_variable changed;
     std::optional<Failure> failure;
-    GlooOperation* waiting = nullptr;  // the operation whose wait can be aborted
+    std::set<GlooOperation*> waiting;  // operations whose waits can be aborted
     bool summing = false;
     std::unique_ptr<Lifelines> lifelines;  // the last member: its thread uses the others
   };
@@ -81,6 +83,8 @@ class GlooTransport : public Transport {
   Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override;
 
   [[nodiscard]] Lifelines::Events lifeline_events();
+  // Ends the waits of all threads. The caller holds the lock.
+  void abort_waits();
   // Keeps the first failure and ends all operations.
   void record(Failure failure);
   // Records a failure that this rank found, and tells the others.

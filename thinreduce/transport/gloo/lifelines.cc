@@ -77,12 +77,14 @@ Lifelines::~Lifelines() {
 void Lifelines::begin_wait(int peer, Seconds silence) {
   const std::lock_guard lock(mutex_);
   const auto now = Clock::now();
-  wait_ = {peer, silence, now, now};
+  if (waits_.empty()) asked_ = now;
+  waits_.push_back({peer, silence, now});
 }
 
-void Lifelines::end_wait() {
+void Lifelines::end_wait(int peer) {
   const std::lock_guard lock(mutex_);
-  wait_.peer = -1;
+  const auto found = std::ranges::find(waits_, peer, &Wait::peer);
+  if (found != waits_.end()) waits_.erase(found);
 }
 
 int Lifelines::blocked_by(int peer) {
@@ -187,7 +189,8 @@ std::size_t Lifelines::take(int rank, std::vector<Event>& events) {
   switch (peer.unread[0]) {
     case kQuestion: {
       std::array<std::byte, 1 + sizeof(std::int32_t)> answer{std::byte{kAnswer}};
-      store_value(std::span(answer).subspan(1), 0, static_cast<std::int32_t>(wait_.peer));
+      const std::int32_t waits_for = waits_.empty() ? -1 : waits_.front().peer;
+      store_value(std::span(answer).subspan(1), 0, waits_for);
       send(peer, reinterpret_cast<const char*>(answer.data()), answer.size());
       return 1;
     }
@@ -230,24 +233,25 @@ void Lifelines::end(int rank, const std::string& why, std::vector<Event>& events
 void Lifelines::look_for_silence(std::vector<Event>& events) {
   const auto now = Clock::now();
   const auto pause = now - std::exchange(last_turn_, now);
-  if (wait_.peer < 0 || closing_) return;
+  if (waits_.empty() || closing_) return;
+  const Wait& wait = waits_.front();
   // If this process itself was stopped or starved, answers may lie unread: nobody is to blame.
-  if (pause > wait_.silence / 4 && pause > 3 * kTurn) attentive_since_ = now;
-  if (now - wait_.asked > std::min(wait_.silence / kQuestionsPerLimit, kLongestInterval)) {
-    wait_.asked = now;
+  if (pause > wait.silence / 4 && pause > 3 * kTurn) attentive_since_ = now;
+  if (now - asked_ > std::min(wait.silence / kQuestionsPerLimit, kLongestInterval)) {
+    asked_ = now;
     for (Peer& peer : peers_) send(peer, &kQuestion, 1);
   }
   std::vector<int> silent;
   for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
     const Peer& peer = peers_[rank];
     if (peer.socket < 0 || peer.leaving) continue;
-    if (now - std::max({peer.heard, wait_.began, attentive_since_}) > wait_.silence) {
+    if (now - std::max({peer.heard, wait.began, attentive_since_}) > wait.silence) {
       silent.push_back(static_cast<int>(rank));
     }
   }
   if (silent.empty()) return;
-  events.emplace_back([this, silent, limit = wait_.silence] { events_.silent(silent, limit); });
-  wait_.peer = -1;
+  events.emplace_back([this, silent, limit = wait.silence] { events_.silent(silent, limit); });
+  waits_.clear();
 }
 
 }  // namespace thinreduce

@@ -18,6 +18,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -47,9 +48,9 @@ class Lifelines {
   Lifelines(const Lifelines&) = delete;
   Lifelines& operator=(const Lifelines&) = delete;
 
-  // Between these two this rank waits for `peer`.
+  // Between these two a thread of this rank waits for `peer`. Several threads may wait.
   void begin_wait(int peer, Seconds silence);
-  void end_wait();
+  void end_wait(int peer);
 
   // Returns the rank that `peer` waits for in the end, directly or through others: the one that
   // does not take part, as far as the answers tell.
@@ -70,10 +71,9 @@ class Lifelines {
     int waits_for = -1;
   };
   struct Wait {
-    int peer = -1;  // -1: this rank does not wait
-    Seconds silence{0};
+    int peer;
+    Seconds silence;
     Clock::time_point began;
-    Clock::time_point asked;
   };
   using Event = std::function<void()>;
 
@@ -92,7 +92,10 @@ class Lifelines {
   const Events events_;
   std::mutex mutex_;
   std::vector<Peer> peers_;
-  Wait wait_;
+  // Of all threads, oldest first: an answer names the peer of the oldest one, which is most likely
+  // the one that does not end.
+  std::list<Wait> waits_;
+  Clock::time_point asked_;
   Clock::time_point last_turn_;  // of the thread
   Clock::time_point attentive_since_;
   bool last_sent_ = false;

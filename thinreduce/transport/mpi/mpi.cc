@@ -15,6 +15,7 @@
 #include <cstring>
 #include <list>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <thread>
@@ -26,8 +27,8 @@
 namespace thinreduce {
 namespace {
 
-// Channels are tags 0 to 2.
-constexpr int kNoticeTag = 100;
+// Channels, and the stamps of a throttled link, are tags below 256.
+constexpr int kNoticeTag = 256;
 // A notice: its kind, a text truncated to fit, then zero bytes.
 constexpr std::size_t kNoticeBytes = 512;
 using NoticeBytes = std::array<char, kNoticeBytes>;
@@ -170,6 +171,9 @@ class MpiTransport : public Transport {
 
   const pid_t owner_ = ::getpid();
   const bool finalises_;
+  // Held for every call of MPI, which one thread at a time may use, and for the members below.
+  // Threads that wait release it between polls.
+  std::mutex mutex_;
   MPI_Comm world_ = MPI_COMM_NULL;
   int rank_ = 0;
   int size_ = 1;
@@ -185,6 +189,8 @@ class MpiOperation : public Operation {
   MpiOperation(MpiTransport& transport, int peer, Channel channel,
                std::span<const std::byte> message)
       : MpiOperation(transport, peer, message.size()) {
+    const std::lock_guard lock(transport_.mutex_);
+    transport_.throw_if_failed();
     if (bytes_ > 0) std::memcpy(message_->memory.get(), message.data(), bytes_);
     start([&](const MessageType& type) {
       return MPI_Isend(message_->memory.get(), type.count(), type.get(), peer_,
@@ -194,6 +200,8 @@ class MpiOperation : public Operation {
   // Receives into `message`, which is written by wait() alone.
   MpiOperation(MpiTransport& transport, int peer, Channel channel, std::span<std::byte> message)
       : MpiOperation(transport, peer, message.size()) {
+    const std::lock_guard lock(transport_.mutex_);
+    transport_.throw_if_failed();
     received_ = message;
     receives_ = true;
     start([&](const MessageType& type) {
@@ -203,6 +211,7 @@ class MpiOperation : public Operation {
   }
 
   ~MpiOperation() override {
+    const std::lock_guard lock(transport_.mutex_);
     if (message_->request == MPI_REQUEST_NULL) return;
     if (receives_) MPI_Cancel(&message_->request);
     if (!message_->finished()) transport_.keep(std::move(message_));
@@ -210,8 +219,8 @@ class MpiOperation : public Operation {
 
   void wait(const Deadline& deadline) override {
     Poller poller;
+    std::unique_lock lock(transport_.mutex_);
     while (!test()) {
-      transport_.run_woken();
       transport_.listen();
       if (transport_.failure_) {
         if (test()) return;
@@ -224,7 +233,9 @@ class MpiOperation : public Operation {
                                                       transport_.rank_, peer_, describe_me()));
       }
       if (now >= deadline.at) give_up(deadline);
+      lock.unlock();
       poller.pause();
+      lock.lock();
     }
   }
 
@@ -383,6 +394,7 @@ void MpiTransport::notify_peers(char kind, const std::string& text) noexcept {
 
 void MpiTransport::abandon(const std::string& reason) noexcept {
   try {
+    const std::lock_guard lock(mutex_);
     if (!failure_) {
       const auto notice = fmt::format("rank {} gave up: {}", rank_, reason);
       failure_ = {ErrorCode::lost_peer, notice, notice};
@@ -394,16 +406,15 @@ void MpiTransport::abandon(const std::string& reason) noexcept {
 }
 
 Pending MpiTransport::start_send(int peer, Channel channel, std::span<const std::byte> message) {
-  throw_if_failed();
   return std::make_unique<MpiOperation>(*this, peer, channel, message);
 }
 
 Pending MpiTransport::start_receive(int peer, Channel channel, std::span<std::byte> message) {
-  throw_if_failed();
   return std::make_unique<MpiOperation>(*this, peer, channel, message);
 }
 
 bool MpiTransport::native_sum(std::span<float> values, const WaitLimits& /*limits*/) {
+  const std::lock_guard lock(mutex_);
   throw_if_failed();
   constexpr std::size_t kMost = std::size_t{1} << 30;
   while (!values.empty()) {

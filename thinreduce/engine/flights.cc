@@ -1,0 +1,209 @@
+#include "thinreduce/engine/flights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+namespace thinreduce {
+namespace {
+
+// Returns the exception that is being handled as an Error, so that every caller sees the same one.
+Error current_error(const Job& job) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return Error(ErrorCode::unavailable,
+                 fmt::format("bucket {}: out of memory while {} elements were reduced",
+                             job.bucket->id(), job.bucket->elements()));
+  } catch (const std::exception& error) {
+    return Error(ErrorCode::internal, fmt::format("bucket {}: internal error, please report it: {}",
+                                                  job.bucket->id(), error.what()));
+  }
+}
+
+}  // namespace
+
+Flights::Flights(Transport& transport, Reducer& reducer)
+    : transport_(transport), reducer_(reducer) {
+  static_assert(kTracks <= kMostTracks);
+  for (std::uint64_t number = 1; number <= kTracks; ++number) {
+    tracks_.push_back(transport.open_track(static_cast<int>(number)));
+  }
+}
+
+Flights::~Flights() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  for (auto& thread : threads_) thread.join();
+}
+
+std::future<Report> Flights::submit(Job job) {
+  auto future = job.done.get_future();
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) throw Error(*failure_);
+    Flight& flight = flights_.emplace_back();
+    flight.number = submitted_++;
+    flight.ready = job.submitted;
+    flight.job = std::move(job);
+    add_thread_if_needed();
+  }
+  changed_.notify_all();
+  return future;
+}
+
+void Flights::add_thread_if_needed() {
+  const auto waiting = std::ranges::count_if(
+      flights_, [&](const Flight& flight) { return !flight.started && can_start(flight); });
+  const std::size_t idle = threads_.size() - working_;
+  if (static_cast<std::size_t>(waiting) <= idle || threads_.size() == kTracks) return;
+  threads_.emplace_back([this] { run(); });
+}
+
+void Flights::drain() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return flights_.empty(); });
+}
+
+Report Flights::take_reports() {
+  const std::lock_guard lock(mutex_);
+  if (failure_) throw Error(*failure_);
+  return std::exchange(since_, Report{});
+}
+
+void Flights::abandon(const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) {
+      failure_ = Error(ErrorCode::lost_peer,
+                       fmt::format("rank {} gave up: {}", transport_.rank(), reason));
+    }
+  }
+  transport_.abandon(reason);
+}
+
+bool Flights::is_held_back(const Flight& flight) const {
+  std::size_t before = 0;
+  std::size_t bytes = flight.job.values.size_bytes();
+  for (const Flight& earlier : flights_) {
+    if (earlier.number == flight.number) break;
+    if (earlier.finished) continue;
+    if (earlier.job.bucket->id() == flight.job.bucket->id()) return true;
+    bytes += earlier.job.values.size_bytes();
+    ++before;
+    if (before >= 2 && bytes > kMostBytes) return true;
+  }
+  return false;
+}
+
+bool Flights::can_start(const Flight& flight) const {
+  const std::uint64_t first = flights_.front().number;
+  const bool has_track = flight.number < first + kTracks ||
+                         flights_[flight.number - kTracks - first].finished;
+  return has_track && !is_held_back(flight);
+}
+
+Flights::Flight* Flights::next() {
+  for (Flight& flight : flights_) {
+    if (!flight.started && can_start(flight)) return &flight;
+  }
+  return nullptr;
+}
+
+void Flights::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    Flight* flight = nullptr;
+    changed_.wait(lock, [&] {
+      flight = next();
+      return flight != nullptr || (stopping_ && flights_.empty());
+    });
+    if (flight == nullptr) return;
+    flight->started = true;
+    ++working_;
+    lock.unlock();
+    work(*flight);
+    lock.lock();
+    --working_;
+    finish(*flight);
+    changed_.notify_all();
+  }
+}
+
+void Flights::work(Flight& flight) {
+  Transport& track = *tracks_[flight.number % kTracks];
+  track.go_on_from(flight.ready);
+  try {
+    flight.report = reduce(flight.job, track);
+  } catch (...) {
+    flight.error = std::current_exception();
+  }
+  flight.ended = track.hand_over();
+}
+
+Report Flights::reduce(Job& job, Transport& track) {
+  {
+    std::unique_lock lock(mutex_);
+    if (failure_) {
+      const Error failure = *failure_;
+      lock.unlock();
+      reducer_.keep(job);
+      throw failure;
+    }
+  }
+  const Traffic before = track.total_traffic();
+  try {
+    Report report = reducer_.reduce(job, track);
+    const Traffic traffic = track.total_traffic();
+    report.bytes_sent = traffic.bytes_sent - before.bytes_sent;
+    report.bytes_received = traffic.bytes_received - before.bytes_received;
+    return report;
+  } catch (const Disagreement& disagreement) {
+    // All ranks throw the same error and nothing was changed, so the session goes on.
+    throw Error(disagreement.error);
+  } catch (...) {
+    throw fail(current_error(job));
+  }
+}
+
+void Flights::finish(Flight& flight) {
+  for (Flight& later : flights_) {
+    if (is_held_back(later) && later.ready.time < flight.ended.time) later.ready = flight.ended;
+  }
+  flight.finished = true;
+  deliver();
+}
+
+void Flights::deliver() {
+  while (!flights_.empty() && flights_.front().finished) {
+    Flight& flight = flights_.front();
+    transport_.go_on_from(flight.ended);
+    if (flight.error) {
+      flight.job.done.set_exception(flight.error);
+    } else {
+      since_ += flight.report;
+      flight.job.done.set_value(std::move(flight.report));
+    }
+    flights_.pop_front();
+  }
+}
+
+Error Flights::fail(const Error& error) {
+  Error first = error;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = error;
+    first = *failure_;
+  }
+  transport_.abandon(error.what());
+  return first;
+}
+
+}  // namespace thinreduce

@@ -1,0 +1,98 @@
+// The submitted buckets of a session. Several of them are in flight at once, each on a track and a
+// thread of its own, so that their latencies overlap. Their futures become ready in the order in
+// which they were submitted.
+//
+// The n-th bucket of a session takes track n mod kTracks on every rank, so it meets the n-th bucket
+// of the others, and the agreement finds out whether that is the same one. A bucket waits for
+// - the bucket kTracks before it, which has the same track,
+// - an earlier one with the same id, whose state it continues,
+// - earlier ones that fill the limit of bytes in flight.
+// The oldest bucket never waits, and every bucket waits only for older ones. So ranks that start
+// buckets at different times can't block one another.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "thinreduce/engine/reducer.h"
+#include "thinreduce/error.h"
+#include "thinreduce/report.h"
+
+namespace thinreduce {
+
+class Flights {
+ public:
+  // The number of buckets in flight that a step of many small buckets needs to hide its latencies.
+  static constexpr std::uint64_t kTracks = 8;
+  // Two buckets overlap whatever their size. More would not make large ones faster, because they
+  // share a link, but every one takes memory.
+  static constexpr std::size_t kMostBytes = std::size_t{32} * 1024 * 1024;
+
+  Flights(Transport& transport, Reducer& reducer);
+  // Waits for the submitted buckets.
+  ~Flights();
+  Flights(const Flights&) = delete;
+  Flights& operator=(const Flights&) = delete;
+
+  // Throws the error that has ended the session.
+  [[nodiscard]] std::future<Report> submit(Job job);
+  // Waits until all futures are ready. The caller may then use the transport and the reducer.
+  void drain();
+  // Returns the sum of all reports since the last call. Throws the error that has ended the session.
+  [[nodiscard]] Report take_reports();
+  // Ends the session: buckets in flight fail on all ranks with this reason.
+  void abandon(const std::string& reason);
+
+ private:
+  struct Flight {
+    std::uint64_t number = 0;
+    Job job;
+    Moment ready;  // when it may start, on a virtual clock
+    bool started = false;
+    bool finished = false;
+    Moment ended;
+    Report report;
+    std::exception_ptr error;
+  };
+
+  void add_thread_if_needed();
+  void run();
+  // Returns the oldest bucket that can start; null if there is none.
+  [[nodiscard]] Flight* next();
+  [[nodiscard]] bool can_start(const Flight& flight) const;
+  // Returns whether earlier buckets with the same id or too many bytes are in flight.
+  [[nodiscard]] bool is_held_back(const Flight& flight) const;
+  void work(Flight& flight);
+  [[nodiscard]] Report reduce(Job& job, Transport& track);
+  void finish(Flight& flight);
+  // Makes the futures ready of all finished buckets that no unfinished one precedes.
+  void deliver();
+  // Ends the session; returns the error that did so first.
+  Error fail(const Error& error);
+
+  Transport& transport_;
+  Reducer& reducer_;
+  std::vector<std::unique_ptr<Transport>> tracks_;
+
+  std::mutex mutex_;  // of everything below
+  std::condition_variable changed_;
+  std::deque<Flight> flights_;  // by number; references stay valid while others come and go
+  std::uint64_t submitted_ = 0;
+  std::size_t working_ = 0;  // threads
+  bool stopping_ = false;
+  std::optional<Error> failure_;
+  Report since_;
+  std::vector<std::thread> threads_;  // started when there is work for one more
+};
+
+}  // namespace thinreduce
