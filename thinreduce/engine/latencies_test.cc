@@ -72,7 +72,9 @@ std::uint64_t max_latencies(const std::string& spec) {
   if (spec.starts_with("powersgd")) return 4;   // two sums, one after the other
   if (spec.starts_with("sketch")) return 5;     // nominees, then two sums
   if (spec.starts_with("gradiveq+")) return 5;  // scales, codes, and what is not quantized
-  return 3;
+  if (spec.starts_with("gradiveq")) return 3;
+  if (spec.starts_with("dqsg")) return 3;  // with at most 4 ranks: scales, then codes
+  return 2;                                // a sum or parts and answers by owners, or a gather
 }
 
 class Latencies : public testing::TestWithParam<std::string> {};
