@@ -26,6 +26,7 @@ COLOURS = {
     "qsgd": "#9467bd", "terngrad": "#bcbd22", "powersgd": "#17becf",
 }  # fmt: skip
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 420, 60, 110, 40, 50
+FIELDS = ["seconds", "fp32_seconds", "bf16_seconds", "bytes_sent", "latencies", "nmse"]
 Results = dict[str, dict[str, Any]]
 
 
@@ -38,7 +39,7 @@ def measure(program: str, link: str, ranks: int, method: str, floats: str) -> di
     command += ["--ranks", str(ranks), "--floats", floats, "--method", method]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     result: dict[str, Any] = json.loads(done.stdout)
-    return result
+    return {field: result[field] for field in FIELDS}
 
 
 def measure_missing(arguments: argparse.Namespace, file: Path) -> Results:
