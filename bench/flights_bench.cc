@@ -1,11 +1,11 @@
 // Times the exchange of a step whose gradient comes in several buckets, in a virtual cluster: the
-// gradient of a small GPT, cut into buckets of at most so many floats at the borders of its tensors,
-// all submitted at once.
+// gradient of a small GPT, cut into buckets of at most so many floats at the borders of its
+// tensors, all submitted at once.
 //
 //   flights_bench [LINK [RANKS [FLOATS_PER_BUCKET [SPEC...]]]]
 //
-// Prints per spec the number of buckets, the virtual milliseconds of the slowest rank (median of the
-// steps) and the latencies: the longest chain of messages in a step.
+// Prints per spec the number of buckets, the virtual milliseconds of the slowest rank (median of
+// the steps) and the latencies: the longest chain of messages in a step.
 #include <fmt/format.h>
 
 #include <algorithm>
