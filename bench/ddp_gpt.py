@@ -4,7 +4,7 @@
     bench/ddp_gpt.py --link 100mbit,15ms --method fp32 --method qsgd
 
 The model predicts characters: 4 layers, 4 heads, 128 wide, context 64, batch 12 per rank, AdamW;
-0.8 M parameters, 3.2 MB of gradient. The text is the pages of this repository (README.md and docs/).
+0.8 M parameters, 3.2 MB of gradient. The text is README.md and docs/ of this repository.
 All ranks run on this machine, so with fewer cores than ranks the computation takes longer than on
 machines of their own; `compute` is a step of all ranks at once without an exchange. The times are
 medians over the steps of the slowest rank, and the smallest in parentheses.

@@ -182,7 +182,7 @@ void cancel(Transport& transport) {
 
 int run(const std::string& name) {
   const std::map<std::string, std::function<void(Transport&)>> cases = {
-      {"exchange", exchange}, {"mismatch", mismatch}, {"abandon", abandon}, {"deadline", deadline},
+      {"exchange", exchange}, {"mismatch", mismatch}, {"abandon", abandon},  {"deadline", deadline},
       {"leave", leave},       {"cancel", cancel},     {"tracks", use_tracks}};
   const auto found = cases.find(name);
   if (found == cases.end()) {

@@ -1,8 +1,8 @@
 // Agreement: before a bucket is reduced, every rank sends a statement about it to every peer. All
 // ranks see the same statements, so all come to the same verdict.
 //
-// Steps: 1. Bytes sent: (N-1) * 96. Buckets in flight have tracks of their own, so a statement costs
-// no time while other buckets are on the wire.
+// Steps: 1. Bytes sent: (N-1) * 96. Buckets in flight have tracks of their own, so a statement
+// costs no time while other buckets are on the wire.
 #pragma once
 
 #include <array>

@@ -67,7 +67,8 @@ TEST(AlteredFlights, AreRefusedByTheirReceiver) {
     const int receiver = outcomes[1][0].fault_peer;
     ASSERT_GE(receiver, 0);
     const auto& refused = outcomes[static_cast<std::size_t>(receiver)];
-    EXPECT_TRUE(std::ranges::any_of(refused, [](const Outcome& one) { return one.error.has_value(); }));
+    EXPECT_TRUE(
+        std::ranges::any_of(refused, [](const Outcome& one) { return one.error.has_value(); }));
     for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
       for (std::uint32_t id = 0; id < kBuckets; ++id) {
         const Outcome& outcome = outcomes[rank][id];

@@ -105,8 +105,8 @@ bool Flights::is_held_back(const Flight& flight) const {
 
 bool Flights::can_start(const Flight& flight) const {
   const std::uint64_t first = flights_.front().number;
-  const bool has_track = flight.number < first + kTracks ||
-                         flights_[flight.number - kTracks - first].finished;
+  const bool has_track =
+      flight.number < first + kTracks || flights_[flight.number - kTracks - first].finished;
   return has_track && !is_held_back(flight);
 }
 

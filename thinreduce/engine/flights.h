@@ -48,7 +48,8 @@ class Flights {
   [[nodiscard]] std::future<Report> submit(Job job);
   // Waits until all futures are ready. The caller may then use the transport and the reducer.
   void drain();
-  // Returns the sum of all reports since the last call. Throws the error that has ended the session.
+  // Returns the sum of all reports since the last call. Throws the error that has ended the
+  // session.
   [[nodiscard]] Report take_reports();
   // Ends the session: buckets in flight fail on all ranks with this reason.
   void abandon(const std::string& reason);

@@ -1,6 +1,6 @@
 // A session: one rank's side of a training run. Its threads reduce each submitted bucket with the
-// method of its spec, several at a time, while the caller goes on. Their futures become ready in the
-// order of submission.
+// method of its spec, several at a time, while the caller goes on. Their futures become ready in
+// the order of submission.
 //
 //   auto ranks = connect_threads(2);                       // or connect_gloo, connect_mpi
 //   Session session(std::move(ranks[0]), {.spec = "topk:density=0.01"});

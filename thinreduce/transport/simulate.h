@@ -2,10 +2,10 @@
 // one core and a link of its own, however many cores this machine has.
 //
 // Every rank has a virtual clock, Transport::now(), and so has every track. It advances by the CPU
-// time of the threads that use it, and a receive moves it on to the message's arrival. The clocks of
-// a rank's tracks share its one core: two pieces of work at the same time take as long as one after
-// the other. hand_over() and go_on_from() carry the time from one clock to another; the clock of the
-// transport itself catches up with the results of its tracks when it is looked at.
+// time of the threads that use it, and a receive moves it on to the message's arrival. The clocks
+// of a rank's tracks share its one core: two pieces of work at the same time take as long as one
+// after the other. hand_over() and go_on_from() carry the time from one clock to another; the clock
+// of the transport itself catches up with the results of its tracks when it is looked at.
 //
 // A message leaves when the sender's link is free, occupies that link for bytes/bandwidth, travels
 // for the latency and occupies the receiver's link for bytes/bandwidth again (cut-through, full

@@ -273,7 +273,8 @@ TEST(Simulate, OneCoreServesAllRanks) {
 }
 
 TEST(Simulate, TracksAreIndependent) {
-  run_cluster(2, "1gbit,1ms", [](SimulatedTransport& rank) { use_tracks(rank); }, 1);
+  run_cluster(
+      2, "1gbit,1ms", [](SimulatedTransport& rank) { use_tracks(rank); }, 1);
 }
 
 // Two tracks of each rank compute for 3 ms, exchange a message, and compute again: the latencies

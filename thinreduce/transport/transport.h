@@ -4,8 +4,8 @@
 // a receive must ask for exactly the length that was sent. An operation is started, then awaited;
 // its memory must stay valid until the operation has completed or is destroyed.
 //
-// Only one thread at a time may use a transport, abandon() and now() excepted. Another thread uses a
-// track: a transport to the same ranks whose messages are independent of this one's. When a rank
+// Only one thread at a time may use a transport, abandon() and now() excepted. Another thread uses
+// a track: a transport to the same ranks whose messages are independent of this one's. When a rank
 // dies, leaves or abandons, every wait on every other rank ends with an Error that names it.
 //
 // A peer that computes for long is alive and is waited for. Over gloo every rank answers its peers
