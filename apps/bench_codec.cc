@@ -43,10 +43,11 @@ nlohmann::ordered_json measure(const std::string& text, const BenchCodecOptions&
   std::vector<float> second_moment(spec.info->second_moment ? options.floats : 0);
   synthetic_second_moment(second_moment);
   auto ranks = connect_threads(1);
-  Session session(
-      std::move(ranks[0]),
-      {.spec = text, .min_elements = 0, .check_replicas_every = 0, .threads = options.threads,
-       .momentum_inside_ok = true});
+  Session session(std::move(ranks[0]), {.spec = text,
+                                        .min_elements = 0,
+                                        .check_replicas_every = 0,
+                                        .threads = options.threads,
+                                        .momentum_inside_ok = true});
   const auto bucket = session.add_bucket({.id = 0, .elements = options.floats, .tensors = {}});
 
   const auto uncompressed = static_cast<int>(spec.info->cycle(spec.options).start);
@@ -103,9 +104,8 @@ std::string show_speed(const nlohmann::ordered_json& result, const char* key) {
 
 int bench_codec(const BenchCodecOptions& options) {
   auto results = nlohmann::ordered_json::array();
-  std::string heading =
-      fmt::format("{} floats, {} thread{}", options.floats, options.threads,
-                  options.threads == 1 ? "" : "s");
+  std::string heading = fmt::format("{} floats, {} thread{}", options.floats, options.threads,
+                                    options.threads == 1 ? "" : "s");
   if (options.gradients.empty()) {
     for (const auto& spec : options.specs) results.push_back(measure(spec, options));
   } else {

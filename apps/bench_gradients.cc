@@ -44,12 +44,11 @@ class GradientBench {
     ranks_.resize(transports.size());
     // The constructor of a session waits for the other ranks.
     on_all_ranks([&](std::size_t rank) {
-      ranks_[rank].session = std::make_unique<Session>(
-          std::move(transports[rank]),
-          SessionOptions{.spec = spec,
-                         .check_replicas_every = 0,
-                         .threads = threads,
-                         .momentum_inside_ok = true});
+      ranks_[rank].session = std::make_unique<Session>(std::move(transports[rank]),
+                                                       SessionOptions{.spec = spec,
+                                                                      .check_replicas_every = 0,
+                                                                      .threads = threads,
+                                                                      .momentum_inside_ok = true});
       for (const auto& layout : recorded.layouts()) {
         ranks_[rank].buckets.push_back(ranks_[rank].session->add_bucket(layout));
       }

@@ -150,9 +150,8 @@ void bind_session(py::module_& module) {
 
   py::class_<SessionOptions>(module, "SessionOptions")
       .def(py::init([](std::string spec, double timeout, double patience, std::size_t min_elements,
-                       std::uint64_t warmup_steps, std::uint64_t check_replicas_every,
-                       int threads, std::uint64_t seed, bool momentum_inside_ok,
-                       std::string caller_settings) {
+                       std::uint64_t warmup_steps, std::uint64_t check_replicas_every, int threads,
+                       std::uint64_t seed, bool momentum_inside_ok, std::string caller_settings) {
              return SessionOptions{.spec = std::move(spec),
                                    .timeout = Seconds(timeout),
                                    .patience = Seconds(patience),

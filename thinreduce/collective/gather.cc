@@ -93,9 +93,8 @@ class PieceGather {
       payloads[rank] = receive(piece, rank)->payload();
     });
     if (piece + 1 < batch.end) return;
-    exchange_.timed(Stage::decode, [&] {
-      work_.take(batch, std::span(payloads_).first(batch.size() * world()));
-    });
+    exchange_.timed(Stage::decode,
+                    [&] { work_.take(batch, std::span(payloads_).first(batch.size() * world())); });
     for (std::size_t taken = batch.begin; taken < batch.end; ++taken) {
       for_senders([&](std::size_t rank) {
         spare_.push_back(receive(taken, rank)->release());

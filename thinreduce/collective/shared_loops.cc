@@ -24,9 +24,8 @@ float largest_magnitude(Workers workers, std::span<const float> values) {
   std::vector<float> largest(workers.threads());
   workers.for_runs(values.size(), kFloatsPerBlock,
                    [&](std::size_t first, std::size_t count, std::size_t thread) {
-                     largest[thread] =
-                         std::max(largest[thread],
-                                  kernels::largest_magnitude(values.subspan(first, count)));
+                     largest[thread] = std::max(
+                         largest[thread], kernels::largest_magnitude(values.subspan(first, count)));
                    });
   return std::ranges::max(largest);
 }
@@ -37,16 +36,16 @@ kernels::KthLargest kth_largest(Workers workers, std::span<const std::span<const
   for (const auto part : parts) values += part.size();
   ensure(k >= 1 && k <= values, "kth_largest: k must be from 1 to the number of values", k, values);
   std::vector<kernels::DigitCounts> own(workers.threads());
-  return kernels::find_kth_largest(k, [&](const kernels::Digit& digit,
-                                          kernels::DigitCounts& counts) {
-    for (auto& thread_counts : own) thread_counts.fill(0);
-    workers.for_blocks(parts.size(), [&](std::size_t part, std::size_t thread) {
-      kernels::count_digits(parts[part], digit, own[thread]);
-    });
-    for (const auto& thread_counts : own) {
-      for (std::size_t i = 0; i < counts.size(); ++i) counts[i] += thread_counts[i];
-    }
-  });
+  return kernels::find_kth_largest(
+      k, [&](const kernels::Digit& digit, kernels::DigitCounts& counts) {
+        for (auto& thread_counts : own) thread_counts.fill(0);
+        workers.for_blocks(parts.size(), [&](std::size_t part, std::size_t thread) {
+          kernels::count_digits(parts[part], digit, own[thread]);
+        });
+        for (const auto& thread_counts : own) {
+          for (std::size_t i = 0; i < counts.size(); ++i) counts[i] += thread_counts[i];
+        }
+      });
 }
 
 }  // namespace thinreduce

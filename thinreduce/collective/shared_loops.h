@@ -13,10 +13,9 @@ namespace thinreduce {
 // Calls work(first, count) for runs of `count` floats that a thread can do by itself.
 template <typename Work>
 void for_floats(Workers workers, std::size_t count, const Work& work) {
-  workers.for_runs(count, kFloatsPerBlock,
-                   [&](std::size_t first, std::size_t run, std::size_t /*thread*/) {
-                     work(first, run);
-                   });
+  workers.for_runs(
+      count, kFloatsPerBlock,
+      [&](std::size_t first, std::size_t run, std::size_t /*thread*/) { work(first, run); });
 }
 
 inline void add(Workers workers, std::span<float> sum, std::span<const float> in) {

@@ -98,10 +98,11 @@ class THINREDUCE_EXPORT BucketHandle {
 class THINREDUCE_EXPORT Session {
  public:
   // Waits for the sessions of the other ranks. All ranks must give the same options, timeout,
-  // patience, threads and link excepted; the slowest link counts. A transport may serve several sessions,
-  // but only one at a time. Throws Error{bad_spec} for a spec that does not exist, or that has
-  // momentum inside without momentum_inside_ok; Error{bad_input} for a timeout or patience that is
-  // negative or NaN, or for a number of threads out of range; Error{mismatch} when the options of two ranks differ.
+  // patience, threads and link excepted; the slowest link counts. A transport may serve several
+  // sessions, but only one at a time. Throws Error{bad_spec} for a spec that does not exist, or
+  // that has momentum inside without momentum_inside_ok; Error{bad_input} for a timeout or patience
+  // that is negative or NaN, or for a number of threads out of range; Error{mismatch} when the
+  // options of two ranks differ.
   Session(std::shared_ptr<Transport> transport, const SessionOptions& options);
   // Waits for the submitted buckets. In a forked child it does nothing: the session belongs to the
   // process that made it, and every other call in a child is an Error{unavailable}.

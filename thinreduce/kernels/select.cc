@@ -146,9 +146,8 @@ void count_digits(std::span<const float> values, const Digit& digit, DigitCounts
 KthLargest kth_largest(std::span<const float> values, std::size_t k) {
   ensure(k >= 1 && k <= values.size(), "kth_largest: k must be from 1 to the number of values", k,
          values.size());
-  return find_kth_largest(k, [&](const Digit& digit, DigitCounts& counts) {
-    count_digits(values, digit, counts);
-  });
+  return find_kth_largest(
+      k, [&](const Digit& digit, DigitCounts& counts) { count_digits(values, digit, counts); });
 }
 
 // Has no branches that depend on whether an element stays, which is unpredictable; only the end of

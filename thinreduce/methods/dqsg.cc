@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "thinreduce/collective/float_sum.h"
-#include "thinreduce/ensure.h"
 #include "thinreduce/collective/shared_loops.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/methods/gather_or_owner.h"

@@ -87,7 +87,8 @@ void TopSelector::collect_part(Part& part, std::size_t k, std::uint32_t threshol
 // Makes room for so many candidates; returns false if they are more than a part may have.
 bool TopSelector::make_room(Part& part, std::size_t k, std::size_t candidates) {
   if (candidates <= part.indices.size()) return true;
-  const std::size_t most = std::min(part.elements.size(), 2 * std::min(k, part.elements.size()) + kRun);
+  const std::size_t most =
+      std::min(part.elements.size(), 2 * std::min(k, part.elements.size()) + kRun);
   const std::size_t room = std::min(most, std::max(2 * part.indices.size(), candidates));
   if (room > part.indices.size()) {
     part.indices.resize(room);
@@ -99,10 +100,10 @@ bool TopSelector::make_room(Part& part, std::size_t k, std::size_t candidates) {
 // Keeps the best k candidates in order and returns the smallest magnitude among them.
 std::uint32_t TopSelector::cut(Part& part, std::size_t k) {
   auto [last, ties] = kth_largest(std::span(part.values).first(part.count), k);
-  part.count = keep_largest({last, ties},
-                            {std::span(part.indices).first(part.count),
-                             std::span(part.values).first(part.count)},
-                            {part.indices, part.values});
+  part.count = keep_largest(
+      {last, ties},
+      {std::span(part.indices).first(part.count), std::span(part.values).first(part.count)},
+      {part.indices, part.values});
   return last;
 }
 
@@ -156,11 +157,11 @@ Selected TopSelector::join(std::size_t k, Workers workers) {
   values_.resize(std::max(values_.size(), count));
   workers.for_blocks(parts_.size(), [&](std::size_t p, std::size_t /*thread*/) {
     Part& part = parts_[p];
-    (void)keep_largest({last.magnitude, part.ties},
-                       {std::span(part.indices).first(part.count),
-                        std::span(part.values).first(part.count)},
-                       {std::span(indices_).subspan(begin[p], part.kept),
-                        std::span(values_).subspan(begin[p], part.kept)});
+    (void)keep_largest(
+        {last.magnitude, part.ties},
+        {std::span(part.indices).first(part.count), std::span(part.values).first(part.count)},
+        {std::span(indices_).subspan(begin[p], part.kept),
+         std::span(values_).subspan(begin[p], part.kept)});
   });
   return {std::span(indices_).first(count), std::span(values_).first(count)};
 }

@@ -15,7 +15,8 @@ FftBlocks::FftBlocks(const BucketLayout& layout, std::size_t block_length,
 
 void FftBlocks::set_threads(std::size_t threads) {
   while (rooms_.size() < threads) {
-    rooms_.push_back({kernels::AlignedFloats(group_floats()), kernels::AlignedFloats(group_floats())});
+    rooms_.push_back(
+        {kernels::AlignedFloats(group_floats()), kernels::AlignedFloats(group_floats())});
   }
 }
 

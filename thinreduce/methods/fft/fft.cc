@@ -33,18 +33,17 @@ class FftGather final : public FftMethod {
     while (sums_.size() < workers_.threads()) sums_.emplace_back(run_groups() * group_floats());
     std::fill(kept_energy_.begin(), kept_energy_.end(), 1.0f);
     const double pairs = pairs_of({0, blocks().groups()});
-    const PieceWork work{.pieces = (blocks().groups() + piece_groups() - 1) / piece_groups(),
-                         .limit = fft_payload_limit(shape_of({0, piece_groups()})),
-                         .batch = workers_.threads() > 1 ? 2 * workers_.threads() : 1,
-                         .write = [&](UnitRange pieces) { write(pieces); },
-                         .piece = [&](std::size_t piece) -> std::span<const std::byte> {
-                           return written_[piece];
-                         },
-                         .take =
-                             [&](UnitRange pieces, auto payloads) {
-                               read(pieces, payloads);
-                               deliver(pieces, bucket.values);
-                             }};
+    const PieceWork work{
+        .pieces = (blocks().groups() + piece_groups() - 1) / piece_groups(),
+        .limit = fft_payload_limit(shape_of({0, piece_groups()})),
+        .batch = workers_.threads() > 1 ? 2 * workers_.threads() : 1,
+        .write = [&](UnitRange pieces) { write(pieces); },
+        .piece = [&](std::size_t piece) -> std::span<const std::byte> { return written_[piece]; },
+        .take =
+            [&](UnitRange pieces, auto payloads) {
+              read(pieces, payloads);
+              deliver(pieces, bucket.values);
+            }};
     try {
       written_.resize(work.pieces);
       exchange.timed(Stage::encode, [&] {

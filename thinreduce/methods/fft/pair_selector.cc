@@ -45,8 +45,7 @@ Thresholds PairSelector::guess(std::span<const float> sample, double fraction, W
   const auto position_low = static_cast<std::size_t>(expected * (1 + kMargin));
   const auto position_high = static_cast<std::size_t>(expected * (1 - kMargin));
   if (position_low >= 1 && position_low < energies.size()) {
-    thresholds.low =
-        std::max(thinreduce::kth_largest(workers, parts, position_low).magnitude, 1u);
+    thresholds.low = std::max(thinreduce::kth_largest(workers, parts, position_low).magnitude, 1u);
   }
   if (position_high >= 1) {
     const auto high = thinreduce::kth_largest(workers, parts, position_high).magnitude + 1;

@@ -14,8 +14,8 @@ namespace {
 // mantissa=auto: the error is measured on about this many values.
 constexpr std::size_t kFormatSample = 2048;
 
-// Groups per stretch that a thread takes at a time, at least, and stretches at most. Neither depends
-// on the number of threads.
+// Groups per stretch that a thread takes at a time, at least, and stretches at most. Neither
+// depends on the number of threads.
 constexpr std::size_t kStretchGroups = 4;
 constexpr std::size_t kMaxStretches = 32;
 
@@ -85,10 +85,9 @@ void SelectedPairs::select(FftBlocks& blocks, const Source& source, std::size_t 
                                : transform(group, group_[thread], thread);
   });
   if (!selector_.can_find(k)) {
-    add_groups(groups, workers, selector_.everything(),
-               [&](std::size_t group, std::size_t thread) {
-                 return transform(group, group_[thread], thread);
-               });
+    add_groups(groups, workers, selector_.everything(), [&](std::size_t group, std::size_t thread) {
+      return transform(group, group_[thread], thread);
+    });
   }
   finish(k, workers);
 }

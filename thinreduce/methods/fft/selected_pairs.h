@@ -63,7 +63,7 @@ class SelectedPairs {
   std::size_t group_words_;
   kernels::PairSelector selector_;
   std::vector<kernels::AlignedFloats> group_;  // spectrum of one group, by thread
-  kernels::AlignedFloats sample_;  // spectra of some groups, for guessing the threshold
+  kernels::AlignedFloats sample_;              // spectra of some groups, for guessing the threshold
   std::vector<float> format_sample_;
   std::vector<std::uint64_t> bitmap_;  // of the selected pairs
   std::span<const float> values_;      // two per selected pair

@@ -87,7 +87,7 @@ class DitheredRing final : public SumPayload {
   DitheredRingSetup setup_;
   DitheredRingBuffers& buffers_;
   std::vector<kernels::Packing> packings_;  // by number of ranks in the sum, minus one
-  std::vector<std::uint32_t> part_sums_;  // of add_part()
+  std::vector<std::uint32_t> part_sums_;    // of add_part()
 };
 
 }  // namespace thinreduce

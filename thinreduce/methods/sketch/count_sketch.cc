@@ -129,8 +129,7 @@ void CountSketch::merge(const CountSketch& other) {
   kernels::add(cells_, other.cells_);
 }
 
-void CountSketch::estimate(std::uint64_t first, std::span<float> estimates,
-                           Workers workers) const {
+void CountSketch::estimate(std::uint64_t first, std::span<float> estimates, Workers workers) const {
   check_range(first, estimates.size());
   for_floats(workers, estimates.size(), [&](std::size_t begin, std::size_t count) {
     kernels::sketch_estimate(cells_, shape(), (first + begin) / kernels::kSketchBlock,

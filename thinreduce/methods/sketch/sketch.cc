@@ -87,9 +87,9 @@ class Sketch final : public Method {
   void take_in(std::span<const float> gradient, Workers workers) {
     if (setup_.momentum == 0) return add(workers, residual_, gradient);
     for_floats(workers, elements_, [&](std::size_t first, std::size_t count) {
-      kernels::take_in({std::span(velocity_).subspan(first, count),
-                        std::span(residual_).subspan(first, count)},
-                       gradient.subspan(first, count), setup_.momentum);
+      kernels::take_in(
+          {std::span(velocity_).subspan(first, count), std::span(residual_).subspan(first, count)},
+          gradient.subspan(first, count), setup_.momentum);
     });
   }
 
@@ -115,8 +115,8 @@ class Sketch final : public Method {
     message_.resize(nomination_bytes(elements_, setup_.nominees));
     if (turn == exchange.rank()) {
       exchange.timed(Stage::encode, [&] {
-        write_nomination(
-            selector_.select(residual_, setup_.nominees, exchange.workers).indices, message_);
+        write_nomination(selector_.select(residual_, setup_.nominees, exchange.workers).indices,
+                         message_);
       });
     }
     broadcast(exchange, turn, message_);
