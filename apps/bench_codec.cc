@@ -1,4 +1,4 @@
-// `thinreduce bench codec`: measures how fast one core encodes and decodes, against memcpy of the
+// `thinreduce bench codec`: measures how fast one rank encodes and decodes, against memcpy of the
 // same bytes in the same run. A world of one rank runs the method through the real engine, whose
 // stage times are the times of the codec.
 #include <fmt/format.h>
@@ -43,9 +43,11 @@ nlohmann::ordered_json measure(const std::string& text, const BenchCodecOptions&
   std::vector<float> second_moment(spec.info->second_moment ? options.floats : 0);
   synthetic_second_moment(second_moment);
   auto ranks = connect_threads(1);
-  Session session(
-      std::move(ranks[0]),
-      {.spec = text, .min_elements = 0, .check_replicas_every = 0, .momentum_inside_ok = true});
+  Session session(std::move(ranks[0]), {.spec = text,
+                                        .min_elements = 0,
+                                        .check_replicas_every = 0,
+                                        .threads = options.threads,
+                                        .momentum_inside_ok = true});
   const auto bucket = session.add_bucket({.id = 0, .elements = options.floats, .tensors = {}});
 
   const auto uncompressed = static_cast<int>(spec.info->cycle(spec.options).start);
@@ -85,6 +87,7 @@ nlohmann::ordered_json measure(const std::string& text, const BenchCodecOptions&
       {"decode_gbps", speed(bytes, decode)},
       {"memcpy_gbps", median(copies)},
       {"nmse", nmse},
+      {"threads", options.threads},
       {"simd", kernels::active_target()}};
   // The speeds above count the gradient alone; this one also counts the second moment.
   if (spec.info->second_moment) result["encode_input_gbps"] = speed(2 * bytes, encode);
@@ -101,7 +104,8 @@ std::string show_speed(const nlohmann::ordered_json& result, const char* key) {
 
 int bench_codec(const BenchCodecOptions& options) {
   auto results = nlohmann::ordered_json::array();
-  std::string heading = fmt::format("{} floats, one core", options.floats);
+  std::string heading = fmt::format("{} floats, {} thread{}", options.floats, options.threads,
+                                    options.threads == 1 ? "" : "s");
   if (options.gradients.empty()) {
     for (const auto& spec : options.specs) results.push_back(measure(spec, options));
   } else {
@@ -111,7 +115,7 @@ int bench_codec(const BenchCodecOptions& options) {
         "them",
         recorded.elements(), options.gradients.string(), recorded.steps().size(), recorded.ranks());
     for (const auto& spec : options.specs) {
-      results.push_back(bench_gradients(recorded, spec, options.json));
+      results.push_back(bench_gradients(recorded, spec, options.threads, options.json));
     }
   }
   if (options.json) {

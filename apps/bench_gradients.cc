@@ -38,15 +38,17 @@ struct Rank {
 
 class GradientBench {
  public:
-  GradientBench(const RecordedGradients& recorded, const std::string& spec)
+  GradientBench(const RecordedGradients& recorded, const std::string& spec, int threads)
       : recorded_(recorded), spec_(Spec::parse(spec)) {
     auto transports = connect_threads(recorded.ranks());
     ranks_.resize(transports.size());
     // The constructor of a session waits for the other ranks.
     on_all_ranks([&](std::size_t rank) {
-      ranks_[rank].session = std::make_unique<Session>(
-          std::move(transports[rank]),
-          SessionOptions{.spec = spec, .check_replicas_every = 0, .momentum_inside_ok = true});
+      ranks_[rank].session = std::make_unique<Session>(std::move(transports[rank]),
+                                                       SessionOptions{.spec = spec,
+                                                                      .check_replicas_every = 0,
+                                                                      .threads = threads,
+                                                                      .momentum_inside_ok = true});
       for (const auto& layout : recorded.layouts()) {
         ranks_[rank].buckets.push_back(ranks_[rank].session->add_bucket(layout));
       }
@@ -227,8 +229,9 @@ class GradientBench {
 
 }  // namespace
 
-Json bench_gradients(const RecordedGradients& recorded, const std::string& spec, bool quiet) {
-  return GradientBench(recorded, spec).run(quiet);
+Json bench_gradients(const RecordedGradients& recorded, const std::string& spec, int threads,
+                     bool quiet) {
+  return GradientBench(recorded, spec, threads).run(quiet);
 }
 
 }  // namespace thinreduce::apps

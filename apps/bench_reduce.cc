@@ -67,6 +67,7 @@ class RankBench {
             .timeout = options_.launch.timeout,
             .patience = options_.launch.patience,
             .check_replicas_every = 0,
+            .threads = options_.threads,
             .momentum_inside_ok = true};
   }
 
@@ -211,6 +212,7 @@ class RankBench {
         {"link", link_text(options_.launch)},
         {"simulated", simulated_ != nullptr},
         {"steps", options_.steps},
+        {"threads", options_.threads},
         {"simd", kernels::active_target()},
         {"seconds", typical},
         {"fp32_seconds", fp32_seconds_},

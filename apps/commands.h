@@ -19,6 +19,7 @@ struct BenchCodecOptions {
   std::size_t floats = 25'600'000;
   int steps = 7;                    // timed ones
   int warmup = -1;                  // untimed steps; -1: the method's uncompressed steps plus one
+  int threads = 1;                  // that share the work of a rank
   std::filesystem::path gradients;  // folder of recorded gradients; empty: a synthetic gradient
   bool json = false;
 };
@@ -26,13 +27,14 @@ int bench_codec(const BenchCodecOptions& options);
 
 // Runs one method over all recorded steps with all recorded ranks; returns the result.
 nlohmann::ordered_json bench_gradients(const RecordedGradients& recorded, const std::string& spec,
-                                       bool quiet);
+                                       int threads, bool quiet);
 
 struct BenchReduceOptions {
   std::vector<std::string> specs;  // at least one
   std::size_t floats = 25'600'000;
   int steps = 5;
   int warmup = -1;     // as above
+  int threads = 1;     // the same
   bool cycle = false;  // also time a whole cycle of the method
   bool json = false;
   LaunchOptions launch;

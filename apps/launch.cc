@@ -54,7 +54,8 @@ int run_rank(const LaunchOptions& options, std::unique_ptr<Transport> connected,
 int run_threads(const LaunchOptions& options, const RankMain& rank_main) {
   auto transports = connect_threads(options.ranks > 0 ? options.ranks : kDefaultRanks);
   if (options.simulate) {
-    auto simulated = simulate(std::move(transports), {.links = *options.simulate});
+    auto simulated =
+        simulate(std::move(transports), {.links = *options.simulate, .threads = options.threads});
     transports.assign(std::make_move_iterator(simulated.begin()),
                       std::make_move_iterator(simulated.end()));
   }

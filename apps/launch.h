@@ -23,6 +23,7 @@ struct LaunchOptions {
   std::string interface;  // of gloo; "": the one that reaches rank 0
   Link link;              // emulated in real time
   std::optional<ClusterLinks> simulate;  // of a virtual cluster; only with threads
+  int threads = 1;                       // that each rank of a virtual cluster has
   Seconds timeout{60};
   Seconds patience = WaitLimits::kDefaultPatience;
   // This program's own arguments, with which further ranks are started.

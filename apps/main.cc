@@ -8,6 +8,7 @@
 #include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/program.h"
+#include "thinreduce/engine/session.h"
 #include "thinreduce/error.h"
 #include "thinreduce/method/registry.h"
 #include "thinreduce/method/spec.h"
@@ -62,12 +63,18 @@ void add_bench_options(CLI::App& command, Options& options) {
       ->type_name("N")
       ->transform(whole_number_or_auto(0, 1000000))
       ->default_str("auto");
+  command
+      .add_option("--threads", options.threads,
+                  "Threads per rank that share the work on its gradient; the results are the same "
+                  "for any number.")
+      ->type_name("N")
+      ->transform(whole_number(1, SessionOptions::kMaxThreads));
   command.add_flag("--json", options.json, "Prints the results as JSON.");
 }
 
 CLI::App* add_codec(CLI::App& bench, BenchCodecOptions& options) {
   auto* command = bench.add_subcommand(
-      "codec", "Measures the speed of encoding and decoding on one core, the size and the error.");
+      "codec", "Measures the speed of encoding and decoding of one rank, the size and the error.");
   add_bench_options(*command, options);
   command
       ->add_option("--gradients", options.gradients,
@@ -171,6 +178,7 @@ int run(int argc, char** argv) {
     return bench_codec(codec);
   }
   reduce.specs = checked_specs(reduce.specs);
+  reduce.launch.threads = reduce.threads;
   reduce.launch.arguments.assign(argv, argv + argc);
   return bench_reduce(reduce);
 }

@@ -262,6 +262,7 @@ TEST(WrongUsage, ExitsWithTwoAndSaysWhatToDo) {
       {{"bench", "codec", "--gradients", "recorded", "--warmup", "3"}, "leave out --warmup", {}},
       {{"bench", "reduce", "--link", "fast"}, "100mbit,5ms", {}},
       {{"bench", "reduce", "--simulate", "1gbit;3"}, "must be RANKS=LINK", {}},
+      {{"bench", "codec", "--threads", "0"}, "--threads", {}},
       {{"bench", "reduce", "--simulate", "1gbit;4=1mbit"}, "the ranks are 0 to 3", {}},
       {{"bench", "reduce", "--simulate", "1gbit", "--link", "1gbit"}, "leave out", {}},
       {{"bench", "reduce", "--simulate", "1gbit", "--transport", "gloo"}, "leave out", {}},

@@ -121,8 +121,10 @@ void add_exchange_options(CLI::App& app, TrainOptions& options) {
                  "Steps between checks that all ranks hold the same parameters.")
       ->type_name("N")
       ->transform(whole_number(1, 1000000));
-  app.add_option("--threads", options.threads,
-                 "Threads per rank that compute forward and backward.")
+  app.add_option(
+         "--threads", options.threads,
+         "Threads per rank that compute forward and backward, and as many that share the work of "
+         "reducing a large bucket.")
       ->type_name("N")
       ->transform(whole_number(1, 1024))
       ->default_str("1, or all cores for a single rank");

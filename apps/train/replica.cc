@@ -49,6 +49,7 @@ SessionOptions session_options(const TrainOptions& options) {
           .min_elements = options.min_elements,
           .warmup_steps = options.warmup_steps,
           .check_replicas_every = 0,  // check_replicas() compares the parameters themselves
+          .threads = *options.threads,
           .seed = options.seed,
           .momentum_inside_ok = true};  // settle() has turned the optimizer's momentum off
 }

@@ -150,7 +150,7 @@ void bind_session(py::module_& module) {
 
   py::class_<SessionOptions>(module, "SessionOptions")
       .def(py::init([](std::string spec, double timeout, double patience, std::size_t min_elements,
-                       std::uint64_t warmup_steps, std::uint64_t check_replicas_every,
+                       std::uint64_t warmup_steps, std::uint64_t check_replicas_every, int threads,
                        std::uint64_t seed, bool momentum_inside_ok, std::string caller_settings) {
              return SessionOptions{.spec = std::move(spec),
                                    .timeout = Seconds(timeout),
@@ -158,6 +158,7 @@ void bind_session(py::module_& module) {
                                    .min_elements = min_elements,
                                    .warmup_steps = warmup_steps,
                                    .check_replicas_every = check_replicas_every,
+                                   .threads = threads,
                                    .seed = seed,
                                    .momentum_inside_ok = momentum_inside_ok,
                                    .caller_settings = std::move(caller_settings)};
@@ -165,7 +166,7 @@ void bind_session(py::module_& module) {
            py::kw_only(), py::arg("spec") = "fp32", py::arg("timeout") = 60.0,
            py::arg("patience") = WaitLimits::kDefaultPatience.count(),
            py::arg("min_elements") = 1024, py::arg("warmup_steps") = 0,
-           py::arg("check_replicas_every") = 100, py::arg("seed") = 0,
+           py::arg("check_replicas_every") = 100, py::arg("threads") = 1, py::arg("seed") = 0,
            py::arg("momentum_inside_ok") = false, py::arg("caller_settings") = "");
 
   py::class_<PythonSession>(module, "Session")

@@ -36,6 +36,16 @@ def test_all_ranks_get_the_same_bits(spec):
     assert comms[0].stats()["total"]["steps"] == 4
 
 
+def test_the_number_of_threads_changes_no_bit():
+    given = [array(rank, (301, 1009)) for rank in range(2)]
+
+    def mean_of(threads):
+        comms = thinreduce.local(2, threads=threads)
+        return on_all(comms, lambda comm: comm.all_reduce_mean(given[comm.rank], "topk"))[0]
+
+    assert mean_of(3).tobytes() == mean_of(1).tobytes()
+
+
 def test_fp32_is_the_mean_whatever_the_type_and_shape():
     comms = thinreduce.local(2)
     for given in (
@@ -197,6 +207,8 @@ def test_forgetting_on_one_rank_only_is_an_error():
         ("patience", -1),
         ("patience", float("nan")),
         ("connect_timeout", -1),
+        ("threads", 0),
+        ("threads", 1025),
     ],
 )
 def test_wrong_arguments_are_refused_by_name(name, value):

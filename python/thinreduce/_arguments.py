@@ -23,6 +23,11 @@ def whole_number(name: str, value: Any, *, min: int = 0, max: int = _MAX) -> int
     return number
 
 
+def thread_count(value: Any) -> int:
+    """Returns a number of threads; raises BadInput unless the engine can have as many."""
+    return whole_number("threads", value, min=1, max=1024)
+
+
 def seconds(name: str, value: Any, *, or_zero: bool = False) -> float:
     """Returns ``value`` as float; raises BadInput unless it is above 0, or 0 with ``or_zero``."""
     try:

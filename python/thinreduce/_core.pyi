@@ -67,6 +67,7 @@ class SessionOptions:
         min_elements: int = ...,
         warmup_steps: int = ...,
         check_replicas_every: int = ...,
+        threads: int = ...,
         seed: int = ...,
         momentum_inside_ok: bool = ...,
         caller_settings: str = ...,

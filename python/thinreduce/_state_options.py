@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from . import _core
-from ._arguments import seconds, whole_number
+from ._arguments import seconds, thread_count, whole_number
 from .errors import BadInput, BadSpec, BadState
 from .groups import Groups
 from .rules import Rules, Spec
@@ -48,6 +48,7 @@ class StateOptions:
         self.timeout = seconds("timeout", given["timeout"])
         self.patience = seconds("patience", given["patience"], or_zero=True)
         self.connect_timeout = seconds("connect_timeout", given["connect_timeout"])
+        self.threads = thread_count(given.get("threads", 1))
         self.link: str = given["link"]
         if self.link:
             _core.check_link(self.link)
@@ -99,6 +100,7 @@ class StateOptions:
             min_elements=self.settings["min_size"],
             warmup_steps=warmup_steps - self.uncompressed_steps,
             check_replicas_every=self.settings["check_replicas_every"],
+            threads=self.threads,
             seed=self.settings["seed"],
             momentum_inside_ok=self.momentum_inside_ok,
             caller_settings=f"State.warmup_steps={warmup_steps} State.nonfinite={self.nonfinite} "

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
-from ._arguments import check_out, seconds, whole_number
+from ._arguments import check_out, seconds, thread_count, whole_number
 from .errors import BadInput, Mismatch
 from .stats import Stats
 
@@ -175,6 +175,7 @@ def _options(
     min_size: int,
     seed: int,
     check_replicas_every: int,
+    threads: int,
     momentum_inside_ok: bool,
 ) -> _core.SessionOptions:
     return _core.SessionOptions(
@@ -183,6 +184,7 @@ def _options(
         min_elements=whole_number("min_size", min_size),
         seed=whole_number("seed", seed),
         check_replicas_every=whole_number("check_replicas_every", check_replicas_every),
+        threads=thread_count(threads),
         momentum_inside_ok=momentum_inside_ok,
     )
 
@@ -217,6 +219,7 @@ def connect(
     min_size: int = 1024,
     seed: int = 0,
     check_replicas_every: int = 100,
+    threads: int = 1,
     momentum_inside_ok: bool = False,
 ) -> Comm:
     """Connects this process, as rank ``rank`` of ``world``, to all other ranks over TCP.
@@ -233,6 +236,8 @@ def connect(
     ``min_size``: arrays with fewer elements are sent uncompressed.
     ``seed``: seed of the methods' random numbers; it must be the same on all ranks.
     ``check_replicas_every``: number of calls after which the ranks compare the bits of their means.
+    ``threads``: threads of this rank that share the work on a large array; the means have the same
+    bits for any number.
     ``momentum_inside_ok``: must be True for methods that apply momentum themselves
     ("sketch:momentum=0.9"); the optimizer must then apply none.
     """
@@ -247,6 +252,7 @@ def connect(
         min_size=min_size,
         seed=seed,
         check_replicas_every=check_replicas_every,
+        threads=threads,
         momentum_inside_ok=momentum_inside_ok,
     )
     where = _core.Where(
@@ -269,6 +275,7 @@ def local(
     min_size: int = 1024,
     seed: int = 0,
     check_replicas_every: int = 100,
+    threads: int = 1,
     momentum_inside_ok: bool = False,
 ) -> list[Comm]:
     """Returns ``world`` ranks inside this process. Use each of them from its own thread.
@@ -281,6 +288,7 @@ def local(
         min_size=min_size,
         seed=seed,
         check_replicas_every=check_replicas_every,
+        threads=threads,
         momentum_inside_ok=momentum_inside_ok,
     )
     connections = _core.connect_inside(whole_number("world", world, min=1, max=2**31 - 1))

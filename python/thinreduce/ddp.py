@@ -50,6 +50,8 @@ class State:
     ``patience``: seconds to wait for a peer that is alive but does not take part; 0: forever.
     ``connect_timeout``: seconds to wait for all ranks to connect.
     ``check_replicas_every``: number of steps after which the ranks compare the bits of their means.
+    ``threads``: threads of this rank that share the work on a large bucket; the means have the same
+    bits for any number.
 
     The ranks connect in the first step, or in :meth:`connect`. All ranks must connect their States
     in the same order.
@@ -73,6 +75,7 @@ class State:
         patience: float = 1800.0,
         connect_timeout: float = 60.0,
         check_replicas_every: int = 100,
+        threads: int = 1,
         momentum_inside_ok: bool = False,
     ) -> None:
         given = {
@@ -86,6 +89,7 @@ class State:
             "patience": patience,
             "connect_timeout": connect_timeout,
             "check_replicas_every": check_replicas_every,
+            "threads": threads,
             "momentum_inside_ok": momentum_inside_ok,
         }
         self._options = StateOptions(spec, given, optimizer)

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "thinreduce/collective/workers.h"
 #include "thinreduce/report.h"
 #include "thinreduce/transport/throttle.h"
 #include "thinreduce/transport/transport.h"
@@ -77,6 +78,8 @@ class Exchange {
   // Where gather_pieces() takes its buffers from and leaves them; null: it allocates them. All
   // buckets of a session share them, so that their number depends on the number of ranks alone.
   SpareBuffers* spare = nullptr;
+  // The threads that share the work of this rank.
+  Workers workers;
   // The estimated link between ranks, from which the collective is chosen. It must be the same on
   // all ranks.
   Link link = kLocalNetwork;

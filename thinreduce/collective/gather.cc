@@ -22,8 +22,8 @@ class PieceGather {
         ahead_(std::min(kAhead, work.pieces)),
         own_(work.pieces),
         headers_(work.pieces),
-        receives_((ahead_ + 1) * world()),
-        payloads_(world()) {
+        receives_((ahead_ + work.batch) * world()),
+        payloads_(work.batch * world()) {
     sends_.reserve(work.pieces * world());
   }
 
@@ -49,8 +49,13 @@ class PieceGather {
       visit((static_cast<std::size_t>(exchange_.rank()) + world() - distance) % world());
     }
   }
+  // Returns the batch that a piece is in.
+  [[nodiscard]] UnitRange batch_of(std::size_t piece) const {
+    const std::size_t begin = piece / work_.batch * work_.batch;
+    return {begin, std::min(begin + work_.batch, work_.pieces)};
+  }
   [[nodiscard]] std::unique_ptr<FramedReceive>& receive(std::size_t piece, std::size_t rank) {
-    return receives_[piece % (ahead_ + 1) * world() + rank];
+    return receives_[piece % (ahead_ + work_.batch) * world() + rank];
   }
 
   void send(std::size_t piece) {
@@ -64,7 +69,8 @@ class PieceGather {
                                                              work_.limit, std::move(buffer));
     });
     exchange_.timed(Stage::encode, [&] {
-      own_[piece] = work_.write(piece);
+      if (piece % work_.batch == 0) work_.write(batch_of(piece));
+      own_[piece] = work_.piece(piece);
       headers_[piece] = encode_header(exchange_.id(), exchange_.rank(), own_[piece]);
     });
     exchange_.payload_bytes += kFrameHeaderBytes + own_[piece].size();
@@ -79,16 +85,22 @@ class PieceGather {
   }
 
   void take(std::size_t piece) {
-    payloads_[static_cast<std::size_t>(exchange_.rank())] = own_[piece];
+    const UnitRange batch = batch_of(piece);
+    const auto payloads = std::span(payloads_).subspan((piece - batch.begin) * world(), world());
+    payloads[static_cast<std::size_t>(exchange_.rank())] = own_[piece];
     for_senders([&](std::size_t rank) {
       receive(piece, rank)->wait_payload(exchange_);
-      payloads_[rank] = receive(piece, rank)->payload();
+      payloads[rank] = receive(piece, rank)->payload();
     });
-    exchange_.timed(Stage::decode, [&] { work_.take(piece, payloads_); });
-    for_senders([&](std::size_t rank) {
-      spare_.push_back(receive(piece, rank)->release());
-      receive(piece, rank).reset();
-    });
+    if (piece + 1 < batch.end) return;
+    exchange_.timed(Stage::decode,
+                    [&] { work_.take(batch, std::span(payloads_).first(batch.size() * world())); });
+    for (std::size_t taken = batch.begin; taken < batch.end; ++taken) {
+      for_senders([&](std::size_t rank) {
+        spare_.push_back(receive(taken, rank)->release());
+        receive(taken, rank).reset();
+      });
+    }
   }
 
   Exchange& exchange_;
@@ -98,7 +110,7 @@ class PieceGather {
   std::vector<std::span<const std::byte>> own_;
   std::vector<FrameHeaderBytes> headers_;
   std::vector<FramedSend> sends_;
-  std::vector<std::unique_ptr<FramedReceive>> receives_;  // of ahead_ + 1 pieces
+  std::vector<std::unique_ptr<FramedReceive>> receives_;  // of ahead_ + batch pieces
   std::vector<std::span<const std::byte>> payloads_;
 };
 
@@ -108,9 +120,10 @@ void gather(Exchange& exchange, std::span<const std::byte> own, std::size_t limi
             const OnPayload& on_payload) {
   const PieceWork one{.pieces = 1,
                       .limit = limit,
-                      .write = [&](std::size_t) { return own; },
+                      .write = [](UnitRange) {},
+                      .piece = [&](std::size_t) { return own; },
                       .take =
-                          [&](std::size_t, auto payloads) {
+                          [&](UnitRange, auto payloads) {
                             for (std::size_t rank = 0; rank < payloads.size(); ++rank) {
                               on_payload(static_cast<int>(rank), payloads[rank]);
                             }

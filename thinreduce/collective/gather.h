@@ -14,6 +14,7 @@
 #include <functional>
 #include <span>
 
+#include "thinreduce/collective/chunks.h"
 #include "thinreduce/collective/exchange.h"
 
 namespace thinreduce {
@@ -30,12 +31,14 @@ void gather(Exchange& exchange, std::span<const std::byte> own, std::size_t limi
 struct PieceWork {
   std::size_t pieces = 0;  // the same on all ranks
   std::size_t limit = 0;   // the maximum bytes of a piece, as in gather()
-  // Returns this rank's piece, possibly empty, which must stay valid until the gather ends. Called
-  // for each piece in order and charged to encoding.
-  std::function<std::span<const std::byte>(std::size_t piece)> write;
-  // Takes the verified payloads of a piece, including this rank's own, indexed by rank. Called for
-  // each piece in order and charged to decoding.
-  std::function<void(std::size_t piece, std::span<const std::span<const std::byte>> payloads)> take;
+  std::size_t batch = 1;   // pieces that are written, and taken, at a time; ranks may differ
+  // Writes this rank's next pieces. Called in order and charged to encoding.
+  std::function<void(UnitRange pieces)> write;
+  // Returns one of them, possibly empty, which must stay valid until the gather ends.
+  std::function<std::span<const std::byte>(std::size_t piece)> piece;
+  // Takes the verified payloads of the next pieces, including this rank's own, one piece after
+  // another, each in rank order. Called in order and charged to decoding.
+  std::function<void(UnitRange pieces, std::span<const std::span<const std::byte>> payloads)> take;
 };
 
 // Gathers in pieces, with buffers from Exchange::spare. If it throws, only some of the pieces may

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "thinreduce/collective/float_sum.h"
+#include "thinreduce/collective/shared_loops.h"
 #include "thinreduce/engine/findings.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
@@ -121,7 +122,7 @@ Reducer::Slot& Reducer::slot_of(const Job& job) {
   return found->second;
 }
 
-Statement Reducer::statement_of(const Slot& slot, const Job& job) const {
+Statement Reducer::statement_of(const Slot& slot, const Job& job, Workers workers) const {
   const RegisteredBucket& bucket = *job.bucket;
   Statement statement;
   statement.id.method = method_id(slot);
@@ -132,7 +133,7 @@ Statement Reducer::statement_of(const Slot& slot, const Job& job) const {
   statement.fingerprint = slot.method ? slot.method->fingerprint() : 0;
   statement.last_result = slot.last_result;
   statement.first_bad =
-      checks_late(slot, job) ? job.values.size() : kernels::first_nonfinite(job.values);
+      checks_late(slot, job) ? job.values.size() : first_nonfinite(workers, job.values);
   if (statement.first_bad < job.values.size()) {
     statement.numbers = Numbers::gradient_not_finite;
   } else if (slot.bucket->spec.info->second_moment && compresses(slot)) {
@@ -147,7 +148,8 @@ Statement Reducer::statement_of(const Slot& slot, const Job& job) const {
 void Reducer::agree_on(Slot& slot, const Job& job, Transport& transport) {
   const RegisteredBucket& bucket = *job.bucket;
   try {
-    agree(transport, statement_of(slot, job), options_.limits(), bucket.layout);
+    agree(transport, statement_of(slot, job, Workers(pool_, transport)), options_.limits(),
+          bucket.layout);
     // The ranks agree with each other; the bucket must also be the same as in the last step.
     if (bucket.hash != slot.bucket->hash) {
       throw Error(ErrorCode::bad_input,
@@ -188,6 +190,7 @@ Report Reducer::reduce(Job& job, Transport& track) {
   Spare spare(*this);
   exchange.spare = &spare.buffers;
   exchange.link = link_;
+  exchange.workers = Workers(pool_, track);
   try {
     agree_on(slot, job, track);
   } catch (const Error&) {

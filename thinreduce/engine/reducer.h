@@ -39,8 +39,8 @@ struct Disagreement {
 
 class Reducer {
  public:
-  Reducer(const Transport& transport, const SessionOptions& options)
-      : transport_(transport), options_(options) {}
+  Reducer(const Transport& transport, const SessionOptions& options, WorkerPool& pool)
+      : transport_(transport), options_(options), pool_(pool) {}
 
   // Sets what the ranks have agreed on about the network; see Exchange::link.
   void set_link(const Link& link) { link_ = link; }
@@ -87,7 +87,7 @@ class Reducer {
   class Spare;
   // Returns the bucket's slot; makes it for a new bucket.
   [[nodiscard]] Slot& slot_of(const Job& job);
-  [[nodiscard]] Statement statement_of(const Slot& slot, const Job& job) const;
+  [[nodiscard]] Statement statement_of(const Slot& slot, const Job& job, Workers workers) const;
   // Throws Disagreement, or Error when messages failed: the gradient is then kept.
   void agree_on(Slot& slot, const Job& job, Transport& transport);
   [[nodiscard]] Slot make_slot(std::shared_ptr<const RegisteredBucket> bucket) const;
@@ -107,6 +107,7 @@ class Reducer {
 
   const Transport& transport_;
   const SessionOptions& options_;
+  WorkerPool& pool_;
   std::mutex mutex_;  // of the maps and `spare_`; a slot is used by the thread in work on it
   std::map<std::uint32_t, Slot> slots_;  // by bucket id
   // State of buckets that were loaded and not submitted yet, by bucket id.

@@ -38,6 +38,14 @@ Spec checked_spec(const std::string& text, const SessionOptions& options) {
   return spec;
 }
 
+int checked_threads(const SessionOptions& options) {
+  if (options.threads < 1 || options.threads > SessionOptions::kMaxThreads) {
+    throw Error(ErrorCode::bad_input, fmt::format("threads must be 1 to {}, got {}",
+                                                  SessionOptions::kMaxThreads, options.threads));
+  }
+  return options.threads;
+}
+
 // Returns the first words in which the settings of rank 0 and of another rank differ.
 std::string first_difference(std::string_view own, std::string_view other, std::size_t rank) {
   const auto next_word = [](std::string_view& text) {
@@ -88,7 +96,8 @@ class Session::Worker {
         options_(options),
         spec_(checked_spec(options.spec, options)),
         settings_(settings_text(spec_, options)),
-        reducer_(*transport_, options_) {
+        pool_(checked_threads(options)),
+        reducer_(*transport_, options_, pool_) {
     options_.limits().check();
     compare_settings(
         *transport_, options_.limits(),
@@ -171,6 +180,7 @@ class Session::Worker {
   SessionOptions options_;
   Spec spec_;
   std::string settings_;
+  WorkerPool pool_;
   Reducer reducer_;
   std::optional<Flights> flights_;  // the last member: its threads use the others
 };

@@ -55,6 +55,10 @@ struct SessionOptions {
   std::uint64_t warmup_steps = 0;
   // Interval in steps at which the ranks compare a hash of the bucket's last mean; 0: never.
   std::uint64_t check_replicas_every = 100;
+  // Threads that share the work on a large bucket, this session's own thread included: 1 to
+  // kMaxThreads. The results have the same bits for any number, and ranks may differ.
+  int threads = 1;
+  static constexpr int kMaxThreads = 1024;
   // Seed of all random numbers.
   std::uint64_t seed = 0;
   // The network between the ranks, by which sums choose how they travel; not the results, which are
@@ -94,10 +98,11 @@ class THINREDUCE_EXPORT BucketHandle {
 class THINREDUCE_EXPORT Session {
  public:
   // Waits for the sessions of the other ranks. All ranks must give the same options, timeout,
-  // patience and link excepted; the slowest link counts. A transport may serve several sessions,
-  // but only one at a time. Throws Error{bad_spec} for a spec that does not exist, or that has
-  // momentum inside without momentum_inside_ok; Error{bad_input} for a timeout or patience that is
-  // negative or NaN; Error{mismatch} when the options of two ranks differ.
+  // patience, threads and link excepted; the slowest link counts. A transport may serve several
+  // sessions, but only one at a time. Throws Error{bad_spec} for a spec that does not exist, or
+  // that has momentum inside without momentum_inside_ok; Error{bad_input} for a timeout or patience
+  // that is negative or NaN, or for a number of threads out of range; Error{mismatch} when the
+  // options of two ranks differ.
   Session(std::shared_ptr<Transport> transport, const SessionOptions& options);
   // Waits for the submitted buckets. In a forked child it does nothing: the session belongs to the
   // process that made it, and every other call in a child is an Error{unavailable}.

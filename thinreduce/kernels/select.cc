@@ -1,8 +1,6 @@
 #include "thinreduce/kernels/select.h"
 
-#include <array>
 #include <cstring>
-#include <utility>
 
 #include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
@@ -137,25 +135,34 @@ std::size_t add_collect(std::span<float> run, std::span<const float> addend, std
   return THINREDUCE_CALL(add_collect)(run, addend, first, least, out);
 }
 
-// Decides the 31 bits of a magnitude from the top, 11, 10 and 10 at a time: each round makes a
-// histogram of the next digit of the values that match the bits decided so far.
+void count_digits(std::span<const float> values, const Digit& digit, DigitCounts& counts) {
+  const std::uint32_t mask = (1U << digit.bits) - 1;
+  for (const float value : values) {
+    const std::uint32_t digits = magnitude(value) >> digit.shift;
+    counts[digits & mask] += (digits >> digit.bits) == digit.decided;
+  }
+}
+
 KthLargest kth_largest(std::span<const float> values, std::size_t k) {
   ensure(k >= 1 && k <= values.size(), "kth_largest: k must be from 1 to the number of values", k,
          values.size());
-  std::uint32_t decided = 0;
-  std::size_t wanted = k;  // the answer is the wanted-th largest of those that match
-  for (const auto& [shift, bits] : {std::pair{20, 11}, {10, 10}, {0, 10}}) {
-    std::array<std::uint32_t, 2048> histogram{};
-    const std::uint32_t mask = (1u << bits) - 1;
-    for (const float value : values) {
-      const std::uint32_t digits = magnitude(value) >> shift;
-      histogram[digits & mask] += (digits >> bits) == decided;
-    }
-    std::uint32_t digit = mask;
-    while (histogram[digit] < wanted) wanted -= histogram[digit--];
-    decided = decided << bits | digit;
+  return find_kth_largest(
+      k, [&](const Digit& digit, DigitCounts& counts) { count_digits(values, digit, counts); });
+}
+
+// Has no branches that depend on whether an element stays, which is unpredictable; only the end of
+// `out` is one.
+std::size_t keep_largest(KthLargest last, Candidates in, Candidates out) {
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < in.values.size() && kept < out.values.size(); ++i) {
+    const std::uint32_t bits = magnitude(in.values[i]);
+    const bool tie = bits == last.magnitude && last.ties > 0;
+    out.indices[kept] = in.indices[i];
+    out.values[kept] = in.values[i];
+    kept += static_cast<std::size_t>((bits > last.magnitude) | tie);
+    last.ties -= static_cast<std::size_t>(tie);
   }
-  return {decided, wanted};
+  return kept;
 }
 
 }  // namespace thinreduce::kernels

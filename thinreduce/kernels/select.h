@@ -3,10 +3,12 @@
 // A magnitude is the bit pattern of |value|: as integers, magnitudes have the order of the floats.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 namespace thinreduce::kernels {
 
@@ -34,6 +36,37 @@ struct KthLargest {
 };
 // Returns the k-th largest magnitude, by a radix histogram; k must be from 1 to values.size().
 [[nodiscard]] KthLargest kth_largest(std::span<const float> values, std::size_t k);
+
+// `bits` bits of a magnitude from bit `shift` on, of the values whose higher bits are `decided`.
+struct Digit {
+  std::uint32_t shift = 0;
+  std::uint32_t bits = 0;
+  std::uint32_t decided = 0;
+};
+using DigitCounts = std::array<std::uint32_t, 2048>;
+// Adds how often each value of the digit occurs.
+void count_digits(std::span<const float> values, const Digit& digit, DigitCounts& counts);
+
+// The search behind kth_largest, of values that lie in several places: count(digit, counts) must
+// count the digits of all of them. Decides the 31 bits of a magnitude from the top, 11, 10 and 10
+// at a time.
+template <typename Count>
+[[nodiscard]] KthLargest find_kth_largest(std::size_t k, const Count& count) {
+  std::uint32_t decided = 0;
+  std::size_t wanted = k;  // the answer is the wanted-th largest of those that match
+  for (const auto& [shift, bits] : {std::pair{20U, 11U}, {10U, 10U}, {0U, 10U}}) {
+    DigitCounts counts{};
+    count(Digit{shift, bits, decided}, counts);
+    std::uint32_t digit = (1U << bits) - 1;
+    while (counts[digit] < wanted) wanted -= counts[digit--];
+    decided = decided << bits | digit;
+  }
+  return {decided, wanted};
+}
+
+// Copies the candidates above a magnitude, and the first `ties` of that magnitude, and returns
+// their number; `out` may be `in`.
+std::size_t keep_largest(KthLargest last, Candidates in, Candidates out);
 
 // The definition of the results above.
 namespace reference {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "thinreduce/collective/float_sum.h"
+#include "thinreduce/collective/shared_loops.h"
 #include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
@@ -38,7 +39,7 @@ class DqsgSum final : public Method {
     if (bucket.values.empty()) return;
     std::span<const float> source = bucket.values;
     if (keeps_residual()) {
-      exchange.timed(Stage::encode, [&] { kernels::add(residual_, bucket.values); });
+      exchange.timed(Stage::encode, [&] { add(exchange.workers, residual_, bucket.values); });
       source = residual_;
     }
     agree_on_scales(source, exchange);
@@ -50,11 +51,12 @@ class DqsgSum final : public Method {
                       .measure = measures_while_encoding(exchange),
                       .clip = options_.clip,
                       .keys = keys_,
-                      .rank = exchange.rank()},
+                      .rank = exchange.rank(),
+                      .workers = exchange.workers},
                      buffers_);
     all_reduce(exchange, sum, options_.sum);
     // The codes are delivered; until here the residual still held all of the gradient.
-    exchange.timed(Stage::encode, [&] { keep_unsent(sum); });
+    exchange.timed(Stage::encode, [&] { keep_unsent(sum, exchange.workers); });
   }
 
   void add_residual(std::span<float> values) override {
@@ -70,7 +72,8 @@ class DqsgSum final : public Method {
 
   // A single rank needs no agreement. Its gradient is finite; with a residual it may overflow.
   [[nodiscard]] bool measures_while_encoding(const Exchange& exchange) const {
-    return exchange.size() == 1 && !keeps_residual();
+    return exchange.size() == 1 && !keeps_residual() &&
+           DitheredRing::measures_units(options_.quantizer);
   }
 
   // Sets `scales_` to the largest magnitude of each block over all ranks.
@@ -79,17 +82,21 @@ class DqsgSum final : public Method {
       max_floats(exchange, scales_);  // one rank: nothing but counts their bytes
       return;
     }
-    exchange.timed(Stage::encode,
-                   [&] { options_.quantizer.measure(source, 0, options_.clip, scales_); });
+    exchange.timed(Stage::encode, [&] {
+      options_.quantizer.share_blocks(
+          exchange.workers, [&](std::size_t first, std::size_t count, std::size_t /*thread*/) {
+            options_.quantizer.measure(source.subspan(first, count), first, options_.clip, scales_);
+          });
+    });
     agree_on_maxima(exchange, scales_, own_scales_, "block");
   }
 
   // Keeps the whole error with feedback, otherwise the clipped part.
-  void keep_unsent(DitheredRing& sum) {
+  void keep_unsent(DitheredRing& sum, Workers workers) {
     if (options_.feedback) {
       sum.subtract_own(residual_);
     } else if (options_.clip > 0) {
-      options_.quantizer.keep_clipped(residual_, scales_);
+      options_.quantizer.keep_clipped(residual_, scales_, workers);
     }
   }
 

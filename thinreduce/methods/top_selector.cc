@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "thinreduce/collective/shared_loops.h"
 #include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 
@@ -11,7 +12,11 @@ namespace thinreduce::kernels {
 namespace {
 
 // Elements per run: a run and its candidates fit into the L2 cache.
-constexpr std::size_t kRun = 65536;
+constexpr std::size_t kRun = 16384;
+// Elements per part, at least, and parts at most. Neither depends on the number of threads, so that
+// every number of them takes the same way.
+constexpr std::size_t kPart = 8 * kRun;
+constexpr std::size_t kMaxParts = 16;
 // Sample size of the guess: at 1 % about 164 of them are above the true k-th magnitude. A larger
 // sample would save needless candidates, but costs a cache miss per element.
 constexpr std::size_t kSample = 16384;
@@ -25,103 +30,172 @@ constexpr std::uint32_t kAnyNonZero = 1;
 void TopSelector::prepare(std::size_t elements, std::size_t k) {
   ensure(elements <= std::numeric_limits<std::uint32_t>::max(),
          "select: indices must fit in 32 bits", elements);
-  const std::size_t room = std::min(elements, 2 * std::min(k, elements) + kRun);
-  if (indices_.size() < room) {
-    indices_.resize(room);
-    values_.resize(room);
+  const std::size_t runs = (elements + kRun - 1) / kRun;
+  parts_.resize(std::clamp<std::size_t>(elements / kPart, 1, kMaxParts));
+  for (std::size_t p = 0; p < parts_.size(); ++p) {
+    const UnitRange own = thinreduce::cut({0, runs}, parts_.size(), p);
+    parts_[p].elements = {own.begin * kRun, std::min(own.end * kRun, elements)};
+    // What it gets if large elements are anywhere alike, and a little more.
+    (void)make_room(parts_[p], k, std::min(k, elements) / parts_.size() * 5 / 4);
   }
-  count_ = 0;
 }
 
 // Guesses a threshold from a sample: one element at a pseudo-random position in each of kSample
 // equal stretches, so that no period of the data can line up with it.
 template <typename ValueAt>
-std::uint32_t TopSelector::guess(std::size_t elements, std::size_t k, ValueAt&& value_at) {
+std::uint32_t TopSelector::guess(std::size_t elements, std::size_t k, Workers workers,
+                                 const ValueAt& value_at) {
   if (elements < 4 * kSample) return kAnyNonZero;
   const double expected = static_cast<double>(k) / static_cast<double>(elements) * kSample;
   const auto wanted = static_cast<std::size_t>(expected + kDeviations * (std::sqrt(expected) + 1));
   if (wanted >= kSample) return kAnyNonZero;
   const std::size_t stretch = elements / kSample;
+  places_.resize(kSample);
   sample_.resize(kSample);
   std::uint32_t random = 1;
   for (std::size_t i = 0; i < kSample; ++i) {
     random = random * 1664525 + 1013904223;
-    sample_[i] = value_at(i * stretch + (random >> 8) % stretch);
+    places_[i] = i * stretch + (random >> 8) % stretch;
   }
+  workers.for_runs(kSample, kSample / 8, [&](std::size_t first, std::size_t count, std::size_t) {
+    for (std::size_t i = first; i < first + count; ++i) sample_[i] = value_at(places_[i]);
+  });
   return std::max(kth_largest(sample_, wanted).magnitude, kAnyNonZero);
 }
 
 template <typename Collect>
-void TopSelector::pass(std::size_t elements, std::size_t k, std::uint32_t threshold,
-                       Collect&& collect_run) {
-  for (std::size_t first = 0; first < elements; first += kRun) {
-    const std::size_t length = std::min(kRun, elements - first);
-    if (count_ + length > indices_.size()) threshold = std::max(threshold, cut(k) + 1);
-    count_ += collect_run(
-        first, length, threshold,
-        Candidates{std::span(indices_).subspan(count_), std::span(values_).subspan(count_)});
+void TopSelector::pass(std::size_t k, std::uint32_t threshold, Workers workers,
+                       const Collect& collect_run) {
+  workers.for_blocks(parts_.size(), [&](std::size_t p, std::size_t /*thread*/) {
+    collect_part(parts_[p], k, threshold, collect_run);
+  });
+}
+
+template <typename Collect>
+void TopSelector::collect_part(Part& part, std::size_t k, std::uint32_t threshold,
+                               const Collect& collect_run) {
+  part.count = 0;
+  for (std::size_t first = part.elements.begin; first < part.elements.end; first += kRun) {
+    const std::size_t length = std::min(kRun, part.elements.end - first);
+    if (!make_room(part, k, part.count + length)) threshold = std::max(threshold, cut(part, k) + 1);
+    part.count += collect_run(first, length, threshold,
+                              Candidates{std::span(part.indices).subspan(part.count),
+                                         std::span(part.values).subspan(part.count)});
   }
+}
+
+// Makes room for so many candidates; returns false if they are more than a part may have.
+bool TopSelector::make_room(Part& part, std::size_t k, std::size_t candidates) {
+  if (candidates <= part.indices.size()) return true;
+  const std::size_t most =
+      std::min(part.elements.size(), 2 * std::min(k, part.elements.size()) + kRun);
+  const std::size_t room = std::min(most, std::max(2 * part.indices.size(), candidates));
+  if (room > part.indices.size()) {
+    part.indices.resize(room);
+    part.values.resize(room);
+  }
+  return candidates <= room;
 }
 
 // Keeps the best k candidates in order and returns the smallest magnitude among them.
-std::uint32_t TopSelector::cut(std::size_t k) {
-  auto [last, ties] = kth_largest(std::span(values_).first(count_), k);
-  std::size_t kept = 0;
-  // Has no branches: whether an element stays is unpredictable.
-  for (std::size_t i = 0; i < count_; ++i) {
-    const std::uint32_t bits = magnitude(values_[i]);
-    const bool tie = bits == last && ties > 0;
-    indices_[kept] = indices_[i];
-    values_[kept] = values_[i];
-    kept += static_cast<std::size_t>((bits > last) | tie);
-    ties -= static_cast<std::size_t>(tie);
-  }
-  count_ = kept;
+std::uint32_t TopSelector::cut(Part& part, std::size_t k) {
+  auto [last, ties] = kth_largest(std::span(part.values).first(part.count), k);
+  part.count = keep_largest(
+      {last, ties},
+      {std::span(part.indices).first(part.count), std::span(part.values).first(part.count)},
+      {part.indices, part.values});
   return last;
 }
 
-Selected TopSelector::result(std::span<const float> values, std::size_t k, std::uint32_t guessed) {
-  if (count_ < k && guessed > kAnyNonZero) {
-    count_ = 0;
-    pass(values.size(), k, kAnyNonZero,
+std::size_t TopSelector::candidates() const {
+  std::size_t count = 0;
+  for (const Part& part : parts_) count += part.count;
+  return count;
+}
+
+Selected TopSelector::result(std::span<const float> values, std::size_t k, std::uint32_t guessed,
+                             Workers workers) {
+  if (candidates() < k && guessed > kAnyNonZero) {
+    pass(k, kAnyNonZero, workers,
          [&](std::size_t first, std::size_t length, std::uint32_t threshold, Candidates out) {
            return collect(values.subspan(first, length), static_cast<std::uint32_t>(first),
                           threshold, out);
          });
   }
-  if (count_ > k) cut(k);
-  return {std::span(indices_).first(count_), std::span(values_).first(count_)};
+  return join(k, workers);
 }
 
-Selected TopSelector::select(std::span<const float> values, std::size_t k) {
+// Writes the best k candidates of all parts one after another.
+Selected TopSelector::join(std::size_t k, Workers workers) {
+  KthLargest last{kAnyNonZero, std::numeric_limits<std::size_t>::max()};
+  const std::size_t count = std::min(candidates(), k);
+  if (count == 0) return {};
+  if (candidates() > k) {
+    std::vector<std::span<const float>> values;
+    for (const Part& part : parts_) values.push_back(std::span(part.values).first(part.count));
+    last = kth_largest(workers, values, k);
+  }
+  workers.for_blocks(parts_.size(), [&](std::size_t p, std::size_t /*thread*/) {
+    Part& part = parts_[p];
+    part.ties = part.kept = 0;
+    for (const float value : std::span(part.values).first(part.count)) {
+      part.kept += static_cast<std::size_t>(magnitude(value) > last.magnitude);
+      part.ties += static_cast<std::size_t>(magnitude(value) == last.magnitude);
+    }
+  });
+  std::vector<std::size_t> begin(parts_.size());
+  std::size_t next = 0;
+  for (std::size_t p = 0; p < parts_.size(); ++p) {
+    parts_[p].ties = std::min(parts_[p].ties, last.ties);
+    last.ties -= parts_[p].ties;
+    parts_[p].kept += parts_[p].ties;
+    begin[p] = next;
+    next += parts_[p].kept;
+  }
+  ensure(next == count, "select: all parts together have k candidates", next, count);
+  indices_.resize(std::max(indices_.size(), count));
+  values_.resize(std::max(values_.size(), count));
+  workers.for_blocks(parts_.size(), [&](std::size_t p, std::size_t /*thread*/) {
+    Part& part = parts_[p];
+    (void)keep_largest(
+        {last.magnitude, part.ties},
+        {std::span(part.indices).first(part.count), std::span(part.values).first(part.count)},
+        {std::span(indices_).subspan(begin[p], part.kept),
+         std::span(values_).subspan(begin[p], part.kept)});
+  });
+  return {std::span(indices_).first(count), std::span(values_).first(count)};
+}
+
+Selected TopSelector::select(std::span<const float> values, std::size_t k, Workers workers) {
   prepare(values.size(), k);
   if (k == 0) return {};
-  const std::uint32_t guessed = guess(values.size(), k, [&](std::size_t i) { return values[i]; });
-  pass(values.size(), k, guessed,
+  const std::uint32_t guessed =
+      guess(values.size(), k, workers, [&](std::size_t i) { return values[i]; });
+  pass(k, guessed, workers,
        [&](std::size_t first, std::size_t length, std::uint32_t threshold, Candidates out) {
          return collect(values.subspan(first, length), static_cast<std::uint32_t>(first), threshold,
                         out);
        });
-  return result(values, k, guessed);
+  return result(values, k, guessed, workers);
 }
 
 Selected TopSelector::add_select(std::span<float> values, std::span<const float> addend,
-                                 std::size_t k) {
+                                 std::size_t k, Workers workers) {
   ensure(values.size() == addend.size(), "add_select: spans must have the same length",
          values.size(), addend.size());
   prepare(values.size(), k);
   if (k == 0) {
-    add(values, addend);
+    thinreduce::add(workers, values, addend);
     return {};
   }
   const std::uint32_t guessed =
-      guess(values.size(), k, [&](std::size_t i) { return values[i] + addend[i]; });
-  pass(values.size(), k, guessed,
+      guess(values.size(), k, workers, [&](std::size_t i) { return values[i] + addend[i]; });
+  pass(k, guessed, workers,
        [&](std::size_t first, std::size_t length, std::uint32_t threshold, Candidates out) {
          return add_collect(values.subspan(first, length), addend.subspan(first, length),
                             static_cast<std::uint32_t>(first), threshold, out);
        });
-  return result(values, k, guessed);
+  return result(values, k, guessed, workers);
 }
 
 }  // namespace thinreduce::kernels

@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "thinreduce/collective/chunks.h"
+#include "thinreduce/collective/workers.h"
 #include "thinreduce/kernels/select.h"
 
 namespace thinreduce::kernels {
@@ -19,34 +21,54 @@ struct Selected {
 // Zeros are never selected, so there are fewer than k if fewer values are non-zero. Among equal
 // magnitudes the lower index wins. Values must not be NaN; at most 2^32-1 elements.
 //
-// Algorithm: candidates, elements of at least some magnitude `threshold`, are collected run by run.
-// When the buffer is full they are cut to the best k, and the threshold rises to just above the
-// smallest of those: later elements have a higher index, so they lose ties. That alone is exact. It
-// is fast because the threshold starts at a guess from a sample, low enough that almost certainly a
-// few more than k candidates exist. If the guess was too high, a second pass runs without one.
+// Algorithm: candidates, elements of at least some magnitude `threshold`, are collected run by run,
+// in up to 16 parts at a time. When the buffer of a part is full its candidates are cut to the best
+// k, and the threshold rises to just above the smallest of those: later elements have a higher
+// index, so they lose ties. That alone is exact. It is fast because the threshold starts at a guess
+// from a sample, low enough that almost certainly a few more than k candidates exist. If the guess
+// was too high, a second pass runs without one.
 //
-// Keeps its memory, 8 bytes per candidate for min(elements, 2k + 65536) candidates, between calls.
+// Keeps its memory between calls: 8 bytes per selected element and per candidate, of which each
+// part has room for 16384 more.
 class TopSelector {
  public:
   // The result is valid until the next call.
-  [[nodiscard]] Selected select(std::span<const float> values, std::size_t k);
+  [[nodiscard]] Selected select(std::span<const float> values, std::size_t k, Workers workers = {});
   // Adds `addend` to `values` and selects from the sums.
   [[nodiscard]] Selected add_select(std::span<float> values, std::span<const float> addend,
-                                    std::size_t k);
+                                    std::size_t k, Workers workers = {});
 
  private:
+  // Candidates of one part of the elements.
+  struct Part {
+    UnitRange elements;
+    std::size_t count = 0;
+    std::vector<std::uint32_t> indices;  // with spare room, as the values
+    std::vector<float> values;
+    std::size_t ties = 0;  // candidates of the smallest selected magnitude, those to be selected
+    std::size_t kept = 0;  // candidates to be selected
+  };
+
   void prepare(std::size_t elements, std::size_t k);
   template <typename ValueAt>
-  [[nodiscard]] std::uint32_t guess(std::size_t elements, std::size_t k, ValueAt&& value_at);
+  [[nodiscard]] std::uint32_t guess(std::size_t elements, std::size_t k, Workers workers,
+                                    const ValueAt& value_at);
   template <typename Collect>
-  void pass(std::size_t elements, std::size_t k, std::uint32_t threshold, Collect&& collect_run);
-  std::uint32_t cut(std::size_t k);
-  [[nodiscard]] Selected result(std::span<const float> values, std::size_t k,
-                                std::uint32_t guessed);
+  void pass(std::size_t k, std::uint32_t threshold, Workers workers, const Collect& collect_run);
+  template <typename Collect>
+  static void collect_part(Part& part, std::size_t k, std::uint32_t threshold,
+                           const Collect& collect_run);
+  static bool make_room(Part& part, std::size_t k, std::size_t length);
+  static std::uint32_t cut(Part& part, std::size_t k);
+  [[nodiscard]] std::size_t candidates() const;
+  [[nodiscard]] Selected result(std::span<const float> values, std::size_t k, std::uint32_t guessed,
+                                Workers workers);
+  [[nodiscard]] Selected join(std::size_t k, Workers workers);
 
-  std::size_t count_ = 0;  // number of candidates
+  std::vector<Part> parts_;
   std::vector<std::uint32_t> indices_;
   std::vector<float> values_;
+  std::vector<std::size_t> places_;  // of the sample
   std::vector<float> sample_;
 };
 

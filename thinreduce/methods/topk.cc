@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "thinreduce/collective/gather.h"
+#include "thinreduce/collective/shared_loops.h"
 #include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
@@ -30,24 +31,22 @@ class TopK final : public Method {
     ensure(!feedback_ || residual_.size() == elements_, "top-k: each element must have a residual",
            residual_.size(), elements_);
     kernels::Selected sent;
-    exchange.timed(Stage::encode, [&] { sent = encode(bucket.values); });
+    exchange.timed(Stage::encode, [&] { sent = encode(bucket.values, exchange.workers); });
     if (elements_ > 0) {
       exchange.statistics["sent"] =
           static_cast<double>(sent.indices.size()) / static_cast<double>(elements_);
     }
     try {
+      std::vector<TopKReader> ranks;
       gather(exchange, payload_, topk_payload_limit(elements_, k_),
              [&](int rank, std::span<const std::byte> payload) {
-               if (rank == 0) std::fill(bucket.values.begin(), bucket.values.end(), 0.0f);
-               add_topk_payload(payload, rank, bucket.values);
+               ranks.emplace_back(payload, rank, elements_);
+               if (rank + 1 == exchange.size()) write_mean(ranks, bucket.values, exchange.workers);
              });
     } catch (...) {
       put_back(sent);
       throw;
     }
-    exchange.timed(Stage::decode, [&] {
-      kernels::scale(bucket.values, 1.0f / static_cast<float>(exchange.size()));
-    });
   }
 
   void add_residual(std::span<float> values) override {
@@ -60,14 +59,29 @@ class TopK final : public Method {
 
  private:
   // Selects and writes the payload; sent elements leave the residual.
-  kernels::Selected encode(std::span<const float> gradient) {
-    const auto sent =
-        feedback_ ? selector_.add_select(residual_, gradient, k_) : selector_.select(gradient, k_);
-    write_topk_payload(sent, elements_, payload_);
+  kernels::Selected encode(std::span<const float> gradient, Workers workers) {
+    const auto sent = feedback_ ? selector_.add_select(residual_, gradient, k_, workers)
+                                : selector_.select(gradient, k_, workers);
+    write_topk_payload(sent, elements_, payload_, TopKValues::f32, workers);
     if (feedback_) {
-      for (const auto index : sent.indices) residual_[index] = 0;
+      for_floats(workers, sent.indices.size(), [&](std::size_t first, std::size_t count) {
+        for (const auto index : sent.indices.subspan(first, count)) residual_[index] = 0;
+      });
     }
     return sent;
+  }
+
+  // Adds the values of all ranks in rank order, block by block.
+  void write_mean(std::span<const TopKReader> ranks, std::span<float> values,
+                  Workers workers) const {
+    const float share = 1.0f / static_cast<float>(ranks.size());
+    workers.for_blocks(TopKReader::blocks(elements_), [&](std::size_t block, std::size_t) {
+      const UnitRange own = TopKReader::elements_of(block, elements_);
+      const auto mean = values.subspan(own.begin, own.size());
+      std::ranges::fill(mean, 0.0f);
+      for (const TopKReader& rank : ranks) rank.add(block, values);
+      kernels::scale(mean, share);
+    });
   }
 
   // After a failed exchange: returns the sent elements to the residual.

@@ -37,6 +37,12 @@ std::size_t bytes_of(TopKValues format) {
 float from_bf16(Bf16 word) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(word) << 16U);
 }
+float to_float(Bf16 word) {
+  return from_bf16(word);
+}
+float to_float(float value) {
+  return value;
+}
 Bf16 to_bf16(float value) {
   return static_cast<Bf16>(std::bit_cast<std::uint32_t>(value) >> 16U);
 }
@@ -53,7 +59,7 @@ std::size_t topk_payload_limit(std::size_t elements, std::size_t selected, TopKV
 }
 
 void write_topk_payload(const kernels::Selected& selected, std::size_t elements,
-                        std::vector<std::byte>& payload, TopKValues format) {
+                        std::vector<std::byte>& payload, TopKValues format, Workers workers) {
   const std::size_t total = selected.indices.size();
   payload.clear();
   if (total == 0) return;
@@ -62,22 +68,24 @@ void write_topk_payload(const kernels::Selected& selected, std::size_t elements,
   const auto counts = bytes.first(blocks_of(elements) * sizeof(Count));
   const auto offsets = bytes.subspan(counts.size(), total * sizeof(Offset));
   const auto values = bytes.subspan(counts.size() + offsets.size());
-  std::size_t i = 0;
-  for (std::size_t block = 0; block < blocks_of(elements); ++block) {
-    const std::size_t before = i;
-    for (; i < total && selected.indices[i] / kBlock == block; ++i) {
+  const auto first_from = [&](std::size_t block) {
+    const auto found = std::ranges::lower_bound(selected.indices, block * kBlock);
+    return static_cast<std::size_t>(found - selected.indices.begin());
+  };
+  ensure(selected.indices.back() < elements, "selected indices must ascend and lie in the bucket",
+         selected.indices.back(), elements);
+  workers.for_blocks(blocks_of(elements), [&](std::size_t block, std::size_t /*thread*/) {
+    const UnitRange own{first_from(block), first_from(block + 1)};
+    store_value(counts, block * sizeof(Count), static_cast<Count>(own.size()));
+    for (std::size_t i = own.begin; i < own.end; ++i) {
       store_value(offsets, i * sizeof(Offset), static_cast<Offset>(selected.indices[i] % kBlock));
+      if (format == TopKValues::f32) {
+        store_value(values, i * sizeof(float), selected.values[i]);
+      } else {
+        store_value(values, i * sizeof(Bf16), to_bf16(selected.values[i]));
+      }
     }
-    store_value(counts, block * sizeof(Count), static_cast<Count>(i - before));
-  }
-  ensure(i == total, "selected indices must ascend and lie in the bucket", i, total);
-  if (format == TopKValues::f32) {
-    std::memcpy(values.data(), selected.values.data(), values.size());
-    return;
-  }
-  for (i = 0; i < total; ++i) {
-    store_value(values, i * sizeof(Bf16), to_bf16(selected.values[i]));
-  }
+  });
 }
 
 void round_to_bf16(std::span<const float> values, std::vector<float>& rounded) {
@@ -90,58 +98,75 @@ void round_to_bf16(std::span<const float> values, std::vector<float>& rounded) {
   }
 }
 
+TopKReader::TopKReader(std::span<const std::byte> payload, int rank, std::size_t elements,
+                       TopKValues format)
+    : rank_(rank), format_(format) {
+  if (payload.empty()) return;
+  ByteReader reader(payload, fmt::format("top-k payload of rank {}", rank));
+  const auto counts = reader.take(blocks_of(elements) * sizeof(Count));
+  begin_.push_back(0);
+  for (std::size_t block = 0; block < blocks_of(elements); ++block) {
+    const std::size_t count = value_at<Count>(counts, block);
+    const std::size_t length = elements_of(block, elements).size();
+    if (count > length) {
+      refuse(block, fmt::format("has {} values, but only {} elements", count, length));
+    }
+    begin_.push_back(begin_.back() + count);
+  }
+  offsets_ = reader.take(begin_.back() * sizeof(Offset));
+  values_ = reader.take(begin_.back() * bytes_of(format));
+  reader.finish();
+}
+
+std::size_t TopKReader::blocks(std::size_t elements) {
+  return blocks_of(elements);
+}
+
+UnitRange TopKReader::elements_of(std::size_t block, std::size_t elements) {
+  return {block * kBlock, std::min((block + 1) * kBlock, elements)};
+}
+
+void TopKReader::refuse(std::size_t block, const std::string& why) const {
+  throw Error(ErrorCode::bad_frame,
+              fmt::format("top-k payload of rank {}, block {}: {}", rank_, block, why));
+}
+
+void TopKReader::add(std::size_t block, std::span<float> sum) const {
+  if (begin_.empty()) return;
+  const UnitRange own = elements_of(block, sum.size());
+  const auto elements = sum.subspan(own.begin, own.size());
+  format_ == TopKValues::f32 ? add_values<float>(block, elements)
+                             : add_values<Bf16>(block, elements);
+}
+
+template <typename Value>
+void TopKReader::add_values(std::size_t block, std::span<float> elements) const {
+  std::size_t next = 0;  // smallest offset that may follow
+  for (std::size_t i = begin_[block]; i < begin_[block + 1]; ++i) {
+    const std::size_t offset = value_at<Offset>(offsets_, i);
+    const float value = to_float(value_at<Value>(values_, i));
+    if (offset < next)
+      refuse(block,
+             fmt::format("offset {} must be larger than the one before it, {}", offset, next - 1));
+    if (offset >= elements.size()) {
+      refuse(block, fmt::format("offset {} must be below {}", offset, elements.size()));
+    }
+    if (!std::isfinite(value))
+      refuse(block, fmt::format("value {} at offset {} is not finite", value, offset));
+    elements[offset] += value;
+    if (!std::isfinite(elements[offset])) {
+      refuse(block, fmt::format("value {} at offset {} makes the sum over the ranks {}; a "
+                                "gradient overflowed",
+                                value, offset, elements[offset]));
+    }
+    next = offset + 1;
+  }
+}
+
 void add_topk_payload(std::span<const std::byte> payload, int rank, std::span<float> sum,
                       TopKValues format) {
-  if (payload.empty()) return;
-  const std::string what = fmt::format("top-k payload of rank {}", rank);
-  const auto refuse = [&](std::size_t block, const std::string& why) {
-    throw Error(ErrorCode::bad_frame, fmt::format("{}, block {}: {}", what, block, why));
-  };
-  const std::size_t blocks = blocks_of(sum.size());
-  const auto block_length = [&](std::size_t block) {
-    return std::min(kBlock, sum.size() - block * kBlock);
-  };
-
-  ByteReader reader(payload, what);
-  const auto counts = reader.take(blocks * sizeof(Count));
-  std::size_t total = 0;
-  for (std::size_t block = 0; block < blocks; ++block) {
-    const std::size_t count = value_at<Count>(counts, block);
-    if (count > block_length(block)) {
-      refuse(block, fmt::format("has {} values, but only {} elements", count, block_length(block)));
-    }
-    total += count;
-  }
-  const auto offsets = reader.take(total * sizeof(Offset));
-  const auto values = reader.take(total * bytes_of(format));
-  reader.finish();
-
-  std::size_t i = 0;
-  for (std::size_t block = 0; block < blocks; ++block) {
-    const auto elements = sum.subspan(block * kBlock, block_length(block));
-    const std::size_t end = i + value_at<Count>(counts, block);
-    std::size_t next = 0;  // smallest offset that may follow
-    for (; i < end; ++i) {
-      const std::size_t offset = value_at<Offset>(offsets, i);
-      const float value = format == TopKValues::f32 ? value_at<float>(values, i)
-                                                    : from_bf16(value_at<Bf16>(values, i));
-      if (offset < next)
-        refuse(block, fmt::format("offset {} must be larger than the one before it, {}", offset,
-                                  next - 1));
-      if (offset >= elements.size()) {
-        refuse(block, fmt::format("offset {} must be below {}", offset, elements.size()));
-      }
-      if (!std::isfinite(value))
-        refuse(block, fmt::format("value {} at offset {} is not finite", value, offset));
-      elements[offset] += value;
-      if (!std::isfinite(elements[offset])) {
-        refuse(block, fmt::format("value {} at offset {} makes the sum over the ranks {}; a "
-                                  "gradient overflowed",
-                                  value, offset, elements[offset]));
-      }
-      next = offset + 1;
-    }
-  }
+  const TopKReader reader(payload, rank, sum.size(), format);
+  for (std::size_t block = 0; block < blocks_of(sum.size()); ++block) reader.add(block, sum);
 }
 
 }  // namespace thinreduce

@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "thinreduce/collective/chunks.h"
 #include "thinreduce/methods/top_selector.h"
 
 namespace thinreduce {
@@ -22,7 +24,34 @@ enum class TopKValues { f32, bf16 };
 // Replaces `payload`; it becomes empty if nothing is selected. With TopKValues::bf16 the values
 // must be what round_to_bf16() returns.
 void write_topk_payload(const kernels::Selected& selected, std::size_t elements,
-                        std::vector<std::byte>& payload, TopKValues format = TopKValues::f32);
+                        std::vector<std::byte>& payload, TopKValues format = TopKValues::f32,
+                        Workers workers = {});
+
+// The payload of `rank`, which must stay valid, read block by block: blocks are independent.
+class TopKReader {
+ public:
+  // Throws Error{bad_frame} unless the payload has the length that it announces.
+  TopKReader(std::span<const std::byte> payload, int rank, std::size_t elements,
+             TopKValues format = TopKValues::f32);
+
+  [[nodiscard]] static std::size_t blocks(std::size_t elements);
+  // Returns the elements of a block.
+  [[nodiscard]] static UnitRange elements_of(std::size_t block, std::size_t elements);
+  // Adds the values of a block to the sum of all elements. Throws Error{bad_frame} if the block is
+  // invalid; some values may have been added by then.
+  void add(std::size_t block, std::span<float> sum) const;
+
+ private:
+  template <typename Value>
+  void add_values(std::size_t block, std::span<float> elements) const;
+  [[noreturn]] void refuse(std::size_t block, const std::string& why) const;
+
+  int rank_;
+  TopKValues format_;
+  std::vector<std::size_t> begin_;  // first value per block, and the end; empty: no values
+  std::span<const std::byte> offsets_;
+  std::span<const std::byte> values_;
+};
 
 // Adds the values of `rank`'s payload to the sum. Throws Error{bad_frame} if the payload is
 // invalid; some values may have been added by then.

@@ -168,6 +168,14 @@ class Machine {
     return course_.clock;
   }
 
+  // Counts `elapsed` instead of `own`, a part of this thread's CPU time since the last look at the
+  // clock. The caller holds the lock.
+  void share_work(Time own, Time elapsed) const {
+    const auto known = course_.threads.find(std::this_thread::get_id());
+    if (known != course_.threads.end()) known->second += own - elapsed;
+    advance();
+  }
+
   // Waits for the delivered results, as far as clocks are concerned. The caller holds the lock.
   void catch_up() const {
     course_.clock = std::max(course_.clock, course_.delivered);
@@ -385,6 +393,13 @@ class Simulated final : public SimulatedTransport {
     }
     machine_.take_core();
   }
+  [[nodiscard]] std::optional<Time> counted_time() const override {
+    return machine_.cluster().options.cpu_time();
+  }
+  void share_work(Time own, Time elapsed) override {
+    const std::lock_guard lock(machine_.cluster().mutex);
+    machine_.share_work(own, elapsed);
+  }
   void align() override { machine_.align(); }
   void begin_chain() override {
     const std::lock_guard lock(machine_.cluster().mutex);
@@ -436,7 +451,8 @@ std::vector<std::unique_ptr<SimulatedTransport>> simulate(
     std::vector<std::unique_ptr<Transport>> ranks, ClusterOptions options) {
   options.links.check_ranks(static_cast<int>(ranks.size()));
   const auto machine_cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  const int cores = options.cores > 0 ? options.cores : machine_cores;
+  const int cores =
+      options.cores > 0 ? options.cores : std::max(1, machine_cores / options.threads);
   auto cluster = std::make_shared<Cluster>(ranks.size(), options, cores);
   std::vector<std::unique_ptr<SimulatedTransport>> simulated;
   for (auto& inner : ranks) {

@@ -1,5 +1,5 @@
 // A virtual cluster: ranks that are threads of this process behave as if each had a machine with
-// one core and a link of its own, however many cores this machine has.
+// a core per thread and a link of its own, however many cores this machine has.
 //
 // Every rank has a virtual clock, Transport::now(), and so has every track. It advances by the CPU
 // time of the threads that use it, and a receive moves it on to the message's arrival. The clocks
@@ -11,6 +11,9 @@
 // for the latency and occupies the receiver's link for bytes/bandwidth again (cut-through, full
 // duplex: throttle.h has the same model in real time). Between two ranks with different links the
 // larger latency counts. A message between two regions occupies their path on its way as well.
+//
+// Work that the threads of a rank share (collective/workers.h) takes the time that its blocks would
+// take if each thread had a core of its own.
 //
 // As many ranks compute at once as this machine has cores; the others wait, the one with the
 // earliest clock first, so that ranks do not slow one another down and their CPU times are those of
@@ -41,7 +44,8 @@ namespace thinreduce {
 
 struct ClusterOptions {
   ClusterLinks links;
-  int cores = 0;  // ranks that compute at once; 0: the cores of this machine
+  int cores = 0;    // ranks that compute at once; 0: as many as this machine has cores for
+  int threads = 1;  // cores that a rank has
   // The time that the calling thread has computed; tests replace it to get exact times.
   std::function<std::chrono::nanoseconds()> cpu_time = thread_cpu_time;
 };

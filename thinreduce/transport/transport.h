@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -117,6 +118,11 @@ class THINREDUCE_EXPORT Transport {
   // Returns the time on this rank's clock, for measurements; deadlines are in real time. May be
   // called from any thread. A simulated cluster has a virtual clock.
   [[nodiscard]] virtual Clock::time_point now() const { return Clock::now(); }
+  // For a virtual clock, which counts what threads compute: returns the time that the calling
+  // thread has computed, and takes note that `own` of that time was this thread's part of work
+  // which all threads of the rank together did in `elapsed`. A real clock needs neither.
+  [[nodiscard]] virtual std::optional<std::chrono::nanoseconds> counted_time() const { return {}; }
+  virtual void share_work(std::chrono::nanoseconds /*own*/, std::chrono::nanoseconds /*elapsed*/) {}
 
   // Declares that this rank cannot continue: every wait on every rank ends with `reason`. Final.
   virtual void abandon(const std::string& reason) noexcept = 0;

@@ -7,9 +7,17 @@
 namespace thinreduce {
 FftBlocks::FftBlocks(const BucketLayout& layout, std::size_t block_length,
                      kernels::Transform transform)
-    : tables_(block_length, transform), staging_(group_floats()), scratch_(group_floats()) {
+    : tables_(block_length, transform) {
+  set_threads(1);
   for_compressed(layout, [&](std::size_t offset, std::size_t length) { cut(offset, length); });
   groups_ = (blocks_.size() + kernels::kBlockLanes - 1) / kernels::kBlockLanes;
+}
+
+void FftBlocks::set_threads(std::size_t threads) {
+  while (rooms_.size() < threads) {
+    rooms_.push_back(
+        {kernels::AlignedFloats(group_floats()), kernels::AlignedFloats(group_floats())});
+  }
 }
 
 void FftBlocks::cut(std::size_t offset, std::size_t length) {
@@ -28,32 +36,37 @@ bool FftBlocks::is_one_run(std::size_t group) const {
 }
 
 void FftBlocks::to_spectrum(std::size_t group, std::span<const float> values,
-                            std::span<const float> more, std::span<float> spectrum) {
-  std::span<const float> floats = staging_;
+                            std::span<const float> more, std::span<float> spectrum,
+                            std::size_t thread) {
+  auto& [staging, scratch] = rooms_[thread];
+  std::span<const float> floats = staging;
   if (more.empty() && is_one_run(group)) {
     floats = values.subspan(blocks_[group * kernels::kBlockLanes].offset, group_floats());
   } else {
-    if (!is_one_run(group)) std::fill(staging_.begin(), staging_.end(), 0.0f);
+    if (!is_one_run(group)) std::fill(staging.begin(), staging.end(), 0.0f);
     for_runs(group, [&](std::size_t offset, std::size_t at, std::size_t length) {
-      std::copy_n(&values[offset], length, &staging_[at]);
+      std::copy_n(&values[offset], length, &staging[at]);
       if (more.empty()) return;
-      kernels::add(std::span<float>(staging_).subspan(at, length), more.subspan(offset, length));
+      kernels::add(std::span<float>(staging).subspan(at, length), more.subspan(offset, length));
     });
   }
-  kernels::forward(tables_, floats, spectrum, scratch_);
+  kernels::forward(tables_, floats, spectrum, scratch);
 }
 
 void FftBlocks::write_scaled(std::size_t group, std::span<const float> spectrum, float scale,
-                             std::span<float> values) {
+                             std::span<float> values, std::size_t thread) {
   if (is_one_run(group)) {
     const auto run = values.subspan(blocks_[group * kernels::kBlockLanes].offset, group_floats());
-    kernels::inverse(tables_, spectrum, run, scratch_);
+    kernels::inverse(tables_, spectrum, run, rooms_[thread].scratch);
     return kernels::scale(run, scale);
   }
-  from_spectrum(group, spectrum, [&](std::size_t offset, std::span<float> run) {
-    kernels::scale(run, scale);
-    std::copy(run.begin(), run.end(), values.begin() + static_cast<std::ptrdiff_t>(offset));
-  });
+  from_spectrum(
+      group, spectrum,
+      [&](std::size_t offset, std::span<float> run) {
+        kernels::scale(run, scale);
+        std::copy(run.begin(), run.end(), values.begin() + static_cast<std::ptrdiff_t>(offset));
+      },
+      thread);
 }
 
 }  // namespace thinreduce

@@ -26,21 +26,26 @@ class FftBlocks {
   // Floats per group; its spectrum has as many.
   [[nodiscard]] std::size_t group_floats() const { return tables_.length * kernels::kBlockLanes; }
 
+  // Lets so many threads, numbered from 0, transform groups at a time. Each must pass its number.
+  void set_threads(std::size_t threads);
+
   // Writes the spectrum of a group of `values` + `more`; `more` may be empty. Both are whole
   // buckets.
   void to_spectrum(std::size_t group, std::span<const float> values, std::span<const float> more,
-                   std::span<float> spectrum);
+                   std::span<float> spectrum, std::size_t thread = 0);
   // Transforms a group back and calls `take(offset, floats)` for each run of the bucket in it.
   template <typename Take>
-  void from_spectrum(std::size_t group, std::span<const float> spectrum, Take&& take) {
-    kernels::inverse(tables_, spectrum, staging_, scratch_);
+  void from_spectrum(std::size_t group, std::span<const float> spectrum, Take&& take,
+                     std::size_t thread = 0) {
+    Room& room = rooms_[thread];
+    kernels::inverse(tables_, spectrum, room.staging, room.scratch);
     for_runs(group, [&](std::size_t offset, std::size_t at, std::size_t length) {
-      take(offset, std::span<float>(staging_).subspan(at, length));
+      take(offset, std::span<float>(room.staging).subspan(at, length));
     });
   }
   // Transforms a group back and overwrites its elements of `values`, multiplied by `scale`.
   void write_scaled(std::size_t group, std::span<const float> spectrum, float scale,
-                    std::span<float> values);
+                    std::span<float> values, std::size_t thread = 0);
   // Calls `visit(offset, at, length)`: elements [offset, offset + length) of the bucket are floats
   // [at, at + length) of the group.
   template <typename Visit>
@@ -58,14 +63,18 @@ class FftBlocks {
     std::size_t offset = 0;  // in the bucket
     std::size_t length = 0;  // without padding
   };
+  // Memory for the transform of one group.
+  struct Room {
+    kernels::AlignedFloats staging;
+    kernels::AlignedFloats scratch;
+  };
   void cut(std::size_t offset, std::size_t length);
   [[nodiscard]] bool is_one_run(std::size_t group) const;
 
   kernels::TransformTables tables_;
   std::vector<Block> blocks_;
   std::size_t groups_ = 0;
-  kernels::AlignedFloats staging_;
-  kernels::AlignedFloats scratch_;
+  std::vector<Room> rooms_;  // by thread
 };
 
 }  // namespace thinreduce

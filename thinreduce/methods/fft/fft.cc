@@ -22,33 +22,33 @@ class FftGather final : public FftMethod {
  public:
   FftGather(const MethodSetup& setup, const FftOptions& options)
       : FftMethod(setup, options),
-        sum_(run_groups() * group_floats()),
-        kept_energy_(static_cast<std::size_t>(setup.world)),
-        ranks_(static_cast<std::size_t>(setup.world)) {}
+        world_(static_cast<std::size_t>(setup.world)),
+        kept_energy_(world_) {}
 
  private:
   double reduce_spectrum(const Bucket& bucket, Exchange& exchange, double theta) override {
     exchange.statistics["owner"] = 0;
     delivered_ = 0;
+    workers_ = exchange.workers;
+    while (sums_.size() < workers_.threads()) sums_.emplace_back(run_groups() * group_floats());
     std::fill(kept_energy_.begin(), kept_energy_.end(), 1.0f);
     const double pairs = pairs_of({0, blocks().groups()});
-    const PieceWork work{.pieces = (blocks().groups() + piece_groups() - 1) / piece_groups(),
-                         .limit = fft_payload_limit(shape_of({0, piece_groups()})),
-                         .write =
-                             [&](std::size_t piece) {
-                               selected().write(groups_of(piece), written_[piece]);
-                               return std::span<const std::byte>(written_[piece]);
-                             },
-                         .take =
-                             [&](std::size_t piece, auto payloads) {
-                               read(groups_of(piece), payloads);
-                               deliver(groups_of(piece), bucket.values);
-                             }};
+    const PieceWork work{
+        .pieces = (blocks().groups() + piece_groups() - 1) / piece_groups(),
+        .limit = fft_payload_limit(shape_of({0, piece_groups()})),
+        .batch = workers_.threads() > 1 ? 2 * workers_.threads() : 1,
+        .write = [&](UnitRange pieces) { write(pieces); },
+        .piece = [&](std::size_t piece) -> std::span<const std::byte> { return written_[piece]; },
+        .take =
+            [&](UnitRange pieces, auto payloads) {
+              read(pieces, payloads);
+              deliver(pieces, bucket.values);
+            }};
     try {
       written_.resize(work.pieces);
       exchange.timed(Stage::encode, [&] {
         selected().select(blocks(), {.values = bucket.values, .more = residual(), .skip = {}},
-                          static_cast<std::size_t>(std::ceil((1 - theta) * pairs)));
+                          static_cast<std::size_t>(std::ceil((1 - theta) * pairs)), workers_);
       });
       gather_pieces(exchange, work);
     } catch (...) {
@@ -69,28 +69,46 @@ class FftGather final : public FftMethod {
     return {begin, std::min(begin + piece_groups(), blocks().groups())};
   }
 
-  // Reads all ranks' payloads of one piece. If it throws, neither residual nor mean has changed.
-  void read(Groups groups, std::span<const std::span<const std::byte>> payloads) {
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-      ranks_[rank].read(payloads[rank], shape_of(groups), static_cast<int>(rank));
-      kept_energy_[rank] = std::min(kept_energy_[rank], ranks_[rank].kept_energy());
+  void write(UnitRange pieces) {
+    workers_.for_blocks(pieces.size(), [&](std::size_t i, std::size_t thread) {
+      const std::size_t piece = pieces.begin + i;
+      selected().write(groups_of(piece), written_[piece], thread);
+    });
+  }
+
+  // Reads all ranks' payloads of some pieces. If it throws, neither residual nor mean has changed.
+  void read(UnitRange pieces, std::span<const std::span<const std::byte>> payloads) {
+    read_.resize(std::max(read_.size(), payloads.size()));
+    workers_.for_blocks(payloads.size(), [&](std::size_t i, std::size_t /*thread*/) {
+      read_[i].read(payloads[i], shape_of(groups_of(pieces.begin + i / world_)),
+                    static_cast<int>(i % world_));
+    });
+    for (std::size_t i = 0; i < payloads.size(); ++i) {
+      float& kept = kept_energy_[i % world_];
+      kept = std::min(kept, read_[i].kept_energy());
     }
   }
 
   // Updates the residual, adds the spectra of all ranks in rank order and transforms the sum once.
   // The residual is updated before the mean overwrites the gradient. Nothing here can fail.
-  void deliver(Groups groups, std::span<float> values) {
-    for_runs(groups, [&](Groups run) {
-      if (feedback()) {
-        add_gradient(run, values);
-        add_sent(run, -1);
-      }
-      const auto sum = std::span<float>(sum_).first(run.size() * group_floats());
-      std::fill(sum.begin(), sum.end(), 0.0f);
-      for (SpectrumPiece& rank : ranks_) rank.add_next(sum);
-      write_mean(run, sum, static_cast<int>(ranks_.size()), values);
+  void deliver(UnitRange pieces, std::span<float> values) {
+    workers_.for_blocks(pieces.size(), [&](std::size_t i, std::size_t thread) {
+      const auto ranks = std::span(read_).subspan(i * world_, world_);
+      for_runs(groups_of(pieces.begin + i),
+               [&](Groups run) { deliver_run(run, ranks, values, thread); });
     });
-    delivered_ = groups.end;
+    delivered_ = groups_of(pieces.end - 1).end;
+  }
+  void deliver_run(Groups run, std::span<SpectrumPiece> ranks, std::span<float> values,
+                   std::size_t thread) {
+    if (feedback()) {
+      add_gradient(run, values);
+      add_sent(run, -1, thread);
+    }
+    const auto sum = std::span<float>(sums_[thread]).first(run.size() * group_floats());
+    std::fill(sum.begin(), sum.end(), 0.0f);
+    for (SpectrumPiece& rank : ranks) rank.add_next(sum);
+    write_mean(run, sum, static_cast<int>(world_), values, thread);
   }
 
   // After a failed exchange: puts all of the gradient into the residual, including the pieces that
@@ -100,9 +118,11 @@ class FftGather final : public FftMethod {
     add_gradient({delivered_, blocks().groups()}, gradient);
   }
 
-  kernels::AlignedFloats sum_;                   // sum of all ranks' spectra of a run of groups
+  std::size_t world_;
+  Workers workers_;                              // of the current step
+  std::vector<kernels::AlignedFloats> sums_;     // of all ranks' spectra of a run, by thread
   std::vector<float> kept_energy_;               // by rank
-  std::vector<SpectrumPiece> ranks_;             // one piece of all ranks
+  std::vector<SpectrumPiece> read_;              // some pieces of all ranks
   std::vector<std::vector<std::byte>> written_;  // this rank's payload of each piece
   std::size_t delivered_ = 0;                    // groups whose mean is in the bucket
 };

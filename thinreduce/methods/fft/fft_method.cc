@@ -17,7 +17,6 @@ FftMethod::FftMethod(const MethodSetup& setup, const FftOptions& options)
       selected_(options.bits, options.mantissa, group_words()) {
   if (!options_.feedback) return;
   residual_.resize(elements_);
-  sent_.resize(run_groups() * group_floats());
 }
 
 void FftMethod::reduce(const Bucket& bucket, Exchange& exchange) {
@@ -25,6 +24,12 @@ void FftMethod::reduce(const Bucket& bucket, Exchange& exchange) {
          bucket.values.size(), elements_);
   ensure(!options_.feedback || residual_.size() == elements_,
          "fft: each element must have a residual", residual_.size(), elements_);
+  const std::size_t threads = exchange.workers.threads();
+  blocks_.set_threads(threads);
+  selected_.set_threads(threads);
+  while (options_.feedback && sent_.size() < threads) {
+    sent_.emplace_back(run_groups() * group_floats());
+  }
   const double theta =
       options_.control ? options_.control->theta() : options_.schedule.at(exchange.id().step);
   const double kept = reduce_spectrum(bucket, exchange, theta);
@@ -71,28 +76,29 @@ void FftMethod::add_gradient(Groups groups, std::span<const float> gradient) {
   }
 }
 
-void FftMethod::add_sent(Groups groups, float sign) {
+void FftMethod::add_sent(Groups groups, float sign, std::size_t thread) {
   for_runs(groups, [&](Groups run) {
-    const auto sent = std::span<float>(sent_).first(run.size() * group_floats());
+    const auto sent = std::span<float>(sent_[thread]).first(run.size() * group_floats());
     std::fill(sent.begin(), sent.end(), 0.0f);
-    selected_.add_sent(run, sign, sent);
+    selected_.add_sent(run, sign, sent, thread);
     for (std::size_t group = run.begin; group < run.end; ++group) {
-      blocks_.from_spectrum(group,
-                            sent.subspan((group - run.begin) * group_floats(), group_floats()),
-                            [&](std::size_t offset, std::span<const float> floats) {
-                              kernels::add(residual().subspan(offset, floats.size()), floats);
-                            });
+      blocks_.from_spectrum(
+          group, sent.subspan((group - run.begin) * group_floats(), group_floats()),
+          [&](std::size_t offset, std::span<const float> floats) {
+            kernels::add(residual().subspan(offset, floats.size()), floats);
+          },
+          thread);
     }
   });
 }
 
 void FftMethod::write_mean(Groups run, std::span<const float> spectrum, int world,
-                           std::span<float> values) {
+                           std::span<float> values, std::size_t thread) {
   const float share = 1.0f / static_cast<float>(world);
   for (std::size_t group = run.begin; group < run.end; ++group) {
     blocks_.write_scaled(group,
                          spectrum.subspan((group - run.begin) * group_floats(), group_floats()),
-                         share, values);
+                         share, values, thread);
   }
 }
 

@@ -56,9 +56,10 @@ class FftMethod : public Method {
   [[nodiscard]] double pairs_of(Groups groups) const;
   // residual += gradient; residual += sign * selected pairs that were sent, transformed back.
   void add_gradient(Groups groups, std::span<const float> gradient);
-  void add_sent(Groups groups, float sign);
+  void add_sent(Groups groups, float sign, std::size_t thread = 0);
   // Transforms the sum of all ranks' spectra of a run back and overwrites its elements by the mean.
-  void write_mean(Groups run, std::span<const float> spectrum, int world, std::span<float> values);
+  void write_mean(Groups run, std::span<const float> spectrum, int world, std::span<float> values,
+                  std::size_t thread = 0);
 
  private:
   FftOptions options_;
@@ -66,7 +67,7 @@ class FftMethod : public Method {
   FftBlocks blocks_;
   std::vector<float> residual_;  // empty without feedback
   SelectedPairs selected_;
-  kernels::AlignedFloats sent_;  // spectrum of a run, for the residual
+  std::vector<kernels::AlignedFloats> sent_;  // spectrum of a run, for the residual, by thread
 };
 
 }  // namespace thinreduce

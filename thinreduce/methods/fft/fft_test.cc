@@ -203,10 +203,11 @@ TEST(Fft, AWrongPieceKeepsTheGradient) {
     PieceWork work;
     work.pieces = 3;
     work.limit = std::size_t{1} << 20;
-    work.write = [&](std::size_t piece) {
+    work.write = [](UnitRange) {};
+    work.piece = [&](std::size_t piece) {
       return std::span(wrong).first(piece == 2 ? wrong.size() : 0);
     };
-    work.take = [](std::size_t, std::span<const std::span<const std::byte>>) {};
+    work.take = [](UnitRange, std::span<const std::span<const std::byte>>) {};
     try {
       gather_pieces(exchange, work);
     } catch (const Error&) {

@@ -5,10 +5,9 @@
 #include <cmath>
 #include <limits>
 
+#include "thinreduce/collective/shared_loops.h"
 #include "thinreduce/ensure.h"
 #include "thinreduce/kernels/bit_loops.h"
-#include "thinreduce/kernels/floats.h"
-#include "thinreduce/kernels/select.h"
 
 namespace thinreduce::kernels {
 namespace {
@@ -28,110 +27,182 @@ float power_of_two_below(float largest) {
 
 }  // namespace
 
-Thresholds PairSelector::guess(std::span<const float> sample, double fraction) {
+Thresholds PairSelector::guess(std::span<const float> sample, double fraction, Workers workers) {
   Thresholds thresholds;
   if (sample.empty()) return thresholds;
-  thresholds.scale = power_of_two_below(largest_magnitude(sample));
+  thresholds.scale = power_of_two_below(thinreduce::largest_magnitude(workers, sample));
   energies_.resize(std::max(energies_.size(), sample.size() / 2));
   const auto energies = std::span(energies_).first(sample.size() / 2);
-  for (std::size_t pair = 0; pair < energies.size(); ++pair) {
-    energies[pair] = pair_energy(sample, pair, thresholds.scale);
-  }
+  std::vector<std::span<const float>> parts((energies.size() + kFloatsPerBlock - 1) /
+                                            kFloatsPerBlock);
+  for_floats(workers, energies.size(), [&](std::size_t first, std::size_t count) {
+    for (std::size_t pair = first; pair < first + count; ++pair) {
+      energies[pair] = pair_energy(sample, pair, thresholds.scale);
+    }
+    parts[first / kFloatsPerBlock] = energies.subspan(first, count);
+  });
   const double expected = fraction * static_cast<double>(energies.size());
   const auto position_low = static_cast<std::size_t>(expected * (1 + kMargin));
   const auto position_high = static_cast<std::size_t>(expected * (1 - kMargin));
   if (position_low >= 1 && position_low < energies.size()) {
-    thresholds.low = std::max(kth_largest(energies, position_low).magnitude, 1u);
+    thresholds.low = std::max(thinreduce::kth_largest(workers, parts, position_low).magnitude, 1u);
   }
   if (position_high >= 1) {
-    thresholds.high = std::max(kth_largest(energies, position_high).magnitude + 1, thresholds.low);
+    const auto high = thinreduce::kth_largest(workers, parts, position_high).magnitude + 1;
+    thresholds.high = std::max(high, thresholds.low);
   }
   return thresholds;
 }
 
-void PairSelector::start(const Thresholds& thresholds, std::span<std::uint64_t> bitmap) {
+void PairSelector::start(const Thresholds& thresholds, std::span<std::uint64_t> bitmap,
+                         std::span<const std::size_t> first_words) {
   ensure(bitmap.size() <= std::numeric_limits<std::uint32_t>::max() / kPairsPerWord,
          "select: indices must fit in 32 bits", bitmap.size());
   thresholds_ = thresholds;
   bitmap_ = bitmap;
-  words_ = collected_ = 0;
-  energy_ = 0;
-  betweens_ = 0;
+  first_words_.assign(first_words.begin(), first_words.end());
+  if (first_words_.empty()) first_words_.push_back(0);
+  stretches_.resize(first_words_.size());
+  first_words_.push_back(bitmap.size());
+  for (std::size_t s = 0; s < stretches_.size(); ++s) {
+    Stretch& stretch = stretches_[s];
+    stretch.words = first_words_[s];
+    stretch.collected = stretch.betweens = 0;
+    stretch.run_sums.clear();
+  }
 }
 
 // Has no branches that depend on which pairs are selected: they would be mispredicted too often.
-void PairSelector::add(std::span<const float> part) {
+void PairSelector::add(std::span<const float> part, std::size_t index) {
+  Stretch& stretch = stretches_.at(index);
   std::array<std::uint64_t, kRun> above{};
   std::array<std::uint16_t, kRun * kPairsPerWord + kListSlack> list;
   const std::size_t all = part.size() / 128;
-  ensure(part.size() % 128 == 0 && words_ + all <= bitmap_.size(), "select: no more than announced",
-         part.size(), words_, bitmap_.size());
+  ensure(part.size() % 128 == 0 && stretch.words + all <= first_words_[index + 1],
+         "select: no more than announced", part.size(), stretch.words, first_words_[index + 1]);
   for (std::size_t first = 0; first < all; first += kRun) {
     const std::size_t length = std::min(kRun, all - first);
     const auto spectrum = part.subspan(first * 128, length * 128);
-    const auto marked = bitmap_.subspan(words_, length);
+    const auto marked = bitmap_.subspan(stretch.words, length);
     const auto high = std::span(above).first(length);
-    energy_ += mark(spectrum, thresholds_, marked, high);
-    make_room(spectrum.size() / 2);
+    stretch.run_sums.push_back(mark(spectrum, thresholds_, marked, high));
+    stretch.make_room(spectrum.size() / 2);
     const std::size_t count = list_bits(marked, list);
-    const auto first_pair = static_cast<std::uint32_t>(words_ * kPairsPerWord);
-    float* values = &values_[2 * collected_];
+    const auto first_pair = static_cast<std::uint32_t>(stretch.words * kPairsPerWord);
+    const auto collected = static_cast<std::uint32_t>(stretch.collected);
+    float* const values = &stretch.values[2 * stretch.collected];
+    Between* const between = stretch.between.data();
+    float* const energies = stretch.energies.data();
+    std::size_t betweens = stretch.betweens;
     for (std::size_t i = 0; i < count; ++i) {
       const unsigned pair = list[i];
       const std::size_t at = pair_offset(pair);
       values[2 * i] = spectrum[at];
       values[2 * i + 1] = spectrum[at + 16];
-      between_[betweens_] = {first_pair + pair, static_cast<std::uint32_t>(collected_ + i)};
-      energies_[betweens_] = pair_energy(spectrum, pair, thresholds_.scale);
-      betweens_ += (~high[pair / kPairsPerWord] >> (pair % kPairsPerWord)) & 1;
+      between[betweens] = {first_pair + pair, collected + static_cast<std::uint32_t>(i)};
+      energies[betweens] = pair_energy(spectrum, pair, thresholds_.scale);
+      betweens += (~high[pair / kPairsPerWord] >> (pair % kPairsPerWord)) & 1;
     }
-    collected_ += count;
-    words_ += length;
+    stretch.betweens = betweens;
+    stretch.collected += count;
+    stretch.words += length;
   }
 }
 
 // Makes room for `pairs` more pairs, and for one that is written but not counted.
-void PairSelector::make_room(std::size_t pairs) {
-  if (values_.size() < 2 * (collected_ + pairs)) {
-    values_.resize(std::max(2 * values_.size(), 2 * (collected_ + pairs)));
+void PairSelector::Stretch::make_room(std::size_t pairs) {
+  if (values.size() < 2 * (collected + pairs)) {
+    values.resize(std::max(2 * values.size(), 2 * (collected + pairs)));
   }
-  if (between_.size() < betweens_ + pairs + 1) {
-    between_.resize(std::max(2 * between_.size(), betweens_ + pairs + 1));
+  if (between.size() < betweens + pairs + 1) {
+    between.resize(std::max(2 * between.size(), betweens + pairs + 1));
   }
-  energies_.resize(std::max(energies_.size(), between_.size()));
+  energies.resize(std::max(energies.size(), between.size()));
 }
 
 bool PairSelector::can_find(std::size_t k) const {
-  const std::size_t above = collected_ - betweens_;
-  return above <= k && (collected_ >= k || thresholds_.low == 1);
+  std::size_t collected = 0;
+  std::size_t above = 0;
+  for (const Stretch& stretch : stretches_) {
+    collected += stretch.collected;
+    above += stretch.collected - stretch.betweens;
+  }
+  return above <= k && (collected >= k || thresholds_.low == 1);
 }
 
-PairSelector::Result PairSelector::finish(std::size_t k) {
-  ensure(words_ == bitmap_.size() && can_find(k), "select: a whole spectrum with k pairs", words_,
-         bitmap_.size(), k);
-  if (collected_ > k) {
-    const std::size_t wanted = k - (collected_ - betweens_);  // among those between the thresholds
-    KthLargest last{std::numeric_limits<std::uint32_t>::max(), 0};
-    if (wanted > 0) last = kth_largest(std::span(energies_).first(betweens_), wanted);
-    stays_.assign(collected_, 1);
-    for (std::size_t i = 0; i < betweens_; ++i) {
-      const std::uint32_t bits = magnitude(energies_[i]);
-      const bool tie = bits == last.magnitude && last.ties > 0;
-      last.ties -= static_cast<std::size_t>(tie);
-      const bool stays = bits > last.magnitude || tie;
-      const auto [pair, ordinal] = between_[i];
-      bitmap_[pair / kPairsPerWord] &= ~(std::uint64_t{!stays} << (pair % kPairsPerWord));
-      stays_[ordinal] = static_cast<std::uint8_t>(stays);
-    }
-    std::size_t kept = 0;
-    for (std::size_t i = 0; i < collected_; ++i) {
-      values_[2 * kept] = values_[2 * i];
-      values_[2 * kept + 1] = values_[2 * i + 1];
-      kept += stays_[i];
-    }
-    collected_ = kept;
+PairSelector::Result PairSelector::finish(std::size_t k, Workers workers) {
+  std::size_t collected = 0;
+  std::size_t betweens = 0;
+  Result result{.values = {}, .energy = 0, .scale = thresholds_.scale};
+  for (std::size_t s = 0; s < stretches_.size(); ++s) {
+    const Stretch& stretch = stretches_[s];
+    ensure(stretch.words == first_words_[s + 1], "select: a whole spectrum", stretch.words,
+           first_words_[s + 1]);
+    collected += stretch.collected;
+    betweens += stretch.betweens;
+    for (const double sum : stretch.run_sums) result.energy += sum;
   }
-  return {std::span(values_).first(2 * collected_), energy_, thresholds_.scale};
+  ensure(can_find(k), "select: a spectrum with k pairs", k);
+  // Everything stays unless there is more than enough.
+  KthLargest last{0, std::numeric_limits<std::size_t>::max()};
+  if (collected > k) last = last_between(k - (collected - betweens), workers);
+  workers.for_blocks(stretches_.size(), [&](std::size_t s, std::size_t /*thread*/) {
+    count_kept(stretches_[s], last.magnitude);
+  });
+  std::size_t kept = 0;
+  for (Stretch& stretch : stretches_) {
+    stretch.ties = std::min(stretch.ties, last.ties);
+    last.ties -= stretch.ties;
+    stretch.kept += stretch.ties;
+    stretch.begin = kept;
+    kept += stretch.kept;
+  }
+  values_.resize(std::max(values_.size(), 2 * kept));
+  workers.for_blocks(stretches_.size(), [&](std::size_t s, std::size_t /*thread*/) {
+    keep(stretches_[s], {last.magnitude, stretches_[s].ties});
+  });
+  result.values = std::span(values_).first(2 * kept);
+  return result;
+}
+
+// Returns the wanted-th largest energy between the thresholds.
+KthLargest PairSelector::last_between(std::size_t wanted, Workers workers) const {
+  if (wanted == 0) return {std::numeric_limits<std::uint32_t>::max(), 0};
+  std::vector<std::span<const float>> energies;
+  for (const Stretch& stretch : stretches_) {
+    energies.push_back(std::span(stretch.energies).first(stretch.betweens));
+  }
+  return thinreduce::kth_largest(workers, energies, wanted);
+}
+
+void PairSelector::count_kept(Stretch& stretch, std::uint32_t last) {
+  stretch.kept = stretch.collected - stretch.betweens;
+  stretch.ties = 0;
+  for (const float energy : std::span(stretch.energies).first(stretch.betweens)) {
+    stretch.kept += static_cast<std::size_t>(magnitude(energy) > last);
+    stretch.ties += static_cast<std::size_t>(magnitude(energy) == last);
+  }
+}
+
+// Moves the values of the selected pairs to their place and clears the others in the bitmap.
+void PairSelector::keep(Stretch& stretch, KthLargest last) {
+  stretch.stays.assign(stretch.collected, 1);
+  for (std::size_t i = 0; i < stretch.betweens; ++i) {
+    const std::uint32_t bits = magnitude(stretch.energies[i]);
+    const bool tie = bits == last.magnitude && last.ties > 0;
+    last.ties -= static_cast<std::size_t>(tie);
+    const bool stays = bits > last.magnitude || tie;
+    const auto [pair, ordinal] = stretch.between[i];
+    bitmap_[pair / kPairsPerWord] &= ~(std::uint64_t{!stays} << (pair % kPairsPerWord));
+    stretch.stays[ordinal] = static_cast<std::uint8_t>(stays);
+  }
+  float* const values = values_.data() + 2 * stretch.begin;
+  std::size_t kept = 0;
+  for (std::size_t i = 0; kept < stretch.kept; ++i) {
+    values[2 * kept] = stretch.values[2 * i];
+    values[2 * kept + 1] = stretch.values[2 * i + 1];
+    kept += stretch.stays[i];
+  }
 }
 
 }  // namespace thinreduce::kernels

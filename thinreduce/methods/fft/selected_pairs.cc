@@ -14,6 +14,11 @@ namespace {
 // mantissa=auto: the error is measured on about this many values.
 constexpr std::size_t kFormatSample = 2048;
 
+// Groups per stretch that a thread takes at a time, at least, and stretches at most. Neither
+// depends on the number of threads.
+constexpr std::size_t kStretchGroups = 4;
+constexpr std::size_t kMaxStretches = 32;
+
 // The threshold is guessed from one group in this many: from at least 16 groups, or from all groups
 // of a small bucket.
 std::size_t sample_stride(std::size_t groups) {
@@ -27,40 +32,64 @@ void SelectedPairs::set_groups(std::size_t groups) {
   firsts_.resize(groups + 1);
 }
 
-void SelectedPairs::select(FftBlocks& blocks, const Source& source, std::size_t k) {
+template <typename SpectrumOf>
+void SelectedPairs::add_groups(std::size_t groups, Workers workers,
+                               const kernels::Thresholds& thresholds,
+                               const SpectrumOf& spectrum_of) {
+  const std::size_t stretches = std::clamp<std::size_t>(groups / kStretchGroups, 1, kMaxStretches);
+  std::vector<std::size_t> first_words;
+  for (std::size_t s = 0; s < stretches; ++s) {
+    first_words.push_back(cut({0, groups}, stretches, s).begin * group_words_);
+  }
+  selector_.start(thresholds, bitmap_, first_words);
+  workers.for_blocks(stretches, [&](std::size_t s, std::size_t thread) {
+    const Groups own = cut({0, groups}, stretches, s);
+    for (std::size_t group = own.begin; group < own.end; ++group) {
+      selector_.add(spectrum_of(group, thread), s);
+    }
+  });
+}
+
+void SelectedPairs::select(FftBlocks& blocks, const Source& source, std::size_t k,
+                           Workers workers) {
   const std::size_t groups = blocks.groups();
   const std::size_t stride = sample_stride(groups);
   const std::size_t floats = blocks.group_floats();
   set_groups(groups);
-  group_.resize(floats);
-  sample_.resize((groups + stride - 1) / stride * floats);
+  group_.resize(workers.threads());
+  for (auto& group : group_) group.resize(floats);
+  const std::size_t samples = (groups + stride - 1) / stride;
+  sample_.resize(samples * floats);
   const auto sampled = [&](std::size_t group) {
     return std::span<float>(sample_).subspan(group / stride * floats, floats);
   };
   // Zeros are never selected.
-  const auto transform = [&](std::size_t group, std::span<float> spectrum) {
+  const auto transform = [&](std::size_t group, std::span<float> spectrum, std::size_t thread) {
     if (group >= source.skip.begin && group < source.skip.end) {
       std::fill(spectrum.begin(), spectrum.end(), 0.0f);
     } else {
-      blocks.to_spectrum(group, source.values, source.more, spectrum);
+      blocks.to_spectrum(group, source.values, source.more, spectrum, thread);
     }
+    return std::span<const float>(spectrum);
   };
-  for (std::size_t group = 0; group < groups; group += stride) transform(group, sampled(group));
+  workers.for_runs(samples, kStretchGroups,
+                   [&](std::size_t first, std::size_t count, std::size_t thread) {
+                     for (std::size_t i = first; i < first + count; ++i) {
+                       transform(i * stride, sampled(i * stride), thread);
+                     }
+                   });
   const double pairs = static_cast<double>(blocks.blocks() * blocks.block_length()) / 2;
-  selector_.start(selector_.guess(sample_, static_cast<double>(k) / pairs), bitmap_);
-  for (std::size_t group = 0; group < groups; ++group) {
-    const bool is_sampled = group % stride == 0;
-    if (!is_sampled) transform(group, group_);
-    selector_.add(is_sampled ? sampled(group) : std::span<const float>(group_));
-  }
+  const auto guessed = selector_.guess(sample_, static_cast<double>(k) / pairs, workers);
+  add_groups(groups, workers, guessed, [&](std::size_t group, std::size_t thread) {
+    return group % stride == 0 ? std::span<const float>(sampled(group))
+                               : transform(group, group_[thread], thread);
+  });
   if (!selector_.can_find(k)) {
-    selector_.start(selector_.everything(), bitmap_);
-    for (std::size_t group = 0; group < groups; ++group) {
-      transform(group, group_);
-      selector_.add(group_);
-    }
+    add_groups(groups, workers, selector_.everything(), [&](std::size_t group, std::size_t thread) {
+      return transform(group, group_[thread], thread);
+    });
   }
-  finish(k);
+  finish(k, workers);
 }
 
 void SelectedPairs::select(std::span<const float> spectrum, std::size_t k) {
@@ -75,8 +104,8 @@ void SelectedPairs::select(std::span<const float> spectrum, std::size_t k) {
   finish(k);
 }
 
-void SelectedPairs::finish(std::size_t k) {
-  const auto selected = selector_.finish(k);
+void SelectedPairs::finish(std::size_t k, Workers workers) {
+  const auto selected = selector_.finish(k, workers);
   values_ = selected.values;
   for (std::size_t group = 0; group + 1 < firsts_.size(); ++group) {
     const auto words = std::span(bitmap_).subspan(group * group_words_, group_words_);
@@ -121,23 +150,26 @@ std::span<const std::uint64_t> SelectedPairs::bitmap_of(Groups groups) const {
   return std::span(bitmap_).subspan(groups.begin * group_words_, groups.size() * group_words_);
 }
 
-void SelectedPairs::quantize(Groups groups) {
+void SelectedPairs::quantize(Groups groups, std::vector<std::uint16_t>& codes) const {
   const std::size_t first = firsts_[groups.begin];
-  codes_.resize(firsts_[groups.end] - first);
+  codes.resize(firsts_[groups.end] - first);
   if (head_.overflow) return;
-  kernels::quantize(head_.format, values_.subspan(first, codes_.size()), codes_);
+  kernels::quantize(head_.format, values_.subspan(first, codes.size()), codes);
 }
 
-void SelectedPairs::write(Groups groups, std::vector<std::byte>& payload) {
-  quantize(groups);
-  write_fft_payload(head_, {bitmap_of(groups), codes_}, payload);
+void SelectedPairs::write(Groups groups, std::vector<std::byte>& payload, std::size_t thread) {
+  auto& codes = rooms_[thread].codes;
+  quantize(groups, codes);
+  write_fft_payload(head_, {bitmap_of(groups), codes}, payload);
 }
 
-void SelectedPairs::add_sent(Groups groups, float sign, std::span<float> spectrum) {
-  quantize(groups);
-  sent_.resize(codes_.size());
-  kernels::dequantize(head_.format, codes_, sent_);
-  const float* value = sent_.data();
+void SelectedPairs::add_sent(Groups groups, float sign, std::span<float> spectrum,
+                             std::size_t thread) {
+  auto& [codes, sent] = rooms_[thread];
+  quantize(groups, codes);
+  sent.resize(codes.size());
+  kernels::dequantize(head_.format, codes, sent);
+  const float* value = sent.data();
   kernels::for_pairs(bitmap_of(groups), [&](std::size_t pair) {
     const std::size_t at = kernels::pair_offset(pair);
     spectrum[at] += sign * *value++;

@@ -13,6 +13,8 @@ namespace {
 
 // Floats of a unit on the wire, about: few compared with a segment, many compared with a call.
 constexpr std::size_t kUnitFloats = 1024;
+// Units that a thread takes at a time, of about 8192 elements each.
+constexpr std::size_t kUnitsPerBlock = 8;
 
 std::size_t slices_per_unit(std::size_t basis_size) {
   const std::size_t slices = std::clamp<std::size_t>(kUnitFloats / basis_size, 1, kRunSlices);
@@ -35,6 +37,7 @@ GradiveqRing::GradiveqRing(const GradiveqSettings& settings, const MethodSetup& 
 void GradiveqRing::start(std::span<float> values, const Exchange& exchange) {
   values_ = values;
   exchange_ = &exchange;
+  scratch_.resize(std::max(scratch_.size(), exchange.workers.threads()));
   share_ = 1.0f / static_cast<float>(exchange.size());
   parts_.assign(1, Part{});
   unit_begin_.clear();
@@ -86,8 +89,10 @@ void GradiveqRing::add_layer(std::size_t l) {
              sent_as == SentAs::projection ? (end - begin) * floats : k);
     begin = end;
   }
-  grow(scratch_.slices, std::max(kUnitFloats, per_unit * k));
-  grow(scratch_.projections, per_unit * layer.basis.size());
+  for (GradiveqScratch& scratch : scratch_) {
+    grow(scratch.slices, std::max(kUnitFloats, per_unit * k));
+    grow(scratch.projections, per_unit * layer.basis.size());
+  }
   for (std::size_t place = slices * k; place < slicing.elements(); place += kUnitFloats) {
     unit_begin_.push_back(parts_.size() - 1);
     const std::size_t end = std::min(place + kUnitFloats, slicing.elements());
@@ -95,9 +100,9 @@ void GradiveqRing::add_layer(std::size_t l) {
   }
 }
 
-std::span<float> GradiveqRing::projections_of(const Part& part) {
+std::span<float> GradiveqRing::projections_of(const Part& part, GradiveqScratch& scratch) const {
   const Basis& basis = state_.layers[part.layer].basis;
-  return std::span(scratch_.projections).first(part.places.size() / basis.slice() * basis.size());
+  return std::span(scratch.projections).first(part.places.size() / basis.slice() * basis.size());
 }
 
 std::span<float> GradiveqRing::wire_floats(UnitRange parts) {
@@ -119,35 +124,43 @@ void GradiveqRing::add(UnitRange range, int /*summed*/, std::span<const std::byt
   kernels::add(own, {reinterpret_cast<const float*>(incoming.data()), own.size()});
 }
 
+template <typename Work>
+void GradiveqRing::for_parts(UnitRange units, const Work& work) {
+  exchange_->workers.for_runs(
+      units.size(), kUnitsPerBlock, [&](std::size_t first, std::size_t count, std::size_t thread) {
+        const UnitRange run{units.begin + first, units.begin + first + count};
+        const UnitRange parts = parts_of(run);
+        for (std::size_t p = parts.begin; p < parts.end; ++p) work(p, scratch_[thread]);
+      });
+}
+
 void GradiveqRing::encode(UnitRange range) {
-  const UnitRange parts = parts_of(range);
-  for (std::size_t p = parts.begin; p < parts.end; ++p) {
+  for_parts(range, [&](std::size_t p, GradiveqScratch& scratch) {
     const Part& part = parts_[p];
     const auto wire = wire_floats({p, p + 1});
     if (part.sent_as == SentAs::votes) {
       for (std::size_t l = 0; l < wire.size(); ++l) wire[l] = state_.layers[l].vote;
     } else if (part.sent_as == SentAs::projection) {
-      project(part, wire);
+      project(part, wire, scratch);
     } else {
-      encode_whole(part, wire);
+      encode_whole(part, wire, scratch);
     }
     if (!own_.empty()) std::copy(wire.begin(), wire.end(), &own_[part.wire]);
-  }
+  });
 }
 
 void GradiveqRing::decode(UnitRange range, int /*peer*/) {
-  const UnitRange parts = parts_of(range);
-  for (std::size_t p = parts.begin; p < parts.end; ++p) {
+  for_parts(range, [&](std::size_t p, GradiveqScratch& scratch) {
     Part& part = parts_[p];
     const auto wire = wire_floats({p, p + 1});
     require_finite(part, wire);
     if (part.sent_as == SentAs::projection) {
-      rebuild(part, wire);
+      rebuild(part, wire, scratch);
     } else if (part.sent_as != SentAs::votes) {
-      decode_whole(part, wire);
+      decode_whole(part, wire, scratch);
     }
     part.delivered = true;
-  }
+  });
 }
 
 void GradiveqRing::require_finite(const Part& part, std::span<const float> sum) const {
@@ -178,40 +191,41 @@ void GradiveqRing::reduce(std::uint64_t step, Exchange& exchange) {
 }
 
 // g' = U^T (g - weight * mean / N). A fresh basis has sent nothing of the residual yet.
-void GradiveqRing::project(const Part& part, std::span<float> wire) {
+void GradiveqRing::project(const Part& part, std::span<float> wire, GradiveqScratch& scratch) {
   const GradiveqLayer& layer = state_.layers[part.layer];
   const Slicing& slicing = layer.slicing();
   const std::span<const float> values = values_;
   const std::span<const float> mean = state_.mean;
   const std::span<const float> kept = state_.kept;
-  const auto slices = std::span(scratch_.slices).first(part.places.size());
-  kernels::add_multiple(slicing.view(values, part.places, scratch_.values),
-                        slicing.view(mean, part.places, scratch_.mean), -layer.mean_weight * share_,
+  const auto slices = std::span(scratch.slices).first(part.places.size());
+  kernels::add_multiple(slicing.view(values, part.places, scratch.values),
+                        slicing.view(mean, part.places, scratch.mean), -layer.mean_weight * share_,
                         slices);
   if (layer.fresh && !kept.empty()) {
-    kernels::add(slices, slicing.view(kept, part.places, scratch_.kept));
+    kernels::add(slices, slicing.view(kept, part.places, scratch.kept));
   }
-  const auto projections = quantized_ ? projections_of(part) : wire;
+  const auto projections = quantized_ ? projections_of(part, scratch) : wire;
   layer.basis.project(slices, projections);
   if (quantized_) quantized_->put(part.layer, part.places, projections);
 }
 
 // mean over the ranks = (U sum + weight * mean) / N. `kept` takes in the gradient before it is
 // replaced.
-void GradiveqRing::rebuild(const Part& part, std::span<const float> wire) {
+void GradiveqRing::rebuild(const Part& part, std::span<const float> wire,
+                           GradiveqScratch& scratch) {
   const GradiveqLayer& layer = state_.layers[part.layer];
   const Slicing& slicing = layer.slicing();
   if (quantized_) {
-    quantized_->get(part.layer, part.places, projections_of(part));
-    wire = projections_of(part);
+    quantized_->get(part.layer, part.places, projections_of(part, scratch));
+    wire = projections_of(part, scratch);
   }
-  const auto slices = std::span(scratch_.slices).first(part.places.size());
+  const auto slices = std::span(scratch.slices).first(part.places.size());
   layer.basis.rebuild(wire, slices);
-  const auto values = slicing.view(values_, part.places, scratch_.values);
+  const auto values = slicing.view(values_, part.places, scratch.values);
   std::span<float> kept = state_.kept;
-  if (!kept.empty()) kept = slicing.view(kept, part.places, scratch_.kept);
+  if (!kept.empty()) kept = slicing.view(kept, part.places, scratch.kept);
   kernels::deliver({.decoded = slices,
-                    .mean = slicing.view(std::span(state_.mean), part.places, scratch_.mean),
+                    .mean = slicing.view(std::span(state_.mean), part.places, scratch.mean),
                     .weight = layer.mean_weight,
                     .share = share_},
                    kept, values);
@@ -219,22 +233,23 @@ void GradiveqRing::rebuild(const Part& part, std::span<const float> wire) {
   if (!kept.empty()) slicing.scatter(kept, part.places.begin, state_.kept);
 }
 
-void GradiveqRing::encode_whole(const Part& part, std::span<float> wire) {
+void GradiveqRing::encode_whole(const Part& part, std::span<float> wire, GradiveqScratch& scratch) {
   const GradiveqLayer& layer = state_.layers[part.layer];
   layer.slicing().gather(values_, part.places.begin, wire);
   if (part.sent_as == SentAs::sample || state_.kept.empty()) return;
-  grow(scratch_.kept, wire.size());
-  const auto residual = std::span(scratch_.kept).first(wire.size());
+  grow(scratch.kept, wire.size());
+  const auto residual = std::span(scratch.kept).first(wire.size());
   layer.slicing().gather(state_.kept, part.places.begin, residual);
   if (part.sent_as == SentAs::flush) {
-    to_residual(layer, part.places, !layer.fresh, residual, scratch_);
+    to_residual(layer, part.places, !layer.fresh, residual, scratch);
   }
   kernels::add(wire, residual);
 }
 
-void GradiveqRing::decode_whole(const Part& part, std::span<const float> wire) {
+void GradiveqRing::decode_whole(const Part& part, std::span<const float> wire,
+                                GradiveqScratch& scratch) {
   GradiveqLayer& layer = state_.layers[part.layer];
-  const auto out = std::span(scratch_.slices).first(wire.size());
+  const auto out = std::span(scratch.slices).first(wire.size());
   std::copy(wire.begin(), wire.end(), out.begin());
   kernels::scale(out, share_);
   layer.slicing().scatter(out, part.places.begin, values_);
@@ -250,9 +265,10 @@ void GradiveqRing::take_back() {
   for (const Part& part : parts_) {
     if (part.sent_as == SentAs::votes) continue;
     const GradiveqLayer& layer = state_.layers[part.layer];
-    const auto kept = layer.slicing().view(std::span(state_.kept), part.places, scratch_.kept);
+    const auto kept =
+        layer.slicing().view(std::span(state_.kept), part.places, scratch_.front().kept);
     if (part.sent_as != SentAs::unsliced) {
-      to_residual(layer, part.places, !layer.fresh || part.delivered, kept, scratch_);
+      to_residual(layer, part.places, !layer.fresh || part.delivered, kept, scratch_.front());
     }
     add_gradient(part, kept);
     layer.slicing().scatter(kept, part.places.begin, state_.kept);
@@ -264,22 +280,22 @@ void GradiveqRing::add_gradient(const Part& part, std::span<float> residual) {
   const GradiveqLayer& layer = state_.layers[part.layer];
   const Slicing& slicing = layer.slicing();
   if (!part.delivered) {
-    kernels::add(residual, slicing.view(values_, part.places, scratch_.values));
+    kernels::add(residual, slicing.view(values_, part.places, scratch_.front().values));
   } else if (part.sent_as != SentAs::projection) {
     kernels::add(residual, std::span(own_).subspan(part.wire, residual.size()));
   } else {
-    std::span<float> projections = projections_of(part);
+    std::span<float> projections = projections_of(part, scratch_.front());
     if (quantized_) {
       quantized_->given(part.layer, part.places, projections);
     } else {
       projections = std::span(own_).subspan(part.wire, projections.size());
     }
-    const auto within = std::span(scratch_.slices).first(residual.size());
+    const auto within = std::span(scratch_.front().slices).first(residual.size());
     layer.basis.rebuild(projections, within);
     kernels::add(residual, within);
     // The mean was subtracted before the projection.
     kernels::add_multiple(residual,
-                          slicing.view(std::span(state_.mean), part.places, scratch_.mean),
+                          slicing.view(std::span(state_.mean), part.places, scratch_.front().mean),
                           layer.mean_weight * share_, residual);
   }
 }

@@ -65,13 +65,17 @@ class GradiveqRing final : public SumPayload {
     return {unit_begin_[units.begin], unit_begin_[units.end]};
   }
   // Returns scratch for the projections of a part.
-  [[nodiscard]] std::span<float> projections_of(const Part& part);
+  [[nodiscard]] std::span<float> projections_of(const Part& part, GradiveqScratch& scratch) const;
   void require_finite(const Part& part, std::span<const float> sum) const;
 
-  void project(const Part& part, std::span<float> wire);
-  void rebuild(const Part& part, std::span<const float> wire);
-  void encode_whole(const Part& part, std::span<float> wire);
-  void decode_whole(const Part& part, std::span<const float> wire);
+  // Calls work(part, scratch) for all parts of a range of units, on all threads.
+  template <typename Work>
+  void for_parts(UnitRange units, const Work& work);
+
+  void project(const Part& part, std::span<float> wire, GradiveqScratch& scratch);
+  void rebuild(const Part& part, std::span<const float> wire, GradiveqScratch& scratch);
+  void encode_whole(const Part& part, std::span<float> wire, GradiveqScratch& scratch);
+  void decode_whole(const Part& part, std::span<const float> wire, GradiveqScratch& scratch);
   // Adds this rank's gradient of a part to its residual: from the bucket or, if the mean has
   // replaced it there, from what was sent.
   void add_gradient(const Part& part, std::span<float> residual);
@@ -85,8 +89,8 @@ class GradiveqRing final : public SumPayload {
   std::vector<Part> parts_{Part{}};         // by layer and place, and an end
   std::vector<std::size_t> unit_begin_{0};  // per unit, in parts_; and the end
   std::vector<float> wire_;
-  std::vector<float> own_;  // what this rank added to wire_; empty without feedback
-  GradiveqScratch scratch_;
+  std::vector<float> own_;                // what this rank added to wire_; empty without feedback
+  std::vector<GradiveqScratch> scratch_;  // by thread
 };
 
 }  // namespace thinreduce

@@ -21,6 +21,8 @@ namespace {
 // Floats per run of rows: a run stays in the L1 cache between the addition of the gradient and the
 // product.
 constexpr std::size_t kRun = 4096;
+// Runs that a thread takes at a time.
+constexpr std::size_t kRunsPerBlock = 16;
 
 // A matrix M of the bucket and the offsets of its thin factors P and Q.
 struct Factored {
@@ -64,7 +66,7 @@ class PowerSgd final : public Method {
     ensure(bucket.values.size() == residual_.size(), "powersgd: the bucket must keep its size",
            bucket.values.size(), residual_.size());
     const float share = 1.0f / static_cast<float>(exchange.size());
-    exchange.timed(Stage::encode, [&] { project(bucket.values); });
+    exchange.timed(Stage::encode, [&] { project(bucket.values, exchange.workers); });
     sum_floats(exchange, first_sum_, share);
     exchange.timed(Stage::encode, [&] {
       require_finite_sum(exchange, first_sum_, "value of the first sum");
@@ -73,7 +75,7 @@ class PowerSgd final : public Method {
     sum_floats(exchange, next_q_, share);
     exchange.timed(Stage::decode, [&] {
       require_finite_sum(exchange, next_q_, "value of the second sum");
-      reconstruct(bucket.values);
+      reconstruct(bucket.values, exchange.workers);
     });
   }
 
@@ -102,23 +104,26 @@ class PowerSgd final : public Method {
     return std::as_bytes(std::span(values));
   }
 
-  // Calls `work(first row, first element, elements)` for runs of whole rows.
+  // Calls `work(first row, first element, elements)` for runs of whole rows, on all threads.
   template <typename Work>
-  static void for_runs(const MatrixView& view, Work&& work) {
+  static void for_runs(const MatrixView& view, Workers workers, const Work& work) {
     const std::size_t rows = std::max<std::size_t>(1, kRun / view.columns);
-    for (std::size_t row = 0; row < view.rows; row += rows) {
-      const std::size_t count = std::min(rows, view.rows - row);
-      work(row, view.offset + row * view.columns, count * view.columns);
-    }
+    workers.for_runs(view.rows, kRunsPerBlock * rows,
+                     [&](std::size_t begin, std::size_t all, std::size_t /*thread*/) {
+                       for (std::size_t row = begin; row < begin + all; row += rows) {
+                         const std::size_t count = std::min(rows, begin + all - row);
+                         work(row, view.offset + row * view.columns, count * view.columns);
+                       }
+                     });
   }
 
   // P = M Q.
-  void project(std::span<const float> gradient) {
+  void project(std::span<const float> gradient, Workers workers) {
     const std::span<float> residual(residual_);
     for (const Factored& matrix : matrices_) {
       const auto p = matrix.p(first_sum_);
       const auto q = matrix.q(q_);
-      for_runs(matrix.view, [&](std::size_t row, std::size_t first, std::size_t count) {
+      for_runs(matrix.view, workers, [&](std::size_t row, std::size_t first, std::size_t count) {
         const auto m = residual.subspan(first, count);
         kernels::add(m, gradient.subspan(first, count));
         kernels::times({m, matrix.view.columns}, q, {p, matrix.view.rows, row});
@@ -146,12 +151,15 @@ class PowerSgd final : public Method {
   }
 
   // The mean is P Q'; the residual keeps M - P Q'. Q starts the next power iteration.
-  void reconstruct(std::span<float> values) {
+  void reconstruct(std::span<float> values, Workers workers) {
     const std::span<float> residual(residual_);
     for (const Factored& matrix : matrices_) {
-      kernels::split_product({matrix.p(first_sum_), matrix.view.rows, 0}, matrix.q(next_q_),
-                             {residual.subspan(matrix.view.offset, matrix.view.elements()),
-                              values.subspan(matrix.view.offset, matrix.view.elements())});
+      const auto p = matrix.p(first_sum_);
+      const auto q = matrix.q(next_q_);
+      for_runs(matrix.view, workers, [&](std::size_t row, std::size_t first, std::size_t count) {
+        kernels::split_product({p, matrix.view.rows, row}, q,
+                               {residual.subspan(first, count), values.subspan(first, count)});
+      });
     }
     std::size_t at = p_size_;
     for (const MatrixView& view : plain_) {

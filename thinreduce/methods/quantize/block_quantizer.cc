@@ -138,10 +138,15 @@ void BlockQuantizer::dequantize(std::span<const std::uint32_t> codes, std::size_
   });
 }
 
-void BlockQuantizer::keep_clipped(std::span<float> values, std::span<const float> scales) const {
-  for_each_block(0, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
-    const float limit = scales[index];
-    for (float& value : values.subspan(at, run)) value -= std::clamp(value, -limit, limit);
+void BlockQuantizer::keep_clipped(std::span<float> values, std::span<const float> scales,
+                                  Workers workers) const {
+  share_blocks(workers, [&](std::size_t first, std::size_t count, std::size_t /*thread*/) {
+    for_each_block(first, count, [&](std::size_t index, std::size_t at, std::size_t run) {
+      const float limit = scales[index];
+      for (float& value : values.subspan(first + at, run)) {
+        value -= std::clamp(value, -limit, limit);
+      }
+    });
   });
 }
 

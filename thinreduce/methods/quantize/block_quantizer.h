@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "thinreduce/collective/workers.h"
 #include "thinreduce/kernels/random.h"
 
 namespace thinreduce {
@@ -81,7 +82,15 @@ struct BlockQuantizer {
                   std::span<const float> scales, const Sum& sum, std::span<float> values) const;
 
   // Subtracts from a whole bucket the part within the scales, so that the clipped part is left.
-  void keep_clipped(std::span<float> values, std::span<const float> scales) const;
+  void keep_clipped(std::span<float> values, std::span<const float> scales,
+                    Workers workers = {}) const;
+
+  // Calls work(first, count, thread) for runs of whole blocks, on all threads.
+  template <typename Work>
+  void share_blocks(Workers workers, const Work& work) const {
+    const std::size_t blocks_per_run = (kFloatsPerBlock + block - 1) / block;
+    workers.for_runs(elements, blocks_per_run * block, work);
+  }
 
  private:
   struct Elements {

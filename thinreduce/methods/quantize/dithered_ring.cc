@@ -10,6 +10,8 @@ namespace thinreduce {
 namespace {
 
 constexpr std::size_t kUnitElements = kernels::kCodesPerPack;
+// Units that a thread takes at a time, about 40,000 elements.
+constexpr std::size_t kUnitsPerBlock = 16;
 
 }  // namespace
 
@@ -78,22 +80,32 @@ void DitheredRing::check(std::uint32_t largest_code, const Packed& packed) const
   }
 }
 
+template <typename Work>
+void DitheredRing::for_units(UnitRange range, const Work& work) const {
+  setup_.workers.for_runs(range.size(), kUnitsPerBlock,
+                          [&](std::size_t first, std::size_t count, std::size_t /*thread*/) {
+                            for (std::size_t i = 0; i < count; ++i) work(range.begin + first + i);
+                          });
+}
+
 void DitheredRing::encode(UnitRange range) {
-  for (std::size_t unit = range.begin; unit < range.end; ++unit) {
-    const std::size_t first = elements_before(unit);
-    const std::size_t count = elements_before(unit + 1) - first;
-    const auto values = setup_.source.subspan(first, count);
-    if (setup_.measure) {
-      setup_.quantizer.measure_from(setup_.source, first, count, setup_.clip, setup_.scales);
-    }
-    setup_.quantizer.quantize(values, first, setup_.scales,
-                              setup_.keys[static_cast<std::size_t>(setup_.rank)],
-                              std::span(codes_).first(count));
-    const std::size_t padded = kernels::whole_rows(count);
-    std::fill(codes_.begin() + static_cast<std::ptrdiff_t>(count),
-              codes_.begin() + static_cast<std::ptrdiff_t>(padded), 0u);
-    pack_unit(std::span(codes_).first(padded), range, unit, 1);
+  for_units(range, [&](std::size_t unit) { encode_unit(range, unit); });
+}
+
+void DitheredRing::encode_unit(UnitRange range, std::size_t unit) {
+  const std::size_t first = elements_before(unit);
+  const std::size_t count = elements_before(unit + 1) - first;
+  const auto values = setup_.source.subspan(first, count);
+  if (setup_.measure) {
+    setup_.quantizer.measure_from(setup_.source, first, count, setup_.clip, setup_.scales);
   }
+  Codes codes;
+  setup_.quantizer.quantize(values, first, setup_.scales,
+                            setup_.keys[static_cast<std::size_t>(setup_.rank)],
+                            std::span(codes).first(count));
+  const auto padded = std::span(codes).first(kernels::whole_rows(count));
+  std::ranges::fill(padded.subspan(count), 0u);
+  pack_unit(padded, range, unit, 1);
 }
 
 void DitheredRing::pack_unit(std::span<const std::uint32_t> codes, UnitRange range,
@@ -104,57 +116,63 @@ void DitheredRing::pack_unit(std::span<const std::uint32_t> codes, UnitRange ran
 }
 
 void DitheredRing::add(UnitRange range, int summed, std::span<const std::byte> incoming, int peer) {
-  for (std::size_t unit = range.begin; unit < range.end; ++unit) {
-    const std::size_t count = unpack_unit({wire(range, 1), 1, setup_.rank}, range, unit, codes_);
+  for_units(range, [&](std::size_t unit) {
+    Codes codes;
+    Codes more;
+    const std::size_t count = unpack_unit({wire(range, 1), 1, setup_.rank}, range, unit, codes);
     const std::size_t padded = kernels::whole_rows(count);
-    (void)unpack_unit({incoming, summed, peer}, range, unit, incoming_);
-    kernels::add_codes(std::span(codes_).first(padded), std::span(incoming_).first(padded));
-    pack_unit(std::span(codes_).first(padded), range, unit, summed + 1);
-  }
+    (void)unpack_unit({incoming, summed, peer}, range, unit, more);
+    kernels::add_codes(std::span(codes).first(padded), std::span(more).first(padded));
+    pack_unit(std::span(codes).first(padded), range, unit, summed + 1);
+  });
 }
 
 // The sums are packed once, when they are complete.
 void DitheredRing::add_part(UnitRange range, int summed, std::span<const std::byte> part,
                             int peer) {
   part_sums_.resize(range.size() * kUnitElements);
-  for (std::size_t unit = range.begin; unit < range.end; ++unit) {
+  for_units(range, [&](std::size_t unit) {
+    const auto all = std::span(part_sums_).subspan((unit - range.begin) * kUnitElements);
+    Codes codes;
     if (summed == 1) {
-      (void)unpack_unit({wire(range, 1), 1, setup_.rank}, range, unit, codes_);
-      std::ranges::copy(codes_, &part_sums_[(unit - range.begin) * kUnitElements]);
+      const std::size_t own = unpack_unit({wire(range, 1), 1, setup_.rank}, range, unit, codes);
+      std::ranges::copy(std::span(codes).first(kernels::whole_rows(own)), all.begin());
     }
     const std::size_t padded =
-        kernels::whole_rows(unpack_unit({part, 1, peer}, range, unit, incoming_));
-    const auto sums = std::span(part_sums_).subspan((unit - range.begin) * kUnitElements, padded);
-    kernels::add_codes(sums, std::span(incoming_).first(padded));
+        kernels::whole_rows(unpack_unit({part, 1, peer}, range, unit, codes));
+    const auto sums = all.first(padded);
+    kernels::add_codes(sums, std::span(codes).first(padded));
     if (summed + 1 == world()) pack_unit(sums, range, unit, world());
-  }
+  });
 }
 
 void DitheredRing::decode(UnitRange range, int peer) {
   const Packed sum{wire(range, world()), world(), peer};
-  for (std::size_t unit = range.begin; unit < range.end; ++unit) {
+  for_units(range, [&](std::size_t unit) {
     const std::size_t first = elements_before(unit);
-    const std::size_t count = unpack_unit(sum, range, unit, codes_);
-    setup_.quantizer.dequantize(std::span(codes_).first(count), first, setup_.scales,
+    Codes codes;
+    const std::size_t count = unpack_unit(sum, range, unit, codes);
+    setup_.quantizer.dequantize(std::span(codes).first(count), first, setup_.scales,
                                 {.keys = setup_.keys,
                                  .ranks = static_cast<std::uint32_t>(world()),
                                  .factor = 1.0f / static_cast<float>(world())},
                                 setup_.mean.subspan(first, count));
-  }
+  });
 }
 
 void DitheredRing::subtract_own(std::span<float> values) {
   const auto rank = static_cast<std::size_t>(setup_.rank);
-  std::array<float, kUnitElements> sent;
-  for (std::size_t unit = 0; unit < units(); ++unit) {
+  for_units({0, units()}, [&](std::size_t unit) {
+    Codes codes;
+    std::array<float, kUnitElements> sent;
     const std::size_t first = elements_before(unit);
     const std::size_t count =
-        unpack_unit({wire({unit, unit + 1}, 1), 1, setup_.rank}, {unit, unit + 1}, unit, codes_);
-    setup_.quantizer.dequantize(std::span(codes_).first(count), first, setup_.scales,
+        unpack_unit({wire({unit, unit + 1}, 1), 1, setup_.rank}, {unit, unit + 1}, unit, codes);
+    setup_.quantizer.dequantize(std::span(codes).first(count), first, setup_.scales,
                                 {.keys = setup_.keys.subspan(rank, 1)},
                                 std::span(sent).first(count));
     for (std::size_t i = 0; i < count; ++i) values[first + i] -= sent[i];
-  }
+  });
 }
 
 }  // namespace thinreduce

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "thinreduce/collective/sum_payload.h"
+#include "thinreduce/collective/workers.h"
 #include "thinreduce/methods/quantize/block_quantizer.h"
 #include "thinreduce/methods/quantize/pack.h"
 
@@ -28,11 +29,13 @@ struct DitheredRingSetup {
   std::span<const float> source;  // this rank's gradient; may be `mean`
   std::span<float> mean;          // the result
   std::span<float> scales;        // per block; agreed between the ranks
-  // With one rank: `scales` is measured block by block just before quantization.
+  // With one rank: `scales` is measured block by block just before quantization. Only if
+  // measures_units().
   bool measure = false;
   double clip = 0;
   std::span<const kernels::RandomKey> keys;  // streams of all ranks
   int rank = 0;
+  Workers workers = {};
 };
 
 class DitheredRing final : public SumPayload {
@@ -46,6 +49,11 @@ class DitheredRing final : public SumPayload {
   void add(UnitRange range, int summed, std::span<const std::byte> incoming, int peer) override;
   void add_part(UnitRange range, int summed, std::span<const std::byte> part, int peer) override;
   void decode(UnitRange range, int peer) override;
+
+  // Returns whether no block of the quantizer crosses a unit.
+  [[nodiscard]] static bool measures_units(const BlockQuantizer& quantizer) {
+    return kernels::kCodesPerPack % quantizer.block == 0;
+  }
 
   // Subtracts the values that this rank has sent from `values`, so that its error is left.
   void subtract_own(std::span<float> values);
@@ -68,6 +76,10 @@ class DitheredRing final : public SumPayload {
   std::size_t unpack_unit(const Packed& packed, UnitRange range, std::size_t unit,
                           Codes& codes) const;
   void check(std::uint32_t largest_code, const Packed& packed) const;
+  // Calls work(unit) for all units of a range, on all threads.
+  template <typename Work>
+  void for_units(UnitRange range, const Work& work) const;
+  void encode_unit(UnitRange range, std::size_t unit);
   // Packs the codes of one unit, padded with zeros, into its place in wire(range, summed).
   void pack_unit(std::span<const std::uint32_t> codes, UnitRange range, std::size_t unit,
                  int summed);
@@ -75,9 +87,7 @@ class DitheredRing final : public SumPayload {
   DitheredRingSetup setup_;
   DitheredRingBuffers& buffers_;
   std::vector<kernels::Packing> packings_;  // by number of ranks in the sum, minus one
-  Codes codes_{};
-  Codes incoming_{};
-  std::vector<std::uint32_t> part_sums_;  // of add_part()
+  std::vector<std::uint32_t> part_sums_;    // of add_part()
 };
 
 }  // namespace thinreduce

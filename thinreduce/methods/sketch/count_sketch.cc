@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "thinreduce/collective/shared_loops.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/wire/bytes.h"
@@ -77,9 +78,36 @@ void CountSketch::reset(std::uint64_t seed) {
   std::fill(cells_.begin(), cells_.end(), 0.0f);
 }
 
-void CountSketch::accumulate(std::span<const float> values, std::uint64_t first) {
+// A cell must get its values in their order, so the threads share the cells and not the values: as
+// many rows for each as can be, and the columns of the rows that are left.
+void CountSketch::accumulate(std::span<const float> values, std::uint64_t first, Workers workers) {
   check_range(first, values.size());
-  kernels::sketch_accumulate(values, first / kernels::kSketchBlock, shape(), cells_);
+  const std::size_t threads = values.size() > kFloatsPerBlock ? workers.threads() : 1;
+  const std::size_t whole = rows() / threads;  // rows per thread
+  const std::size_t left = rows() - whole * threads;
+  workers.for_blocks((1 + left) * threads, [&](std::size_t block, std::size_t /*thread*/) {
+    const std::size_t row = block / threads;  // counts from the last
+    const std::size_t part = block % threads;
+    if (row == 0) return accumulate_rows(values, first, {part * whole, (part + 1) * whole});
+    accumulate_columns(values, first, rows() - row,
+                       cut({0, columns_ / kernels::kSketchBlock}, threads, part));
+  });
+}
+
+void CountSketch::accumulate_rows(std::span<const float> values, std::uint64_t first,
+                                  UnitRange rows) {
+  if (rows.size() == 0) return;
+  kernels::sketch_accumulate(
+      values, first / kernels::kSketchBlock, {part(std::span(rows_), rows), columns_},
+      std::span<float>(cells_).subspan(rows.begin * columns_, rows.size() * columns_));
+}
+
+void CountSketch::accumulate_columns(std::span<const float> values, std::uint64_t first,
+                                     std::size_t row, UnitRange groups) {
+  kernels::sketch_accumulate_columns(
+      values, first / kernels::kSketchBlock, {std::span(rows_).subspan(row, 1), columns_},
+      {groups.begin * kernels::kSketchBlock, groups.end * kernels::kSketchBlock},
+      std::span<float>(cells_).subspan(row * columns_, columns_));
 }
 
 void CountSketch::add(std::uint64_t element, float value) {
@@ -101,9 +129,12 @@ void CountSketch::merge(const CountSketch& other) {
   kernels::add(cells_, other.cells_);
 }
 
-void CountSketch::estimate(std::uint64_t first, std::span<float> estimates) const {
+void CountSketch::estimate(std::uint64_t first, std::span<float> estimates, Workers workers) const {
   check_range(first, estimates.size());
-  kernels::sketch_estimate(cells_, shape(), first / kernels::kSketchBlock, estimates);
+  for_floats(workers, estimates.size(), [&](std::size_t begin, std::size_t count) {
+    kernels::sketch_estimate(cells_, shape(), (first + begin) / kernels::kSketchBlock,
+                             estimates.subspan(begin, count));
+  });
 }
 
 float CountSketch::estimate(std::uint64_t element) const {

@@ -16,6 +16,8 @@
 #include <span>
 #include <vector>
 
+#include "thinreduce/collective/chunks.h"
+#include "thinreduce/collective/workers.h"
 #include "thinreduce/kernels/aligned.h"
 #include "thinreduce/methods/sketch/sketch_rows.h"
 
@@ -52,13 +54,13 @@ class CountSketch {
 
   // Adds values that start at element `first`, which must be a multiple of 16, or one value at any
   // element. Elements must be below 2^36.
-  void accumulate(std::span<const float> values, std::uint64_t first = 0);
+  void accumulate(std::span<const float> values, std::uint64_t first = 0, Workers workers = {});
   void add(std::uint64_t element, float value);
   // Adds the cells of `other`. Throws Error{bad_input} unless it has the same shape and seed.
   void merge(const CountSketch& other);
 
   // Estimates the elements from `first` on, which must be a multiple of 16, or any one element.
-  void estimate(std::uint64_t first, std::span<float> estimates) const;
+  void estimate(std::uint64_t first, std::span<float> estimates, Workers workers = {}) const;
   [[nodiscard]] float estimate(std::uint64_t element) const;
   // Returns those of the first `elements` elements whose estimate has at least `min_magnitude`,
   // ordered by index.
@@ -74,6 +76,10 @@ class CountSketch {
 
  private:
   [[nodiscard]] kernels::SketchRows shape() const { return {rows_, columns_}; }
+  // Add values to some rows, or to some groups of columns of one row.
+  void accumulate_rows(std::span<const float> values, std::uint64_t first, UnitRange rows);
+  void accumulate_columns(std::span<const float> values, std::uint64_t first, std::size_t row,
+                          UnitRange groups);
 
   std::vector<kernels::SketchRow> rows_;
   std::size_t columns_;

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "thinreduce/collective/float_sum.h"
+#include "thinreduce/collective/shared_loops.h"
 #include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 
@@ -19,7 +20,7 @@ constexpr int kMaxSum = std::numeric_limits<std::int16_t>::max();
 class Multiples final : public SumPayload {
  public:
   Multiples(const Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum)
-      : quantum_(quantum), sum_(sum), world_(exchange.size()) {}
+      : quantum_(quantum), sum_(sum), world_(exchange.size()), workers_(exchange.workers) {}
 
   [[nodiscard]] std::size_t units() const override { return sum_.room.size(); }
   [[nodiscard]] std::size_t unit_bytes() const override { return sizeof(std::int16_t); }
@@ -37,8 +38,11 @@ class Multiples final : public SumPayload {
     add_checked(range, bytes, 1, peer);
   }
   void decode(UnitRange range, int peer) override {
-    quantum_.check(part(sum_.room, range), world_, peer);
-    quantum_.restore(part(sum_.room, range), part(sum_.sums, range));
+    for_floats(workers_, range.size(), [&](std::size_t first, std::size_t count) {
+      const UnitRange run{range.begin + first, range.begin + first + count};
+      quantum_.check(part(sum_.room, run), world_, peer);
+      quantum_.restore(part(sum_.room, run), part(sum_.sums, run));
+    });
   }
 
  private:
@@ -57,14 +61,15 @@ class Multiples final : public SumPayload {
   const SharedQuantum& quantum_;
   MultiplesSum sum_;
   int world_;
+  Workers workers_;
 };
 
 // Returns the largest magnitude. Infinity makes all ranks refuse the values.
 float largest_finite(Exchange& exchange, std::span<const float> values) {
   float largest = std::numeric_limits<float>::infinity();
   exchange.timed(Stage::encode, [&] {
-    if (kernels::first_nonfinite(values) == values.size()) {
-      largest = kernels::largest_magnitude(values);
+    if (first_nonfinite(exchange.workers, values) == values.size()) {
+      largest = largest_magnitude(exchange.workers, values);
     }
   });
   return largest;

@@ -8,6 +8,7 @@
 
 #include "thinreduce/collective/float_sum.h"
 #include "thinreduce/collective/root.h"
+#include "thinreduce/collective/shared_loops.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/methods/sketch/cells.h"
@@ -86,7 +87,7 @@ std::span<const std::uint32_t> SketchRounds::find_candidates(Exchange& exchange,
   sum_cells(exchange, search.sketch.cells());
   exchange.timed(Stage::decode, [&] {
     require_finite_sum(exchange, search.sketch.cells(), "cell");
-    select_candidates(search);
+    select_candidates(search, exchange.workers);
   });
   return candidates_;
 }
@@ -100,13 +101,16 @@ void SketchRounds::sum_cells(Exchange& exchange, std::span<float> cells) {
   owner_reduce(exchange, halfs, spare_);
 }
 
-void SketchRounds::select_candidates(const Search& search) {
-  search.sketch.estimate(0, search.scratch);
+void SketchRounds::select_candidates(const Search& search, Workers workers) {
+  search.sketch.estimate(0, search.scratch, workers);
   for_uncompressed(search.layout, [&](std::size_t first, std::size_t count) {
     std::fill_n(&search.scratch[first], count, 0.0f);
   });
-  for (const std::uint32_t element : search.nominees) search.scratch[element] = 0;
-  const auto selected = candidate_selector_.select(search.scratch, options_.max_candidates);
+  for_floats(workers, search.nominees.size(), [&](std::size_t first, std::size_t count) {
+    for (const auto element : search.nominees.subspan(first, count)) search.scratch[element] = 0;
+  });
+  const auto selected =
+      candidate_selector_.select(search.scratch, options_.max_candidates, workers);
   candidates_.assign(selected.indices.begin(), selected.indices.end());
 }
 
@@ -144,7 +148,7 @@ void SketchRounds::candidates_through_root(Exchange& exchange, const Search& sea
       kernels::add(cells, part);
     }
     require_finite_sum(exchange, cells, "cell");
-    select_candidates(search);
+    select_candidates(search, exchange.workers);
     std::vector<std::byte> chosen;
     append(chosen, std::span<const std::uint32_t>(candidates_));
     return chosen;
@@ -154,16 +158,22 @@ void SketchRounds::candidates_through_root(Exchange& exchange, const Search& sea
 
 ExactSums SketchRounds::find_largest(Exchange& exchange, std::span<const std::uint32_t> candidates,
                                      std::span<const float> own) {
+  const Workers workers = exchange.workers;
   exchange.timed(Stage::encode, [&] {
     exact_.resize(candidates.size());
-    for (std::size_t i = 0; i < candidates.size(); ++i) exact_[i] = own[candidates[i]];
+    for_floats(workers, candidates.size(), [&](std::size_t first, std::size_t count) {
+      for (std::size_t i = first; i < first + count; ++i) exact_[i] = own[candidates[i]];
+    });
   });
   quantum_.reset();
   if (options_.values == SketchValues::i16) {
     quantum_ = agreement_->conclude(exchange);
     exchange.timed(Stage::encode, [&] {
       multiples_.resize(exact_.size());
-      quantum_->round(exact_, multiples_);
+      for_floats(workers, exact_.size(), [&](std::size_t first, std::size_t count) {
+        quantum_->round(std::span(exact_).subspan(first, count),
+                        std::span(multiples_).subspan(first, count));
+      });
     });
   }
   if (options_.collective == SketchCollective::root) {
@@ -177,32 +187,39 @@ ExactSums SketchRounds::find_largest(Exchange& exchange, std::span<const std::ui
     }
     exchange.timed(Stage::decode, [&] { select_largest(exchange, candidates); });
   }
-  exchange.timed(Stage::decode, [&] { collect_given(candidates, own); });
+  exchange.timed(Stage::decode, [&] { collect_given(candidates, own, workers); });
   return {indices_, sums_, given_};
 }
 
 void SketchRounds::collect_given(std::span<const std::uint32_t> candidates,
-                                 std::span<const float> own) {
+                                 std::span<const float> own, Workers workers) {
   given_.resize(indices_.size());
-  std::size_t at = 0;  // both ascend, and all selected elements are candidates
-  for (std::size_t i = 0; i < indices_.size(); ++i) {
-    if (!quantum_) {
-      given_[i] = own[indices_[i]];
-      continue;
+  for_floats(workers, indices_.size(), [&](std::size_t first, std::size_t count) {
+    // Both ascend, and all selected elements are candidates.
+    auto at = static_cast<std::size_t>(std::ranges::lower_bound(candidates, indices_[first]) -
+                                       candidates.begin());
+    for (std::size_t i = first; i < first + count; ++i) {
+      if (!quantum_) {
+        given_[i] = own[indices_[i]];
+        continue;
+      }
+      while (candidates[at] != indices_[i]) ++at;
+      given_[i] = static_cast<float>(multiples_[at]) * quantum_->quantum();
     }
-    while (candidates[at] != indices_[i]) ++at;
-    given_[i] = static_cast<float>(multiples_[at]) * quantum_->quantum();
-  }
+  });
 }
 
 void SketchRounds::select_largest(Exchange& exchange, std::span<const std::uint32_t> candidates) {
   require_finite_sum(exchange, exact_, "candidate");
-  const auto selected = largest_selector_.select(exact_, options_.k);
+  const auto selected = largest_selector_.select(exact_, options_.k, exchange.workers);
   indices_.resize(selected.indices.size());
-  for (std::size_t i = 0; i < indices_.size(); ++i) {
-    indices_[i] = candidates[selected.indices[i]];
-  }
-  sums_.assign(selected.values.begin(), selected.values.end());
+  sums_.resize(selected.values.size());
+  for_floats(exchange.workers, indices_.size(), [&](std::size_t first, std::size_t count) {
+    for (std::size_t i = first; i < first + count; ++i) {
+      indices_[i] = candidates[selected.indices[i]];
+      sums_[i] = selected.values[i];
+    }
+  });
 }
 
 // Adds one rank's values at the candidates. Multiples add exactly as floats, too: their sum has at

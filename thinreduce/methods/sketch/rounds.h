@@ -71,12 +71,13 @@ class SketchRounds {
   }
   void sum_cells(Exchange& exchange, std::span<float> cells);
   [[nodiscard]] std::vector<std::byte> pack_cells(std::span<const float> cells, float scale) const;
-  void select_candidates(const Search& search);
+  void select_candidates(const Search& search, Workers workers);
   void candidates_through_root(Exchange& exchange, const Search& search);
   void select_largest(Exchange& exchange, std::span<const std::uint32_t> candidates);
   void largest_through_root(Exchange& exchange, std::span<const std::uint32_t> candidates);
   void add_part(std::span<const std::byte> payload, int rank);
-  void collect_given(std::span<const std::uint32_t> candidates, std::span<const float> own);
+  void collect_given(std::span<const std::uint32_t> candidates, std::span<const float> own,
+                     Workers workers);
 
   SketchRoundsOptions options_;
   kernels::TopSelector candidate_selector_;

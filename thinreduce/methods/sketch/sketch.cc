@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "thinreduce/collective/broadcast.h"
+#include "thinreduce/collective/shared_loops.h"
 #include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
@@ -57,13 +58,14 @@ class Sketch final : public Method {
            "sketch: the bucket must keep its size", bucket.values.size(), residual_.size(),
            elements_);
     if (elements_ == 0) return;
-    exchange.timed(Stage::encode, [&] { take_in(bucket.values); });
+    const Workers workers = exchange.workers;
+    exchange.timed(Stage::encode, [&] { take_in(bucket.values, workers); });
     // From here on the gradient is in the residual, and the bucket serves as scratch memory.
     rounds_.begin(exchange, residual_);
     const auto candidates = everything_.empty() ? find_candidates(bucket, exchange)
                                                 : std::span<const std::uint32_t>(everything_);
     const ExactSums largest = rounds_.find_largest(exchange, candidates, residual_);
-    exchange.timed(Stage::decode, [&] { apply(largest, bucket.values, exchange.size()); });
+    exchange.timed(Stage::decode, [&] { apply(largest, bucket.values, exchange.size(), workers); });
     exchange.statistics["sent"] =
         static_cast<double>(largest.indices.size()) / static_cast<double>(elements_);
   }
@@ -82,12 +84,13 @@ class Sketch final : public Method {
 
  private:
   // Adds the gradient to momentum and residual.
-  void take_in(std::span<const float> gradient) {
-    if (setup_.momentum > 0) {
-      kernels::take_in({velocity_, residual_}, gradient, setup_.momentum);
-    } else {
-      kernels::add(residual_, gradient);
-    }
+  void take_in(std::span<const float> gradient, Workers workers) {
+    if (setup_.momentum == 0) return add(workers, residual_, gradient);
+    for_floats(workers, elements_, [&](std::size_t first, std::size_t count) {
+      kernels::take_in(
+          {std::span(velocity_).subspan(first, count), std::span(residual_).subspan(first, count)},
+          gradient.subspan(first, count), setup_.momentum);
+    });
   }
 
   // Returns the nominees of one rank and the candidates that the summed sketch shows among the
@@ -95,7 +98,7 @@ class Sketch final : public Method {
   std::span<const std::uint32_t> find_candidates(const Bucket& bucket, Exchange& exchange) {
     nominees_.clear();
     if (setup_.nominees > 0) nominate(exchange);
-    exchange.timed(Stage::encode, [&] { sketch_the_rest(exchange.id().step); });
+    exchange.timed(Stage::encode, [&] { sketch_the_rest(exchange.id().step, exchange.workers); });
     const auto found =
         rounds_.find_candidates(exchange, {sketch_, bucket.layout, bucket.values, nominees_});
     if (nominees_.empty()) return found;
@@ -112,7 +115,8 @@ class Sketch final : public Method {
     message_.resize(nomination_bytes(elements_, setup_.nominees));
     if (turn == exchange.rank()) {
       exchange.timed(Stage::encode, [&] {
-        write_nomination(selector_.select(residual_, setup_.nominees).indices, message_);
+        write_nomination(selector_.select(residual_, setup_.nominees, exchange.workers).indices,
+                         message_);
       });
     }
     broadcast(exchange, turn, message_);
@@ -121,28 +125,34 @@ class Sketch final : public Method {
 
   // Leaves out the nominees, which would only be noise to the others. Every step uses new hash
   // functions, so that two elements that collide in one step do not collide in all.
-  void sketch_the_rest(std::uint64_t step) {
+  void sketch_the_rest(std::uint64_t step, Workers workers) {
     sketch_.reset(mix(setup_.seed + mix(step)));
     set_aside_.resize(nominees_.size());
-    for (std::size_t i = 0; i < nominees_.size(); ++i) {
-      set_aside_[i] = std::exchange(residual_[nominees_[i]], 0.0f);
-    }
-    sketch_.accumulate(residual_);
-    for (std::size_t i = 0; i < nominees_.size(); ++i) residual_[nominees_[i]] = set_aside_[i];
+    for_floats(workers, nominees_.size(), [&](std::size_t first, std::size_t count) {
+      for (std::size_t i = first; i < first + count; ++i) {
+        set_aside_[i] = std::exchange(residual_[nominees_[i]], 0.0f);
+      }
+    });
+    sketch_.accumulate(residual_, 0, workers);
+    for_floats(workers, nominees_.size(), [&](std::size_t first, std::size_t count) {
+      for (std::size_t i = first; i < first + count; ++i) residual_[nominees_[i]] = set_aside_[i];
+    });
   }
 
   // Writes the mean of the selected elements; their residual keeps only the rounding error, and
   // their momentum restarts from zero. Momentum is kept if all elements are sent in every step,
   // because it is never stale then.
-  void apply(const ExactSums& largest, std::span<float> values, int world) {
+  void apply(const ExactSums& largest, std::span<float> values, int world, Workers workers) {
     const float share = 1.0f / static_cast<float>(world);
-    std::fill(values.begin(), values.end(), 0.0f);
-    for (std::size_t i = 0; i < largest.indices.size(); ++i) {
-      const std::size_t element = largest.indices[i];
-      values[element] = largest.sums[i] * share;
-      residual_[element] -= largest.given[i];
-      if (masks_) velocity_[element] = 0;
-    }
+    fill(workers, values, 0.0f);
+    for_floats(workers, largest.indices.size(), [&](std::size_t first, std::size_t count) {
+      for (std::size_t i = first; i < first + count; ++i) {
+        const std::size_t element = largest.indices[i];
+        values[element] = largest.sums[i] * share;
+        residual_[element] -= largest.given[i];
+        if (masks_) velocity_[element] = 0;
+      }
+    });
   }
 
   std::size_t elements_;

@@ -87,6 +87,11 @@ void sketch_accumulate(std::span<const float> values, std::uint64_t first_block,
                        const SketchRows& sketch, std::span<float> cells) {
   reference::sketch_accumulate(values, first_block, sketch, cells);
 }
+void sketch_accumulate_columns(std::span<const float> values, std::uint64_t first_block,
+                               const SketchRows& sketch, const SketchColumns& columns,
+                               std::span<float> cells) {
+  reference::sketch_accumulate_columns(values, first_block, sketch, columns, cells);
+}
 void sketch_estimate(std::span<const float> cells, const SketchRows& sketch,
                      std::uint64_t first_block, std::span<float> estimates) {
   reference::sketch_estimate(cells, sketch, first_block, estimates);
@@ -124,35 +129,69 @@ HWY_INLINE hn::Vec<Floats> signs_of(std::uint64_t word, std::size_t part) {
                                        hn::Set(integers, 0x80000000)));
 }
 
-void sketch_accumulate(std::span<const float> values, std::uint64_t first_block,
-                       const SketchRows& sketch, std::span<float> cells) {
+// Adds a block to its group of columns.
+HWY_INLINE void add_block(const float* HWY_RESTRICT const block, std::uint64_t word,
+                          float* HWY_RESTRICT const group) {
   const Floats d;
   const std::size_t lanes = hn::Lanes(d);
+  const std::size_t swapped = swapped_vector(word);
+  const auto lane_order = swapped_lanes(word);
+  for (std::size_t part = 0; part < kSketchBlock / lanes; ++part) {
+    const std::size_t other = part ^ swapped;
+    const auto signed_values = hn::Xor(hn::LoadU(d, block + other * lanes), signs_of(word, other));
+    const auto placed = hn::TableLookupLanes(signed_values, lane_order);
+    hn::StoreU(hn::Add(hn::LoadU(d, group + part * lanes), placed), d, group + part * lanes);
+  }
+}
+
+void sketch_accumulate(std::span<const float> values, std::uint64_t first_block,
+                       const SketchRows& sketch, std::span<float> cells) {
   const std::size_t whole = values.size() / kSketchBlock;
   std::uint64_t words[kTileBlocks];
   WordStreams streams(sketch.rows, first_block);
   for (std::size_t tile = 0; tile < whole; tile += kTileBlocks) {
     const std::size_t blocks = std::min(kTileBlocks, whole - tile);
     for (std::size_t row = 0; row < sketch.rows.size(); ++row) {
-      float* HWY_RESTRICT const row_cells = cells.data() + row * sketch.columns;
+      float* const row_cells = cells.data() + row * sketch.columns;
       streams.next(row, std::span(words).first(blocks), row_cells, sketch.columns);
       for (std::size_t b = 0; b < blocks; ++b) {
-        const float* HWY_RESTRICT const block = values.data() + (tile + b) * kSketchBlock;
-        float* HWY_RESTRICT const group = row_cells + word_group(words[b], sketch.columns);
-        const std::size_t swapped = swapped_vector(words[b]);
-        const auto lane_order = swapped_lanes(words[b]);
-        for (std::size_t part = 0; part < kSketchBlock / lanes; ++part) {
-          const std::size_t other = part ^ swapped;
-          const auto signed_values =
-              hn::Xor(hn::LoadU(d, block + other * lanes), signs_of(words[b], other));
-          const auto placed = hn::TableLookupLanes(signed_values, lane_order);
-          hn::StoreU(hn::Add(hn::LoadU(d, group + part * lanes), placed), d, group + part * lanes);
-        }
+        add_block(values.data() + (tile + b) * kSketchBlock, words[b],
+                  row_cells + word_group(words[b], sketch.columns));
       }
     }
   }
   reference::sketch_accumulate(values.subspan(whole * kSketchBlock), first_block + whole, sketch,
                                cells);
+}
+
+// Lists the blocks of a tile that belong to the columns first: a branch per block would be
+// mispredicted.
+void sketch_accumulate_columns(std::span<const float> values, std::uint64_t first_block,
+                               const SketchRows& sketch, const SketchColumns& columns,
+                               std::span<float> cells) {
+  const std::size_t whole = values.size() / kSketchBlock;
+  std::uint64_t words[kTileBlocks];
+  std::uint8_t listed[kTileBlocks];
+  WordStreams streams(sketch.rows, first_block);
+  for (std::size_t tile = 0; tile < whole; tile += kTileBlocks) {
+    const std::size_t blocks = std::min(kTileBlocks, whole - tile);
+    for (std::size_t row = 0; row < sketch.rows.size(); ++row) {
+      float* const row_cells = cells.data() + row * sketch.columns;
+      streams.next(row, std::span(words).first(blocks), row_cells, sketch.columns);
+      std::size_t count = 0;
+      for (std::size_t b = 0; b < blocks; ++b) {
+        listed[count] = static_cast<std::uint8_t>(b);
+        count += columns.hold(word_group(words[b], sketch.columns));
+      }
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::size_t b = listed[i];
+        add_block(values.data() + (tile + b) * kSketchBlock, words[b],
+                  row_cells + word_group(words[b], sketch.columns));
+      }
+    }
+  }
+  reference::sketch_accumulate_columns(values.subspan(whole * kSketchBlock), first_block + whole,
+                                       sketch, columns, cells);
 }
 
 HWY_INLINE hn::Vec<Floats> median(hn::Vec<Floats> a, hn::Vec<Floats> b, hn::Vec<Floats> c) {
@@ -230,13 +269,21 @@ namespace reference {
 
 void sketch_accumulate(std::span<const float> values, std::uint64_t first_block,
                        const SketchRows& sketch, std::span<float> cells) {
+  reference::sketch_accumulate_columns(values, first_block, sketch, {0, sketch.columns}, cells);
+}
+
+void sketch_accumulate_columns(std::span<const float> values, std::uint64_t first_block,
+                               const SketchRows& sketch, const SketchColumns& columns,
+                               std::span<float> cells) {
   for (std::size_t row = 0; row < sketch.rows.size(); ++row) {
     std::uint64_t word = 0;
     for (std::size_t i = 0; i < values.size(); ++i) {
       const std::size_t lane = i % kSketchBlock;
       if (lane == 0) word = sketch_word(sketch.rows[row], first_block + i / kSketchBlock);
       const auto [column, negative] = word_place(word, sketch.columns, lane);
-      cells[row * sketch.columns + column] += negative ? -values[i] : values[i];
+      if (columns.hold(column)) {
+        cells[row * sketch.columns + column] += negative ? -values[i] : values[i];
+      }
     }
   }
 }
@@ -266,8 +313,8 @@ namespace {
 
 void check(const SketchRows& sketch, std::size_t cells, std::uint64_t first_block,
            std::size_t values) {
-  ensure(sketch.rows.size() % 2 == 1 && sketch.rows.size() <= kMaxSketchRows,
-         "a sketch must have an odd number of rows", sketch.rows.size());
+  ensure(!sketch.rows.empty() && sketch.rows.size() <= kMaxSketchRows,
+         "a sketch must have rows, and not too many", sketch.rows.size());
   ensure(sketch.columns > 0 && sketch.columns % kSketchBlock == 0 &&
              sketch.columns <= std::numeric_limits<std::uint32_t>::max(),
          "a sketch's columns must be a multiple of the block", sketch.columns);
@@ -280,6 +327,7 @@ void check(const SketchRows& sketch, std::size_t cells, std::uint64_t first_bloc
 }  // namespace
 
 THINREDUCE_KERNEL(sketch_accumulate);
+THINREDUCE_KERNEL(sketch_accumulate_columns);
 THINREDUCE_KERNEL(sketch_estimate);
 
 void sketch_accumulate(std::span<const float> values, std::uint64_t first_block,
@@ -288,9 +336,20 @@ void sketch_accumulate(std::span<const float> values, std::uint64_t first_block,
   THINREDUCE_CALL(sketch_accumulate)(values, first_block, sketch, cells);
 }
 
+void sketch_accumulate_columns(std::span<const float> values, std::uint64_t first_block,
+                               const SketchRows& sketch, const SketchColumns& columns,
+                               std::span<float> cells) {
+  check(sketch, cells.size(), first_block, values.size());
+  ensure(columns.first % kSketchBlock == 0 && columns.end % kSketchBlock == 0 &&
+             columns.end <= sketch.columns,
+         "columns must be whole groups", columns.first, columns.end, sketch.columns);
+  THINREDUCE_CALL(sketch_accumulate_columns)(values, first_block, sketch, columns, cells);
+}
+
 void sketch_estimate(std::span<const float> cells, const SketchRows& sketch,
                      std::uint64_t first_block, std::span<float> estimates) {
   check(sketch, cells.size(), first_block, estimates.size());
+  ensure(sketch.rows.size() % 2 == 1, "a median needs an odd number of rows", sketch.rows.size());
   THINREDUCE_CALL(sketch_estimate)(cells, sketch, first_block, estimates);
 }
 

@@ -31,7 +31,7 @@ struct SketchRow {
 
 // The rows of a sketch; row j has cells [j * columns, (j + 1) * columns).
 struct SketchRows {
-  std::span<const SketchRow> rows;  // an odd number, at most kMaxSketchRows
+  std::span<const SketchRow> rows;  // at most kMaxSketchRows; estimates need an odd number
   std::size_t columns = 0;          // must be a multiple of kSketchBlock below 2^32
 };
 
@@ -82,6 +82,15 @@ struct SketchPlace {
 // Adds `values`, which start at element 16 * first_block, to all rows.
 void sketch_accumulate(std::span<const float> values, std::uint64_t first_block,
                        const SketchRows& sketch, std::span<float> cells);
+// Columns [first, end) of all rows, multiples of kSketchBlock, and the same for these alone.
+struct SketchColumns {
+  std::size_t first = 0;
+  std::size_t end = 0;
+  [[nodiscard]] bool hold(std::size_t column) const { return column - first < end - first; }
+};
+void sketch_accumulate_columns(std::span<const float> values, std::uint64_t first_block,
+                               const SketchRows& sketch, const SketchColumns& columns,
+                               std::span<float> cells);
 // Sets `estimates`, which start at element 16 * first_block, to the medians over the rows. Cells
 // must not be NaN; a zero result is always +0.
 void sketch_estimate(std::span<const float> cells, const SketchRows& sketch,
@@ -91,6 +100,9 @@ void sketch_estimate(std::span<const float> cells, const SketchRows& sketch,
 namespace reference {
 void sketch_accumulate(std::span<const float> values, std::uint64_t first_block,
                        const SketchRows& sketch, std::span<float> cells);
+void sketch_accumulate_columns(std::span<const float> values, std::uint64_t first_block,
+                               const SketchRows& sketch, const SketchColumns& columns,
+                               std::span<float> cells);
 void sketch_estimate(std::span<const float> cells, const SketchRows& sketch,
                      std::uint64_t first_block, std::span<float> estimates);
 }  // namespace reference

@@ -79,6 +79,15 @@ TEST(SketchRows, EqualTheReferenceOnEveryTarget) {
         EXPECT_TRUE(cells.intact());
         EXPECT_TRUE(in.intact());
 
+        // Columns may be added to one after another, or by several threads.
+        const auto before = tame_floats(count * kColumns, 6);
+        Guarded<float> by_columns(std::span<const float>(before), offset);
+        for (const SketchColumns columns : {SketchColumns{48, 272}, {0, 16}, {16, 48}}) {
+          sketch_accumulate_columns(in.span(), 77, sketch, columns, by_columns.span());
+        }
+        EXPECT_TRUE(same_bits<float>(by_columns.span(), expected));
+        EXPECT_TRUE(by_columns.intact());
+
         std::vector<float> wanted(size);
         sketch_estimate(cells.span(), sketch, 77, in.span());
         reference::sketch_estimate(expected, sketch, 77, wanted);
@@ -105,7 +114,9 @@ TEST(SketchRows, EstimateOfZeroIsPositive) {
 TEST(SketchRows, ShapesThatCannotBeAreABug) {
   const auto rows = random_rows(2, 8);
   std::vector<float> cells(64), values(5);
-  EXPECT_THROW(sketch_accumulate(values, 0, {rows, 32}, cells), BrokenInvariant);
+  EXPECT_THROW(sketch_estimate(cells, {rows, 32}, 0, values), BrokenInvariant);
+  EXPECT_THROW(sketch_accumulate_columns(values, 0, {rows, 32}, {8, 32}, cells), BrokenInvariant);
+  EXPECT_THROW(sketch_accumulate_columns(values, 0, {rows, 32}, {0, 48}, cells), BrokenInvariant);
   const auto one = std::span(rows).first(1);
   EXPECT_THROW(sketch_accumulate(values, 0, {one, 60}, std::span(cells).first(60)),
                BrokenInvariant);
