@@ -37,7 +37,9 @@ watch.install()
 ends += [watch._reader, watch._writer]
 """
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=ranks.PATIENCE, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=ranks.PATIENCE, check=False
+    )
     assert done.stdout == "[-1, -1]\n", done.stdout + done.stderr
     assert done.stderr == ""
 
