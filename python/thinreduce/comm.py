@@ -292,5 +292,5 @@ def local(
         momentum_inside_ok=momentum_inside_ok,
     )
     connections = _core.connect_inside(whole_number("world", world, min=1, max=2**31 - 1))
-    with ThreadPoolExecutor(world) as threads:  # each Comm waits for the others
-        return list(threads.map(lambda connection: Comm(connection, options), connections))
+    with ThreadPoolExecutor(world) as pool:  # each Comm waits for the others
+        return list(pool.map(lambda connection: Comm(connection, options), connections))
