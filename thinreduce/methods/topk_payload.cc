@@ -102,7 +102,8 @@ TopKReader::TopKReader(std::span<const std::byte> payload, int rank, std::size_t
                        TopKValues format)
     : rank_(rank), format_(format) {
   if (payload.empty()) return;
-  ByteReader reader(payload, fmt::format("top-k payload of rank {}", rank));
+  const std::string what = fmt::format("top-k payload of rank {}", rank);
+  ByteReader reader(payload, what);
   const auto counts = reader.take(blocks_of(elements) * sizeof(Count));
   begin_.push_back(0);
   for (std::size_t block = 0; block < blocks_of(elements); ++block) {

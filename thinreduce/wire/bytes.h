@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -50,6 +51,8 @@ class ByteReader {
  public:
   // `what` names the input in errors, as in "top-k payload of rank 3"; it must outlive the reader.
   ByteReader(std::span<const std::byte> bytes, std::string_view what) : rest_(bytes), what_(what) {}
+  template <std::same_as<std::string> Temporary>
+  ByteReader(std::span<const std::byte> bytes, Temporary&& what) = delete;
 
   template <PlainValue T>
   [[nodiscard]] T value() {
