@@ -313,7 +313,7 @@ TEST(Simulate, CountsLatenciesAndTakesTheirTime) {
   const auto reduce = [&](const std::string& link, const std::string& ranks) {
     const Finished end =
         run({kProgram, "bench", "reduce", "--simulate", link, "--ranks", ranks, "--method", "fp32",
-             "--method", "topk", "--floats", "10k", "--steps", "1", "--json"});
+             "--method", "topk:collective=owner", "--floats", "10k", "--steps", "1", "--json"});
     EXPECT_EQ(end.code, 0) << end.err;
     return nlohmann::json::parse(end.out);
   };
