@@ -124,6 +124,18 @@ TEST_F(Train, WritesTheRunFolderOfItsDocument) {
   EXPECT_EQ(json_of(folder / "a" / "summary.json"), summary);
 }
 
+// The trainer adds weight decay to the gradients when the method applies momentum.
+TEST_F(Train, ResumesWithTheWeightDecayOfAMethodWithMomentum) {
+  const std::vector<std::string> common{
+      "--ranks", "2", "--steps", "8", "--method", "sketch:momentum=0.9", "--weight-decay", "0.1"};
+  auto halved = common;
+  halved.insert(halved.end(), {"--stop-after", "4"});
+  ASSERT_EQ(run(command("straight", common)).code, 0);
+  ASSERT_EQ(run(command("halves", halved)).code, 1);
+  ASSERT_EQ(resume("halves").code, 0);
+  EXPECT_EQ(result("straight"), result("halves"));
+}
+
 TEST_F(Train, ResumesToTheSameBits) {
   const std::vector<std::string> common{"--ranks", "2", "--steps", "20", "--method", "topk"};
   auto halved = common;

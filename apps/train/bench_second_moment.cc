@@ -19,7 +19,7 @@ int bench_second_moment(const TrainOptions& given) {
   at::set_num_threads(*options.threads);
   const ModelInfo& model = find_model(options.model);
   const auto network = make_network(options.model, options.seed);
-  GradientBuckets buckets(*network, options.bucket_floats, 0);
+  GradientBuckets buckets(*network, options.bucket_floats, 0, 0);
   const auto side = static_cast<std::int64_t>(model.side);
   const auto batch = static_cast<std::int64_t>(options.batch);
   const auto images = torch::randn({batch, model.data == "mnist" ? 1 : 3, side, side});

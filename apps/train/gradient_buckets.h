@@ -25,7 +25,7 @@ class GradientBuckets {
   // `model` must outlive this. `weight_decay` times the parameters is added to the gradients before
   // they are handed over, for methods that apply momentum: the optimizer would add it after them.
   GradientBuckets(torch::nn::Module& model, std::size_t bucket_floats, std::uint32_t first_id,
-                  double weight_decay = 0);
+                  double weight_decay);
   ~GradientBuckets();
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;

@@ -73,9 +73,7 @@ class Replica::Torch {
     for (const auto& buffer : network_->buffers()) {
       if (buffer.is_floating_point()) buffers_.push_back(buffer);
     }
-    buckets_ = std::make_unique<GradientBuckets>(
-        *network_, options.bucket_floats, kFirstBucket,
-        decays_before_momentum(options) ? *options.weight_decay : 0);
+    make_buckets();
     if (Spec::parse(options.method).info->second_moment) {
       moments_ = std::make_unique<SecondMoments>(*network_, buckets_->layouts());
     }
@@ -176,7 +174,7 @@ class Replica::Torch {
     optimizer_->load(optimizer);
     // Loading replaces the parameters' tensors, so their gradients need new buckets.
     buckets_ = nullptr;
-    buckets_ = std::make_unique<GradientBuckets>(*network_, options_.bucket_floats, kFirstBucket);
+    make_buckets();
   }
 
   Session& session() { return *session_; }
@@ -184,6 +182,11 @@ class Replica::Torch {
   const Batches& batches() const { return batches_; }
 
  private:
+  void make_buckets() {
+    buckets_ = std::make_unique<GradientBuckets>(
+        *network_, options_.bucket_floats, kFirstBucket,
+        decays_before_momentum(options_) ? *options_.weight_decay : 0);
+  }
   // The learning rate is one possible cause; the method is another, which a run with fp32 rules
   // out.
   [[nodiscard]] std::string explain_divergence(const StepSettings& settings,

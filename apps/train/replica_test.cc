@@ -35,7 +35,7 @@ TEST(Models, HaveTheParametersTheyAreKnownBy) {
 
 TEST(GradientBuckets, AreReversedWholeAndHandedOverInOrder) {
   const auto network = make_network("lenet", 1);
-  GradientBuckets buckets(*network, 1'048'576, 1);
+  GradientBuckets buckets(*network, 1'048'576, 1, 0);
   ASSERT_EQ(buckets.layouts().size(), 3U);
   EXPECT_EQ(buckets.layouts()[0].tensors[0].name, "fc2.bias");
   EXPECT_EQ(buckets.layouts()[1].tensors[0].name, "fc1.weight");

@@ -37,7 +37,7 @@ Moments brute_force(nn::Module& model, std::int64_t batch, Loss&& loss) {
 // Returns the same from one backward of the whole batch.
 template <typename Loss>
 Moments watched(nn::Module& model, std::int64_t batch, Loss&& loss) {
-  GradientBuckets buckets(model, 1000, 0);
+  GradientBuckets buckets(model, 1000, 0, 0);
   SecondMoments moments(model, buckets.layouts());
   std::map<std::string, torch::Tensor> found;
   for (int round = 0; round < 2; ++round) {  // the second round must not add to the first
@@ -167,7 +167,7 @@ TEST(SecondMoment, NetworksWithTheMeanLoss) {
 TEST(SecondMoment, IsAtLeastTheSquareOfTheMeanByTheBatch) {
   const auto network = make_network("vgg-small", 3);
   constexpr std::int64_t kBatch = 6;
-  GradientBuckets buckets(*network, 1'000'000, 0);
+  GradientBuckets buckets(*network, 1'000'000, 0, 0);
   SecondMoments moments(*network, buckets.layouts());
   moments.begin();
   std::size_t compared = 0;
@@ -196,7 +196,7 @@ TEST(SecondMoment, IsAtLeastTheSquareOfTheMeanByTheBatch) {
 // Layers are not watched in an evaluation or after SecondMoments is destroyed.
 TEST(SecondMoment, IsOnlyForTraining) {
   Alone<Conv2d> model(Conv2d(nn::Conv2dOptions(2, 3, 3)));
-  GradientBuckets buckets(model, 1000, 0);
+  GradientBuckets buckets(model, 1000, 0, 0);
   const auto images = torch::ones({2, 2, 5, 5});
   {
     SecondMoments moments(model, buckets.layouts());

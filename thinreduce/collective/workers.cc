@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <system_error>
+#include <exception>
 #include <utility>
 
 #include "thinreduce/ensure.h"
@@ -18,7 +18,7 @@ WorkerPool::WorkerPool(int threads) {
     while (threads_.size() + 1 < wanted) {
       threads_.emplace_back([this, thread = threads_.size() + 1] { serve(thread); });
     }
-  } catch (const std::system_error& error) {
+  } catch (const std::exception& error) {
     stop();
     throw Error(ErrorCode::unavailable,
                 fmt::format("thread {} of {} can't be started: {}; set fewer threads",

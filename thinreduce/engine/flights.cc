@@ -30,6 +30,7 @@ Error current_error(const Job& job) {
 Flights::Flights(Transport& transport, Reducer& reducer)
     : transport_(transport), reducer_(reducer) {
   static_assert(kTracks <= kMostTracks);
+  threads_.reserve(kTracks);
   for (std::uint64_t number = 1; number <= kTracks; ++number) {
     tracks_.push_back(transport.open_track(static_cast<int>(number)));
   }
@@ -53,18 +54,33 @@ std::future<Report> Flights::submit(Job job) {
     flight.number = submitted_++;
     flight.ready = job.submitted;
     flight.job = std::move(job);
-    add_thread_if_needed();
+    try {
+      add_threads_if_needed();
+    } catch (const std::exception& error) {
+      flights_.pop_back();
+      --submitted_;
+      throw Error(ErrorCode::unavailable,
+                  fmt::format("no thread that reduces buckets can be started: {}; the limit on "
+                              "threads or memory is reached",
+                              error.what()));
+    }
   }
   changed_.notify_all();
   return future;
 }
 
-void Flights::add_thread_if_needed() {
-  const auto waiting = std::ranges::count_if(
-      flights_, [&](const Flight& flight) { return !flight.started && can_start(flight); });
-  const std::size_t idle = threads_.size() - working_;
-  if (static_cast<std::size_t>(waiting) <= idle || threads_.size() == kTracks) return;
-  threads_.emplace_back([this] { run(); });
+void Flights::add_threads_if_needed() {
+  if (stopping_) return;  // the destructor goes through the threads without the mutex
+  const auto waiting = static_cast<std::size_t>(std::ranges::count_if(
+      flights_, [&](const Flight& flight) { return !flight.started && can_start(flight); }));
+  while (waiting > threads_.size() - working_ && threads_.size() < kTracks) {
+    try {
+      threads_.emplace_back([this] { run(); });
+    } catch (const std::exception&) {
+      if (threads_.empty()) throw;
+      return;  // fewer threads are slower, but no bucket waits for a later one
+    }
+  }
 }
 
 void Flights::drain() {
@@ -174,11 +190,16 @@ Report Flights::reduce(Job& job, Transport& track) {
 }
 
 void Flights::finish(Flight& flight) {
-  for (Flight& later : flights_) {
-    if (is_held_back(later) && later.ready.time < flight.ended.time) later.ready = flight.ended;
+  if (transport_.counted_time()) {  // only a virtual clock must know
+    for (Flight& later : flights_) {
+      if (later.number <= flight.number || !is_held_back(later)) continue;
+      later.ready.time = std::max(later.ready.time, flight.ended.time);
+      later.ready.chain = std::max(later.ready.chain, flight.ended.chain);
+    }
   }
   flight.finished = true;
   deliver();
+  add_threads_if_needed();  // this bucket may have held several back
 }
 
 void Flights::deliver() {
@@ -188,7 +209,10 @@ void Flights::deliver() {
     if (flight.error) {
       flight.job.done.set_exception(flight.error);
     } else {
-      since_ += flight.report;
+      try {
+        since_ += flight.report;
+      } catch (const std::bad_alloc&) {  // the sum lacks the figures of a bucket
+      }
       flight.job.done.set_value(std::move(flight.report));
     }
     flights_.pop_front();
@@ -202,7 +226,7 @@ Error Flights::fail(const Error& error) {
     if (!failure_) failure_ = error;
     first = *failure_;
   }
-  transport_.abandon(error.what());
+  transport_.abandon(first.what());
   return first;
 }
 

@@ -66,7 +66,8 @@ class Flights {
     std::exception_ptr error;
   };
 
-  void add_thread_if_needed();
+  // Throws if there is no thread at all and none can be started.
+  void add_threads_if_needed();
   void run();
   // Returns the oldest bucket that can start; null if there is none.
   [[nodiscard]] Flight* next();

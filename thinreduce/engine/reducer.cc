@@ -296,6 +296,7 @@ void Reducer::keep(const Job& job) {
   Slot& slot = *found;
   const bool finite = kernels::first_nonfinite(job.values) == job.values.size();
   if (!slot.bucket->keeps || slot.bucket->hash != bucket.hash || !finite) return;
+  copy_for_undo(slot);  // a step that is taken back takes this back, too
   slot.unsent.resize(job.values.size());
   add_finite(slot.unsent, job.values);
 }

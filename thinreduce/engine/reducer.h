@@ -40,7 +40,9 @@ struct Disagreement {
 class Reducer {
  public:
   Reducer(const Transport& transport, const SessionOptions& options, WorkerPool& pool)
-      : transport_(transport), options_(options), pool_(pool) {}
+      : transport_(transport), options_(options), pool_(pool) {
+    spare_.reserve(kMostTracks);  // giving buffers back must not allocate
+  }
 
   // Sets what the ranks have agreed on about the network; see Exchange::link.
   void set_link(const Link& link) { link_ = link; }

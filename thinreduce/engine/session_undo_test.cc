@@ -1,6 +1,7 @@
 // A step that is taken back, and buckets that are dropped.
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <limits>
 
 #include "tests/ranks.h"
@@ -60,6 +61,25 @@ TEST(SessionUndoes, WithoutABeginningNothingIsTakenBack) {
     session.undo_step();
     EXPECT_EQ(session.save_bytes(), before);
     session.begin_step();
+    session.undo_step();
+    EXPECT_EQ(session.save_bytes(), before);
+  });
+}
+
+// A bucket whose agreement fails keeps its gradient for a later session, unless the step is taken
+// back.
+TEST(SessionUndoes, WhatAFailedAgreementHasKeptIsTakenBack) {
+  std::barrier both_reduced(2);
+  run_ranks(2, [&](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.spec = "topk"});
+    (void)reduce_step(session, 0);
+    const auto before = session.save_bytes();
+    session.begin_step();
+    both_reduced.arrive_and_wait();
+    if (session.rank() == 1) return session.abandon("test");
+    auto values = gradient(5000, 0, 1);
+    thrown_text(ErrorCode::lost_peer, [&] { session.reduce(0, values); });
+    EXPECT_NE(session.save_bytes(), before) << "nothing was kept";
     session.undo_step();
     EXPECT_EQ(session.save_bytes(), before);
   });

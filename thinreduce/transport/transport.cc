@@ -23,6 +23,10 @@ class Track final : public Transport {
   [[nodiscard]] int size() const override { return whole_.size(); }
   [[nodiscard]] Clock::time_point now() const override { return whole_.now(); }
   void abandon(const std::string& reason) noexcept override { whole_.abandon(reason); }
+  [[nodiscard]] std::unique_ptr<Transport> open_track(int /*number*/) override {
+    throw Error(ErrorCode::bad_input,
+                "a track has no tracks of its own; open a session on the whole transport");
+  }
 
  private:
   Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override {

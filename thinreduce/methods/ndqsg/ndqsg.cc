@@ -52,6 +52,7 @@ class Ndqsg final : public Method {
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
+    exchange.statistics["owner"] = 0;
     ensure(bucket.values.size() == options_.quantizer.elements,
            "ndqsg: the bucket must keep its size", bucket.values.size(),
            options_.quantizer.elements);

@@ -82,7 +82,9 @@ void CountSketch::reset(std::uint64_t seed) {
 // many rows for each as can be, and the columns of the rows that are left.
 void CountSketch::accumulate(std::span<const float> values, std::uint64_t first, Workers workers) {
   check_range(first, values.size());
-  const std::size_t threads = values.size() > kFloatsPerBlock ? workers.threads() : 1;
+  // More threads than rows would hash every value once per thread.
+  const std::size_t threads =
+      values.size() > kFloatsPerBlock ? std::min(workers.threads(), rows()) : 1;
   const std::size_t whole = rows() / threads;  // rows per thread
   const std::size_t left = rows() - whole * threads;
   workers.for_blocks((1 + left) * threads, [&](std::size_t block, std::size_t /*thread*/) {

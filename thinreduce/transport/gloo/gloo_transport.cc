@@ -108,12 +108,12 @@ class GlooOperation : public Operation {
         : operation_(operation), state_(*operation.transport_.state_) {
       const std::lock_guard lock(state_.mutex);
       state_.waiting.insert(&operation);
-      state_.lifelines->begin_wait(operation.peer_, silence);
+      state_.lifelines->begin_wait(&operation, operation.peer_, silence);
     }
     ~Waiting() {
       const std::lock_guard lock(state_.mutex);
       state_.waiting.erase(&operation_);
-      state_.lifelines->end_wait(operation_.peer_);
+      state_.lifelines->end_wait(&operation_);
     }
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
@@ -354,7 +354,7 @@ bool GlooTransport::native_sum(std::span<float> values, const WaitLimits& limits
     const std::lock_guard lock(state_->mutex);
     if (state_->failure) throw Error(state_->failure->code, state_->failure->message);
     state_->summing = true;
-    state_->lifelines->begin_wait(previous, limits.silence);
+    state_->lifelines->begin_wait(this, previous, limits.silence);
   }
   std::string what;
   try {
@@ -372,7 +372,7 @@ bool GlooTransport::native_sum(std::span<float> values, const WaitLimits& limits
   {
     const std::lock_guard lock(state_->mutex);
     state_->summing = false;
-    state_->lifelines->end_wait(previous);
+    state_->lifelines->end_wait(this);
   }
   if (what.empty()) return true;
   throw explain(previous, fmt::format("Gloo's sum of {} floats", values.size()), what);

@@ -74,16 +74,16 @@ Lifelines::~Lifelines() {
   close_here(alarm_);
 }
 
-void Lifelines::begin_wait(int peer, Seconds silence) {
+void Lifelines::begin_wait(const void* who, int peer, Seconds silence) {
   const std::lock_guard lock(mutex_);
   const auto now = Clock::now();
   if (waits_.empty()) asked_ = now;
-  waits_.push_back({peer, silence, now});
+  waits_.push_back({who, peer, silence, now});
 }
 
-void Lifelines::end_wait(int peer) {
+void Lifelines::end_wait(const void* who) {
   const std::lock_guard lock(mutex_);
-  const auto found = std::ranges::find(waits_, peer, &Wait::peer);
+  const auto found = std::ranges::find(waits_, who, &Wait::who);
   if (found != waits_.end()) waits_.erase(found);
 }
 

@@ -49,8 +49,9 @@ class Lifelines {
   Lifelines& operator=(const Lifelines&) = delete;
 
   // Between these two a thread of this rank waits for `peer`. Several threads may wait.
-  void begin_wait(int peer, Seconds silence);
-  void end_wait(int peer);
+  // `who` tells the waits of several threads apart.
+  void begin_wait(const void* who, int peer, Seconds silence);
+  void end_wait(const void* who);
 
   // Returns the rank that `peer` waits for in the end, directly or through others: the one that
   // does not take part, as far as the answers tell.
@@ -71,6 +72,7 @@ class Lifelines {
     int waits_for = -1;
   };
   struct Wait {
+    const void* who;
     int peer;
     Seconds silence;
     Clock::time_point began;
