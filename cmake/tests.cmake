@@ -7,12 +7,9 @@ find_package(Eigen3 REQUIRED NO_MODULE)  # the reference of the low-rank methods
 
 add_library(thinreduce_test_main tests/test_main.cc)
 target_link_libraries(thinreduce_test_main PUBLIC thinreduce_internal GTest::gtest GTest::gmock fmt::fmt)
-# A hundred files that run for seconds: compile them fast rather than well.
-if(THINREDUCE_SANITIZE)
-  target_compile_options(thinreduce_test_main PUBLIC -O0)
-else()
-  target_compile_options(thinreduce_test_main PUBLIC -O1)
-endif()
+# A hundred files that run for seconds: compile them fast rather than well. Less would slow the
+# sanitizers' runs more than it saves.
+target_compile_options(thinreduce_test_main PUBLIC -O1)
 
 set(simd_targets reference SSSE3 SSE4 AVX2 AVX3)
 set(test_environment "")
