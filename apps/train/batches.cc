@@ -1,61 +1,27 @@
 #include "apps/train/batches.h"
 
-#include <fmt/format.h>
-
-#include <numeric>
-
 #include "apps/train/random.h"
-#include "thinreduce/error.h"
 
 namespace thinreduce::train {
 
 Batches::Batches(const Dataset& data, const BatchOptions& options)
-    : data_(data), options_(options) {
+    : data_(data), options_(options), order_(options.order, data.train.count, data.name) {
   if (options_.side == 0) options_.side = data.train.side;
-  if (steps_per_epoch() == 0) {
-    throw Error(
-        ErrorCode::bad_input,
-        fmt::format("{} ranks with batches of {} need {} images per step, but {} has only {} "
-                    "images; use a smaller --batch or fewer --ranks",
-                    options_.ranks, options_.batch,
-                    options_.batch * static_cast<std::size_t>(options_.ranks), data.name,
-                    data.train.count));
-  }
-}
-
-std::size_t Batches::steps_per_epoch() const {
-  return data_.train.count / (options_.batch * static_cast<std::size_t>(options_.ranks));
 }
 
 std::size_t Batches::pixels() const {
   return data_.train.channels * options_.side * options_.side;
 }
 
-void Batches::shuffle(std::uint64_t epoch) {
-  if (!order_.empty() && epoch == epoch_) return;
-  epoch_ = epoch;
-  order_.resize(data_.train.count);
-  std::iota(order_.begin(), order_.end(), 0U);
-  const RandomKey key{options_.seed, Draw::order, epoch};
-  for (std::size_t i = order_.size(); i > 1; --i) {
-    std::swap(order_[i - 1], order_[random_below(key, i, static_cast<std::uint32_t>(i))]);
-  }
-}
-
 std::span<const std::uint32_t> Batches::indices(std::uint64_t step) {
-  const std::uint64_t epoch = step / steps_per_epoch();
-  shuffle(epoch);
-  const std::size_t in_epoch = step - epoch * steps_per_epoch();
-  const std::size_t part =
-      in_epoch * static_cast<std::size_t>(options_.ranks) + static_cast<std::size_t>(options_.rank);
-  return std::span<const std::uint32_t>(order_).subspan(part * options_.batch, options_.batch);
+  return order_.indices(step);
 }
 
 Batches::Place Batches::place(std::uint64_t epoch, std::uint32_t image) const {
   const std::size_t room = data_.train.side + 2 * options_.padding - options_.side;
   if (!options_.augment) return {room / 2, room / 2, false};
-  const RandomKey crop{options_.seed, Draw::crop, epoch};
-  const RandomKey flip{options_.seed, Draw::flip, epoch};
+  const RandomKey crop{options_.order.seed, Draw::crop, epoch};
+  const RandomKey flip{options_.order.seed, Draw::flip, epoch};
   const auto choices = static_cast<std::uint32_t>(room + 1);
   const std::uint64_t drawn = random_below(crop, image, choices * choices);
   return {drawn / choices, drawn % choices, random_below(flip, image, 2) == 1};
@@ -87,8 +53,9 @@ void Batches::draw(const Images& source, std::size_t image, Place place,
 void Batches::training(std::uint64_t step, std::span<float> images,
                        std::span<std::int64_t> labels) {
   const auto chosen = indices(step);
+  const std::uint64_t epoch = order_.epoch_of(step);
   for (std::size_t i = 0; i < chosen.size(); ++i) {
-    draw(data_.train, chosen[i], place(epoch_, chosen[i]), images.subspan(i * pixels(), pixels()));
+    draw(data_.train, chosen[i], place(epoch, chosen[i]), images.subspan(i * pixels(), pixels()));
     labels[i] = data_.train.labels[chosen[i]];
   }
 }

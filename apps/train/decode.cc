@@ -1,7 +1,8 @@
-// Decodes images and labels from untrusted bytes.
+// Decodes images, labels and text from untrusted bytes.
 #include <fmt/format.h>
 #include <png.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "apps/train/dataset.h"
@@ -58,6 +59,22 @@ void check_labels(const std::vector<std::uint8_t>& labels, const std::string& wh
 
 const std::uint8_t* as_bytes(const Bytes& bytes, std::size_t offset) {
   return reinterpret_cast<const std::uint8_t*>(bytes.data()) + offset;
+}
+
+// Reads the code point at `at` and moves `at` past it; 0x110000 if it is not valid UTF-8.
+std::uint32_t next_code_point(const Bytes& utf8, std::size_t& at) {
+  constexpr std::uint32_t kInvalid = 0x110000;
+  const auto first = static_cast<std::uint32_t>(utf8[at++]);
+  if (first < 0x80) return first;
+  const std::size_t more = first >= 0xF0 ? 3 : first >= 0xE0 ? 2 : 1;
+  if (first < 0xC2 || first > 0xF4 || utf8.size() - at < more) return kInvalid;
+  std::uint32_t point = first & (0x3FU >> more);
+  for (std::size_t i = 0; i < more; ++i) {
+    const auto next = static_cast<std::uint32_t>(utf8[at++]);
+    if ((next & 0xC0U) != 0x80U) return kInvalid;
+    point = point << 6U | (next & 0x3FU);
+  }
+  return point;
 }
 
 }  // namespace
@@ -125,6 +142,28 @@ std::vector<std::uint8_t> decode_labels(const Bytes& json, const std::string& wh
     labels.push_back(item.get<std::uint8_t>());
   }
   return labels;
+}
+
+Text decode_text(const Bytes& utf8, const std::string& what) {
+  std::vector<std::uint32_t> points;
+  for (std::size_t at = 0; at < utf8.size();) {
+    const std::size_t start = at;
+    points.push_back(next_code_point(utf8, at));
+    if (points.back() > 0x10FFFF) refuse(what, fmt::format("byte {} is not UTF-8", start));
+  }
+  std::map<std::uint32_t, std::uint8_t> numbers;
+  for (const std::uint32_t point : points) numbers[point] = 0;
+  if (numbers.empty() || numbers.size() > 256) {
+    refuse(what, fmt::format("has {} different characters, must be 1 to 256", numbers.size()));
+  }
+  std::uint8_t next = 0;
+  for (auto& [point, number] : numbers) number = next++;
+  Text text{.alphabet = numbers.size(), .train = {}, .test = {}};
+  const std::size_t training = points.size() - points.size() / 10;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    (i < training ? text.train : text.test).push_back(numbers.at(points[i]));
+  }
+  return text;
 }
 
 }  // namespace thinreduce::train

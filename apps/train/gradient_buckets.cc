@@ -24,8 +24,8 @@ struct GradientBuckets::Hooks {
 };
 
 GradientBuckets::GradientBuckets(torch::nn::Module& model, std::size_t bucket_floats,
-                                 std::uint32_t first_id, double weight_decay)
-    : weight_decay_(weight_decay), hooks_(std::make_unique<Hooks>()) {
+                                 std::uint32_t first_id, WeightDecay weight_decay)
+    : weight_decay_(std::move(weight_decay)), hooks_(std::make_unique<Hooks>()) {
   const auto parameters = model.named_parameters();
   std::vector<std::pair<std::string, torch::Tensor>> reversed;
   for (const auto& item : parameters) reversed.emplace(reversed.begin(), item.key(), item.value());
@@ -86,10 +86,10 @@ void GradientBuckets::arrived(std::size_t bucket) {
   ensure(missing_[bucket] > 0, "a parameter receives one gradient per step");
   --missing_[bucket];
   for (; next_ < layouts_.size() && missing_[next_] == 0; ++next_) {
-    if (weight_decay_ != 0) {
+    if (weight_decay_) {
       const torch::NoGradGuard no_gradients;
       for (auto& parameter : parameters_[next_]) {
-        parameter.mutable_grad().add_(parameter, weight_decay_);
+        parameter.mutable_grad().add_(parameter, weight_decay_(parameter));
       }
     }
     on_ready_(layouts_[next_], {values_[next_].data_ptr<float>(), layouts_[next_].elements});

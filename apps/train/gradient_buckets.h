@@ -22,10 +22,11 @@ class GradientBuckets {
   using OnReady = std::function<void(const BucketLayout& layout, std::span<float> values)>;
 
   // A bucket holds at most `bucket_floats`, or a single larger tensor. Ids count from `first_id`.
-  // `model` must outlive this. `weight_decay` times the parameters is added to the gradients before
-  // they are handed over, for methods that apply momentum: the optimizer would add it after them.
+  // `model` must outlive this. `weight_decay` times a parameter is added to its gradient before it
+  // is handed over, for methods that apply momentum: the optimizer would add it after them.
+  using WeightDecay = std::function<double(const torch::Tensor& parameter)>;
   GradientBuckets(torch::nn::Module& model, std::size_t bucket_floats, std::uint32_t first_id,
-                  double weight_decay);
+                  WeightDecay weight_decay = nullptr);
   ~GradientBuckets();
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
@@ -42,7 +43,7 @@ class GradientBuckets {
   void arrived(std::size_t bucket);
 
   std::vector<BucketLayout> layouts_;
-  const double weight_decay_;
+  const WeightDecay weight_decay_;
   std::vector<torch::Tensor> values_;                   // one per bucket
   std::vector<std::vector<torch::Tensor>> parameters_;  // per bucket
   std::vector<std::size_t> missing_;  // gradients that backward has yet to produce, per bucket

@@ -1,4 +1,4 @@
-// `thinreduce train`: trains a network on images, its gradients reduced by any method. A program of
+// `thinreduce train`: trains a network, its gradients reduced by any method. A program of
 // its own, because loading libtorch takes longer than most other commands run.
 #include <fmt/format.h>
 #include <unistd.h>
@@ -50,41 +50,49 @@ void add_training_options(CLI::App& app, TrainOptions& options) {
       ->transform(one_of(names));
   app.add_option("--data", options.data, "Data set; must be the one of the model.")
       ->type_name("NAME")
-      ->transform(one_of({"mnist", "cifar10"}))
+      ->transform(one_of(data_sets()))
       ->default_str("the model's");
   app.add_option("--method", options.method,
                  "Method that reduces the gradients, for example topk:density=0.01; `thinreduce "
                  "methods` lists them.")
       ->type_name("SPEC");
-  app.add_option("--epochs", options.epochs, "Number of passes over all training images.")
+  app.add_option("--epochs", options.epochs, "Number of passes over the training data.")
       ->type_name("X")
       ->transform(number(1e-6, 1e6));
   app.add_option("--steps", options.steps, "Number of steps; overrides --epochs.")
       ->type_name("N")
       ->transform(whole_number(1, kNoLimit))
       ->default_str("from --epochs");
-  app.add_option("--batch", options.batch, "Images per rank and step.")
+  app.add_option("--batch", options.batch, "Images or windows of text per rank and step.")
       ->type_name("N")
-      ->transform(whole_number(1, 100000));
+      ->transform(whole_number(1, 100000))
+      ->default_str("the model's");
   app.add_option("--seed", options.seed,
-                 "Seed of the initial parameters, the order of the images, crops and flips.")
+                 "Seed of the initial parameters, the order of the samples, crops and flips.")
       ->type_name("N")
       ->transform(whole_number(0, 18446744073709551615.0));
   app.add_option("--optimizer", options.optimizer, "Optimizer.")
       ->type_name("NAME")
-      ->transform(one_of({"sgd", "adam"}));
+      ->transform(one_of({"sgd", "adam", "adamw"}))
+      ->default_str("the model's");
   app.add_option("--learning-rate,--lr", options.learning_rate,
                  "Peak learning rate of the schedule.")
       ->type_name("X")
       ->transform(number(0, 1e6))
-      ->default_str("the model's for sgd, 0.001 for adam");
-  app.add_option("--momentum", options.momentum, "Momentum of sgd; ignored by adam.")
+      ->default_str("the model's for its optimizer; for another one 0.1 (sgd) or 0.001");
+  app.add_option("--momentum", options.momentum, "Momentum of sgd; ignored by adam and adamw.")
       ->type_name("X")
       ->transform(number(0, 0.9999));
-  app.add_option("--weight-decay", options.weight_decay,
-                 "Weight decay, added to the gradient by the optimizer.")
+  app.add_option(
+         "--weight-decay", options.weight_decay,
+         "Weight decay: added to the gradient by sgd and adam, applied to the parameters by adamw.")
       ->type_name("X")
       ->transform(number(0, 10))
+      ->default_str("the model's");
+  app.add_option("--label-smoothing", options.label_smoothing,
+                 "Part of a label's weight that is spread over all classes in the training loss.")
+      ->type_name("X")
+      ->transform(number(0, 1))
       ->default_str("the model's");
   app.add_option("--schedule", options.schedule, "Schedule of the learning rate.")
       ->type_name("NAME")
@@ -109,14 +117,16 @@ void add_exchange_options(CLI::App& app, TrainOptions& options) {
       ->type_name("N")
       ->transform(whole_number(0, kNoLimit));
   app.add_option("--evaluate-every", options.evaluate_every,
-                 "Steps between evaluations on test images.")
+                 "Steps between evaluations on test data.")
       ->type_name("N")
       ->transform(whole_number(1, kNoLimit))
       ->default_str("a tenth of the run, at most an epoch");
-  app.add_option("--evaluate-samples", options.evaluate_samples,
-                 "Test images per evaluation; the last evaluation uses all of them.")
+  app.add_option(
+         "--evaluate-samples", options.evaluate_samples,
+         "Test images, or windows of test text, per evaluation; the last one uses all of them.")
       ->type_name("N")
-      ->transform(whole_number(1, 10000));
+      ->transform(whole_number(1, 10000))
+      ->default_str("2000 images or 400 windows");
   app.add_option("--check-every", options.check_every,
                  "Steps between checks that all ranks hold the same parameters.")
       ->type_name("N")
@@ -177,11 +187,12 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.option_defaults()->group("Other");
   apps::add_launch_options(app, options.launch);
   add_run_options(app, options);
-  app.add_option("--data-dir", options.data_dir,
-                 "Folder that holds the images or receives them. By default $THINREDUCE_DATA, or "
-                 "a folder in the user's cache.")
+  app.add_option(
+         "--data-dir", options.data_dir,
+         "Folder that holds the data sets or receives them. By default $THINREDUCE_DATA, or "
+         "a folder in the user's cache.")
       ->type_name("DIR");
-  app.add_flag("--fetch-only", arguments.fetch_only, "Downloads the images and exits.");
+  app.add_flag("--fetch-only", arguments.fetch_only, "Downloads the data and exits.");
   app.add_flag("--bench-plain", arguments.bench_plain,
                "Times --steps training steps of one rank with thinreduce and in plain libtorch.");
   app.add_flag("--bench-second-moment", arguments.bench_second_moment,
@@ -200,7 +211,7 @@ void check_resume(const CLI::App& app) {
   }
 }
 
-// The images, loaded once per process by the first rank that needs them.
+// The data, loaded once per process by the first rank that needs them.
 class SharedData {
  public:
   const Dataset& get(const TrainOptions& options) {
@@ -224,17 +235,18 @@ void print_summary(const Json& summary) {
                summary["steps"].get<std::uint64_t>(), summary["run"].get<std::string>());
     return;
   }
-  fmt::print(
-      "accuracy {:.2f} %; {} steps in {}; {} sent per rank; compression ratio {:.1f}; run "
-      "folder {}\n",
-      number_of("accuracy") * 100, summary["steps"].get<std::uint64_t>(),
-      apps::show_seconds(number_of("seconds")), apps::show_bytes(number_of("bytes_sent_total")),
-      number_of("ratio"), summary["run"].get<std::string>());
+  const std::string result = summary["metric"] == "loss"
+                                 ? fmt::format("test loss {:.4f}", number_of("loss"))
+                                 : fmt::format("accuracy {:.2f} %", number_of("accuracy") * 100);
+  fmt::print("{}; {} steps in {}; {} sent per rank; compression ratio {:.1f}; run folder {}\n",
+             result, summary["steps"].get<std::uint64_t>(),
+             apps::show_seconds(number_of("seconds")),
+             apps::show_bytes(number_of("bytes_sent_total")), number_of("ratio"),
+             summary["run"].get<std::string>());
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"Trains a network on images, its gradients reduced by any method.",
-               "thinreduce train"};
+  CLI::App app{"Trains a network, its gradients reduced by any method.", "thinreduce train"};
   apps::prepare(app);
   Arguments arguments;
   TrainOptions& options = arguments.options;

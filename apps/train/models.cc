@@ -2,6 +2,7 @@
 
 #include <mutex>
 
+#include "apps/train/gpt.h"
 #include "apps/train/model_info.h"
 #include "apps/train/watched_layers.h"
 
@@ -176,11 +177,75 @@ class ResNet final : public Network {
   Linear fc_{64, 10};
 };
 
+// Convolution, optionally a pool that halves the image, batch norm, ReLU. The pool comes first,
+// because then the other two have less to do.
+class ConvNormImpl final : public nn::Module {
+ public:
+  ConvNormImpl(int in, int out, bool pool)
+      : pool_(pool),
+        conv_(conv3x3(in, out)),
+        // A rank's batch is small, so the running statistics average over more of them.
+        norm_(nn::BatchNorm2dOptions(out).momentum(0.05)) {
+    register_module("conv", conv_);
+    register_module("norm", norm_);
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    x = conv_(x);
+    if (pool_) x = torch::max_pool2d(x, 2);
+    return norm_(x).relu_();
+  }
+
+ private:
+  bool pool_;
+  Conv2d conv_;
+  nn::BatchNorm2d norm_;
+};
+TORCH_MODULE(ConvNorm);
+
+// Residual network of nine layers, slim enough for ten epochs on two cores in a quarter of an hour.
+class ResNet9 final : public Network {
+ public:
+  ResNet9() {
+    register_module("stem", stem_);
+    register_module("down1", down1_);
+    register_module("block1", block1_);
+    register_module("down2", down2_);
+    register_module("down3", down3_);
+    register_module("block3", block3_);
+    register_module("fc", fc_);
+  }
+  torch::Tensor forward(torch::Tensor x) override {
+    // The convolutions are a tenth faster in this order of memory, which their outputs keep.
+    x = down1_(stem_(x.contiguous(torch::MemoryFormat::ChannelsLast)));
+    x = x + block1_->forward(x);
+    x = down3_(down2_(x));
+    x = x + block3_->forward(x);
+    // The largest of 16 features is far from 0, so that the scores would begin too large.
+    return fc_(x.amax({2, 3})) / 8;
+  }
+
+ private:
+  static nn::Sequential block(int width) {
+    return nn::Sequential(ConvNorm(width, width, false), ConvNorm(width, width, false));
+  }
+
+  ConvNorm stem_{3, 16, false};
+  ConvNorm down1_{16, 32, true};
+  nn::Sequential block1_ = block(32);
+  ConvNorm down2_{32, 64, true};
+  ConvNorm down3_{64, 128, true};
+  nn::Sequential block3_ = block(128);
+  Linear fc_{128, 10};
+};
+
 std::shared_ptr<Network> build(const std::string& model) {
   if (model == "lenet") return std::make_shared<LeNet>();
   if (model == "fc-300-100") return std::make_shared<Fc300100>();
   if (model == "cifarnet") return std::make_shared<CifarNet>();
   if (model == "vgg-small") return std::make_shared<VggSmall>();
+  if (model == "resnet9") return std::make_shared<ResNet9>();
+  // The alphabet is that of the text, whose checksum is verified.
+  if (model == "gpt") return make_gpt({.alphabet = 83, .context = 64});
   return std::make_shared<ResNet>(model == "resnet20" ? 3 : 5);
 }
 

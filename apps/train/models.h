@@ -1,5 +1,5 @@
-// The networks by name. Initial parameters depend on the seed alone. Their linear and convolution
-// layers can be watched (watched_layers.h).
+// The networks by name. Initial parameters depend on the seed alone. Their linear,
+// convolution and embedding layers can be watched (watched_layers.h).
 #pragma once
 
 #include <torch/torch.h>
@@ -13,8 +13,8 @@ namespace thinreduce::train {
 
 class Network : public torch::nn::Module {
  public:
-  // Returns ten scores per image.
-  virtual torch::Tensor forward(torch::Tensor images) = 0;
+  // Returns ten scores per image, or a score per character of the alphabet and position.
+  virtual torch::Tensor forward(torch::Tensor inputs) = 0;
 };
 
 // Thread-safe: ranks that are threads build their replicas at the same time.

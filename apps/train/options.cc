@@ -8,7 +8,9 @@
 
 #include "apps/files.h"
 #include "apps/train/model_info.h"
+#include "apps/train/sample_order.h"
 #include "apps/train/schedule.h"
+#include "apps/train/text_batches.h"
 #include "thinreduce/error.h"
 #include "thinreduce/method/spec.h"
 
@@ -24,49 +26,64 @@ void read_value(const nlohmann::json& json, std::optional<T>& value) {
   value = json.get<T>();
 }
 
+// Returns the optimizer that the options name, or the model's.
+std::string optimizer_of(const TrainOptions& options) {
+  return options.optimizer.empty() ? find_model(options.model).optimizer : options.optimizer;
+}
+
+double default_learning_rate(const ModelInfo& model, const std::string& optimizer) {
+  if (optimizer == model.optimizer) return model.learning_rate;
+  return optimizer == "sgd" ? 0.1 : 1e-3;
+}
+
 }  // namespace
 
 void check(const TrainOptions& options) {
   const Spec spec = Spec::parse(options.method);
-  if (spec.momentum_inside() && options.optimizer == "adam") {
+  const std::string optimizer = optimizer_of(options);
+  if (spec.momentum_inside() && optimizer != "sgd") {
     throw Error(ErrorCode::bad_input,
-                fmt::format("{} applies momentum itself, and so does adam; use --optimizer sgd or "
+                fmt::format("{} applies momentum itself, and so does {}; use --optimizer sgd or "
                             "--method {}:momentum=0",
-                            spec.info->name, spec.info->name));
+                            spec.info->name, optimizer, spec.info->name));
   }
   (void)Schedule{.kind = options.schedule}.at(0);
   const ModelInfo& model = find_model(options.model);
   if (model.data != options.data) {
     throw Error(ErrorCode::bad_input,
-                fmt::format("model {} needs the images of {}, not of {}; use --data {} or another "
+                fmt::format("model {} needs the data set {}, not {}; use --data {} or another "
                             "--model",
                             model.name, model.data, options.data, model.data));
   }
 }
 
-void settle(TrainOptions& options, int ranks, std::size_t training_images) {
+std::size_t training_samples(const TrainOptions& options, const Dataset& data) {
+  const ModelInfo& model = find_model(options.model);
+  if (!model.is_language_model()) return data.train.count;
+  return count_windows(data.text.train.size(), model.side);
+}
+
+void settle(TrainOptions& options, int ranks, std::size_t training_samples) {
   check(options);
   const Spec spec = Spec::parse(options.method);
   options.method = spec.full_text();
   const ModelInfo& model = find_model(options.model);
-  const std::size_t per_epoch = training_images / (options.batch * static_cast<std::size_t>(ranks));
-  if (per_epoch == 0) {
-    throw Error(
-        ErrorCode::bad_input,
-        fmt::format("{} ranks with batches of {} need {} images per step, but {} has only {} "
-                    "images; use a smaller --batch or fewer --ranks",
-                    ranks, options.batch, options.batch * static_cast<std::size_t>(ranks),
-                    options.data, training_images));
-  }
+  if (!options.batch) options.batch = model.batch;
+  const std::size_t per_epoch =
+      steps_per_epoch({.batch = *options.batch, .ranks = ranks}, training_samples, options.data);
   if (!options.steps) {
     options.steps = static_cast<std::uint64_t>(
         std::max(1.0, std::round(options.epochs * static_cast<double>(per_epoch))));
   }
   options.epochs = static_cast<double>(*options.steps) / static_cast<double>(per_epoch);
-  const bool adam = options.optimizer == "adam";
-  if (!options.learning_rate) options.learning_rate = adam ? 1e-3 : model.learning_rate;
+  options.optimizer = optimizer_of(options);
+  if (!options.learning_rate) {
+    options.learning_rate = default_learning_rate(model, options.optimizer);
+  }
   if (!options.weight_decay) options.weight_decay = model.weight_decay;
-  if (adam) options.momentum = 0;
+  if (!options.label_smoothing) options.label_smoothing = model.label_smoothing;
+  if (!options.evaluate_samples) options.evaluate_samples = model.is_language_model() ? 400 : 2000;
+  if (options.optimizer != "sgd") options.momentum = 0;
   if (spec.momentum_inside()) options.momentum = 0;
   if (options.augment == "auto") options.augment = options.data == "cifar10" ? "on" : "off";
   if (!options.evaluate_every) {
@@ -80,13 +97,14 @@ Json to_json(const TrainOptions& options) {
   return {{"method", options.method},
           {"data", options.data},
           {"model", options.model},
-          {"batch", options.batch},
+          {"batch", options.batch.value()},
           {"epochs", options.epochs},
           {"steps", options.steps.value()},
           {"optimizer", options.optimizer},
           {"learning_rate", options.learning_rate.value()},
           {"momentum", options.momentum},
           {"weight_decay", options.weight_decay.value()},
+          {"label_smoothing", options.label_smoothing.value()},
           {"schedule", options.schedule},
           {"seed", options.seed},
           {"augment", options.augment == "on"},
@@ -94,7 +112,7 @@ Json to_json(const TrainOptions& options) {
           {"min_elements", options.min_elements},
           {"warmup_steps", options.warmup_steps},
           {"evaluate_every", options.evaluate_every.value()},
-          {"evaluate_samples", options.evaluate_samples},
+          {"evaluate_samples", options.evaluate_samples.value()},
           {"check_every", options.check_every},
           {"threads", options.threads.value()}};
 }
@@ -112,6 +130,8 @@ void from_json(const nlohmann::json& json, const std::string& what, TrainOptions
     read("learning_rate", options.learning_rate);
     read("momentum", options.momentum);
     read("weight_decay", options.weight_decay);
+    // Runs of older versions have none.
+    options.label_smoothing = json.value("label_smoothing", 0.0);
     read("schedule", options.schedule);
     read("seed", options.seed);
     options.augment = json.at("augment").get<bool>() ? "on" : "off";

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "apps/launch.h"
+#include "apps/train/dataset.h"
 
 namespace thinreduce::train {
 
@@ -25,12 +26,13 @@ struct TrainOptions {
   std::string model = "lenet";
   double epochs = 1;
   std::optional<std::uint64_t> steps;  // none: from epochs
-  std::size_t batch = 32;              // images per rank
+  std::optional<std::size_t> batch;    // samples per rank; none: the model's default
   std::uint64_t seed = 1;
-  std::string optimizer = "sgd";
+  std::string optimizer;                // sgd, adam, adamw; empty: the model's default
   std::optional<double> learning_rate;  // peak; none: the default of the model and the optimizer
   double momentum = 0.9;
-  std::optional<double> weight_decay;  // none: the model's default
+  std::optional<double> weight_decay;     // none: the model's default
+  std::optional<double> label_smoothing;  // none: the model's default
   std::string schedule = "onecycle";
   std::string augment = "auto";  // on, off; auto: on for cifar10
   std::size_t bucket_floats = 1'048'576;
@@ -38,7 +40,8 @@ struct TrainOptions {
   std::uint64_t warmup_steps = 0;
   // None: ten times per run, or once per epoch if that is more.
   std::optional<std::uint64_t> evaluate_every;
-  std::size_t evaluate_samples = 2000;
+  // None: 2000 images, or 400 windows of text.
+  std::optional<std::size_t> evaluate_samples;
   std::uint64_t check_every = 50;
   std::optional<int> threads;  // per rank; none: all cores for a single rank, otherwise 1
 
@@ -64,7 +67,10 @@ void check(const TrainOptions& options);
 
 // Replaces defaults that depend on the model, the data and the world by their values. Throws
 // Error{bad_spec} or Error{bad_input} for settings that can't work.
-void settle(TrainOptions& options, int ranks, std::size_t training_images);
+void settle(TrainOptions& options, int ranks, std::size_t training_samples);
+
+// Returns the number of images, or of windows of the model's context, in a training set.
+[[nodiscard]] std::size_t training_samples(const TrainOptions& options, const Dataset& data);
 
 // Convert the settings to the JSON of config.json, and back. `from_json` throws Error{bad_input},
 // in which `what` names the file.

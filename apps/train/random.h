@@ -8,7 +8,7 @@
 namespace thinreduce::train {
 
 // Purpose of a number, so that different purposes draw different numbers.
-enum class Draw : std::uint64_t { order = 1, crop = 2, flip = 3 };
+enum class Draw : std::uint64_t { order = 1, crop = 2, flip = 3, offset = 4 };
 
 struct RandomKey {
   std::uint64_t seed = 0;
@@ -20,7 +20,7 @@ inline std::uint64_t random_bits(const RandomKey& key, std::uint64_t index) {
   return mix(mix(mix(mix(key.seed) ^ static_cast<std::uint64_t>(key.draw)) ^ key.epoch) ^ index);
 }
 
-// Returns a number in [0, bound). Its bias of 2^-32 does not matter for shuffling images.
+// Returns a number in [0, bound). Its bias of 2^-32 does not matter for shuffling samples.
 inline std::uint64_t random_below(const RandomKey& key, std::uint64_t index, std::uint32_t bound) {
   return ((random_bits(key, index) >> 32U) * bound) >> 32U;
 }

@@ -10,8 +10,8 @@
 #include <sstream>
 
 #include "apps/gather_values.h"
+#include "apps/train/feed.h"
 #include "apps/train/gradient_buckets.h"
-#include "apps/train/model_info.h"
 #include "apps/train/models.h"
 #include "apps/train/optimizer.h"
 #include "apps/train/second_moment.h"
@@ -30,17 +30,6 @@ constexpr std::uint32_t kStatusBucket = 0;
 // 1 in `diverged`, because the engine refuses to reduce it.
 enum Status : std::size_t { kLoss, kStop, kSave, kDiverged, kStatusSize };
 constexpr std::uint32_t kFirstBucket = 1;
-
-BatchOptions batch_options(const TrainOptions& options, const Transport& transport) {
-  const ModelInfo& model = find_model(options.model);
-  return {.seed = options.seed,
-          .batch = options.batch,
-          .rank = transport.rank(),
-          .ranks = transport.size(),
-          .side = model.side,
-          .padding = model.padding,
-          .augment = options.augment == "on"};
-}
 
 SessionOptions session_options(const TrainOptions& options) {
   return {.spec = options.method,
@@ -64,9 +53,8 @@ class Replica::Torch {
  public:
   Torch(const TrainOptions& options, const Dataset& data, std::shared_ptr<Transport> transport)
       : options_(options),
-        data_(data),
         transport_(std::move(transport)),
-        batches_(data, batch_options(options, *transport_)) {
+        feed_(make_feed(options, data, transport_->rank(), transport_->size())) {
     at::set_num_threads(*options.threads);
     network_ = make_network(options.model, options.seed);
     optimizer_ = make_optimizer(options, *network_);
@@ -77,8 +65,6 @@ class Replica::Torch {
     if (Spec::parse(options.method).info->second_moment) {
       moments_ = std::make_unique<SecondMoments>(*network_, buckets_->layouts());
     }
-    images_ = input(options.batch);
-    labels_ = torch::empty({static_cast<std::int64_t>(options.batch)}, torch::kLong);
     session_ = std::make_unique<Session>(transport_, session_options(options));
     // Reduced by fp32: a method with momentum would apply it to these values, too.
     handles_.push_back(session_->add_bucket(
@@ -99,7 +85,7 @@ class Replica::Torch {
   Evaluation evaluate(std::size_t samples) {
     constexpr std::size_t kBatch = 250;
     const torch::NoGradGuard no_gradients;
-    samples = std::min(samples, data_.test.count);
+    samples = std::min(samples, feed_->test_samples());
     const auto rank = static_cast<std::size_t>(transport_->rank());
     const auto ranks = static_cast<std::size_t>(transport_->size());
     broadcast_buffers();
@@ -107,26 +93,27 @@ class Replica::Torch {
     struct Sums {
       double loss = 0;
       double right = 0;
+      double targets = 0;  // one per image, or one per character
     } own;
     for (std::size_t first = samples * rank / ranks; first < samples * (rank + 1) / ranks;) {
       const std::size_t count = std::min(kBatch, samples * (rank + 1) / ranks - first);
-      auto images = input(count);
-      auto labels = torch::empty({static_cast<std::int64_t>(count)}, torch::kLong);
-      batches_.test(first, floats(images), numbers(labels));
-      const auto scores = network_->forward(images);
-      own.right += scores.argmax(1).eq(labels).sum().item<double>();
-      own.loss += torch::nn::functional::cross_entropy(
-                      scores, labels,
-                      torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum))
-                      .item<double>();
+      const Samples test = feed_->test(first, count);
+      const auto scores = network_->forward(test.inputs);
+      const auto targets = static_cast<double>(test.targets.numel());
+      own.right += scores.argmax(-1).eq(test.targets).sum().item<double>();
+      own.loss += mean_loss(scores, test.targets, 0).item<double>() * targets;
+      own.targets += targets;
       first += count;
     }
     network_->train();
-    Evaluation result{.samples = samples};
+    Sums all;
     for (const Sums& sums : apps::gather_values(*transport_, options_.launch.timeout, own)) {
-      result.accuracy += sums.right / static_cast<double>(samples);
-      result.loss += sums.loss / static_cast<double>(samples);
+      all.loss += sums.loss;
+      all.right += sums.right;
+      all.targets += sums.targets;
     }
+    Evaluation result{.accuracy = {}, .loss = all.loss / all.targets, .samples = samples};
+    if (!find_model(options_.model).is_language_model()) result.accuracy = all.right / all.targets;
     return result;
   }
 
@@ -179,13 +166,18 @@ class Replica::Torch {
 
   Session& session() { return *session_; }
   const GradientBuckets& buckets() const { return *buckets_; }
-  const Batches& batches() const { return batches_; }
+  const Feed& feed() const { return *feed_; }
 
  private:
   void make_buckets() {
-    buckets_ = std::make_unique<GradientBuckets>(
-        *network_, options_.bucket_floats, kFirstBucket,
-        decays_before_momentum(options_) ? *options_.weight_decay : 0);
+    GradientBuckets::WeightDecay decay;
+    if (decays_before_momentum(options_)) {
+      decay = [this](const torch::Tensor& parameter) {
+        return weight_decay_of(options_, parameter);
+      };
+    }
+    buckets_ =
+        std::make_unique<GradientBuckets>(*network_, options_.bucket_floats, kFirstBucket, decay);
   }
   // The learning rate is one possible cause; the method is another, which a run with fp32 rules
   // out.
@@ -207,10 +199,10 @@ class Replica::Torch {
   StepResult try_step(const StepSettings& settings) {
     const auto sent_before = transport_->total_traffic().bytes_sent;
     const auto start = Clock::now();
-    broadcast_buffers();
-    batches_.training(settings.step, floats(images_), numbers(labels_));
+    const Samples& samples = feed_->training(settings.step);
     if (moments_) moments_->begin();
-    const auto loss = torch::nn::functional::cross_entropy(network_->forward(images_), labels_);
+    const auto loss =
+        mean_loss(network_->forward(samples.inputs), samples.targets, *options_.label_smoothing);
     // Submitted before backward, so that its latency is hidden.
     const auto own_loss = loss.item<float>();
     const bool diverged = !std::isfinite(own_loss);
@@ -261,7 +253,8 @@ class Replica::Torch {
     return result;
   }
 
-  // Copies rank 0's running statistics of batch norm to all ranks, before each forward.
+  // Copies rank 0's running statistics of batch norm to all ranks. Only an evaluation uses them;
+  // while a network trains, batch norm takes the statistics of the batch.
   void broadcast_buffers() {
     if (buffers_.empty() || transport_->size() == 1) return;
     std::vector<std::byte> message;
@@ -279,33 +272,19 @@ class Replica::Torch {
     }
   }
 
-  [[nodiscard]] torch::Tensor input(std::size_t count) const {
-    const auto side = static_cast<std::int64_t>(find_model(options_.model).side);
-    return torch::empty({static_cast<std::int64_t>(count),
-                         static_cast<std::int64_t>(data_.train.channels), side, side});
-  }
   static std::span<const std::byte> bytes(const torch::Tensor& tensor) {
     return {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()};
   }
-  static std::span<float> floats(const torch::Tensor& tensor) {
-    return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
-  }
-  static std::span<std::int64_t> numbers(const torch::Tensor& tensor) {
-    return {tensor.data_ptr<std::int64_t>(), static_cast<std::size_t>(tensor.numel())};
-  }
 
   TrainOptions options_;
-  const Dataset& data_;
   std::shared_ptr<Transport> transport_;
-  Batches batches_;
+  std::unique_ptr<Feed> feed_;
   std::shared_ptr<Network> network_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::vector<torch::Tensor> buffers_;
   std::unique_ptr<GradientBuckets> buckets_;
   std::unique_ptr<SecondMoments> moments_;  // for methods that need them
-  torch::Tensor images_;
-  torch::Tensor labels_;
-  std::vector<BucketHandle> handles_;  // by bucket id
+  std::vector<BucketHandle> handles_;       // by bucket id
   // Last, so that it is destroyed first and finishes its buckets.
   std::unique_ptr<Session> session_;
 };
@@ -319,7 +298,7 @@ std::size_t Replica::parameters() const {
   return torch_->buckets().elements();
 }
 std::size_t Replica::steps_per_epoch() const {
-  return torch_->batches().steps_per_epoch();
+  return torch_->feed().steps_per_epoch();
 }
 const std::vector<BucketLayout>& Replica::layouts() const {
   return torch_->buckets().layouts();

@@ -4,12 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "apps/gradients.h"
-#include "apps/train/batches.h"
 #include "apps/train/options.h"
 #include "thinreduce/engine/session.h"
 
@@ -35,8 +35,8 @@ struct StepSettings {
 };
 
 struct Evaluation {
-  double accuracy = 0;
-  double loss = 0;
+  std::optional<double> accuracy;  // none for a language model
+  double loss = 0;                 // mean over images or characters
   std::size_t samples = 0;
 };
 
@@ -53,7 +53,7 @@ class Replica {
   [[nodiscard]] const std::vector<BucketLayout>& layouts() const;
 
   StepResult step(const StepSettings& settings);
-  // Splits the images among the ranks; every rank gets the result.
+  // Splits the samples among the ranks; every rank gets the result.
   Evaluation evaluate(std::size_t samples);
   // Throws Error{mismatch} naming the ranks whose parameters differ from rank 0's.
   void check_replicas(std::uint64_t step);

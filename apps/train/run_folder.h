@@ -40,15 +40,17 @@ class RunFolder {
   std::ofstream evaluations_;
 };
 
+inline constexpr double kNoAccuracy = -1;
+
 // Contents of checkpoint.json.
 struct Checkpoint {
   std::uint64_t step = 0;
   double seconds = 0;
   std::uint64_t bytes_sent_total = 0;
   std::uint64_t payload_total = 0;
-  std::uint64_t evaluated = 0;  // step of the last evaluation
-  double accuracy = -1;         // of the last evaluation; below 0: none so far
-  double best_accuracy = -1;
+  std::uint64_t evaluated = 0;    // step of the last evaluation; 0: none so far
+  double accuracy = kNoAccuracy;  // of the last evaluation
+  double best_accuracy = kNoAccuracy;
   double loss = 0;
   std::uint64_t model_checksum = 0;
 

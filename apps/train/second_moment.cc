@@ -37,6 +37,8 @@ void SecondMoments::for_layers(Work&& work) {
       work(*linear, item.key());
     } else if (auto* conv = item.value()->as<Conv2dImpl>()) {
       work(*conv, item.key());
+    } else if (auto* embedding = item.value()->as<EmbeddingImpl>()) {
+      work(*embedding, item.key());
     }
   }
 }

@@ -41,10 +41,14 @@ struct RankFigures {
 std::uint64_t space_needed(const TrainOptions& options, int ranks) {
   constexpr std::uint64_t kLine = 1000;
   const std::uint64_t model = find_model(options.model).parameters * sizeof(float);
-  const std::uint64_t optimizer = options.optimizer == "adam" ? 2 : 1;
+  const std::uint64_t optimizer = options.optimizer == "sgd" ? 1 : 2;
   const std::uint64_t checkpoint =
       model * (1 + optimizer) + 2 * model * static_cast<std::uint64_t>(ranks);
   return 2 * checkpoint + *options.steps * kLine;
+}
+
+Json accuracy_to_json(double accuracy) {
+  return accuracy < 0 ? Json(nullptr) : Json(accuracy);
 }
 
 std::string show_time(double seconds) {
@@ -56,8 +60,11 @@ class Trainer {
  public:
   Trainer(const TrainOptions& options, const Dataset& data,
           const std::shared_ptr<Transport>& transport)
-      : options_(options), transport_(transport), leads_(transport->rank() == 0) {
-    settle(options_, transport->size(), data.train.count);
+      : options_(options),
+        model_(find_model(options.model)),
+        transport_(transport),
+        leads_(transport->rank() == 0) {
+    settle(options_, transport->size(), training_samples(options_, data));
     schedule_ = {
         .kind = options_.schedule, .peak = *options_.learning_rate, .steps = *options_.steps};
     compare_settings();
@@ -83,7 +90,7 @@ class Trainer {
     write_steps();
     replica_->check_replicas(state_.step);
     const bool interrupted = state_.step < *options_.steps;
-    if (!interrupted && state_.evaluated != state_.step) evaluate(kAllImages);
+    if (!interrupted && state_.evaluated != state_.step) evaluate(kAllSamples);
     save();
     progress_.reset();
     Outcome outcome{.interrupted = interrupted, .summary = {}};
@@ -95,7 +102,7 @@ class Trainer {
   }
 
  private:
-  static constexpr std::size_t kAllImages = static_cast<std::size_t>(-1);
+  static constexpr std::size_t kAllSamples = static_cast<std::size_t>(-1);
 
   // Runs one step and the checks, evaluations and saves due after it. Returns true when the run
   // must stop.
@@ -140,8 +147,8 @@ class Trainer {
     }
     if (evaluation || checkpoint || stop || number % options_.check_every == 0) write_steps();
     if (number % options_.check_every == 0) replica_->check_replicas(number);
-    if (evaluation) evaluate(options_.evaluate_samples);
-    if (last) evaluate(kAllImages);
+    if (evaluation) evaluate(*options_.evaluate_samples);
+    if (last) evaluate(kAllSamples);
     if (checkpoint) save();
     return stop;
   }
@@ -156,10 +163,10 @@ class Trainer {
     if (!progress_->shown()) return progress_->advance();
     const double left = state_.seconds / static_cast<double>(state_.step) *
                         static_cast<double>(*options_.steps - state_.step);
-    std::string accuracy;
-    if (state_.accuracy >= 0) accuracy = fmt::format(", {:.2f} %", state_.accuracy * 100);
+    std::string tested;
+    if (state_.evaluated > 0) tested = ", " + show_result();
     progress_->advance(fmt::format(
-        "loss {:.3f}{}, {} sent, {} left", result.loss, accuracy,
+        "loss {:.3f}{}, {} sent, {} left", result.loss, tested,
         apps::show_bytes(static_cast<double>(state_.bytes_sent_total + unwritten_bytes())),
         show_time(left)));
   }
@@ -203,24 +210,29 @@ class Trainer {
     if (!own_figures_.empty()) write_steps();
     const Evaluation result = replica_->evaluate(samples);
     state_.evaluated = state_.step;
-    state_.accuracy = result.accuracy;
+    state_.accuracy = result.accuracy.value_or(kNoAccuracy);
     state_.loss = result.loss;
-    state_.best_accuracy = std::max(state_.best_accuracy, result.accuracy);
+    state_.best_accuracy = std::max(state_.best_accuracy, state_.accuracy);
     if (!leads_) return;
     folder_->add_evaluation({{"step", state_.step},
                              {"epoch", (state_.step - 1) / replica_->steps_per_epoch()},
                              {"seconds", state_.seconds},
                              {"bytes_sent_total", state_.bytes_sent_total},
-                             {"accuracy", result.accuracy},
+                             {"accuracy", accuracy_to_json(state_.accuracy)},
                              {"loss", result.loss},
                              {"samples", result.samples}});
     folder_->flush();
     if (progress_->shown() || options_.json) return;
-    fmt::print("step {}/{}  accuracy {:.2f} %  loss {:.4f}  {}  {} sent\n", state_.step,
-               *options_.steps, result.accuracy * 100, result.loss,
+    fmt::print("step {}/{}  {}  {}  {} sent\n", state_.step, *options_.steps, show_result(),
                apps::show_seconds(state_.seconds),
                apps::show_bytes(static_cast<double>(state_.bytes_sent_total)));
     std::fflush(stdout);
+  }
+
+  // Returns the last evaluation as text.
+  [[nodiscard]] std::string show_result() const {
+    if (state_.accuracy < 0) return fmt::format("test loss {:.4f}", state_.loss);
+    return fmt::format("accuracy {:.2f} %, test loss {:.4f}", state_.accuracy * 100, state_.loss);
   }
 
   // Saves all ranks. The checkpoint counts once rank 0 has named it in checkpoint.json.
@@ -343,7 +355,8 @@ class Trainer {
     json["ranks"] = transport_->size();
     json["transport"] = options_.launch.transport;
     json["link"] = options_.launch.link.to_string();
-    json["global_batch"] = options_.batch * static_cast<std::size_t>(transport_->size());
+    json["global_batch"] = *options_.batch * static_cast<std::size_t>(transport_->size());
+    json["metric"] = model_.is_language_model() ? "loss" : "accuracy";
     json["steps_per_epoch"] = replica_->steps_per_epoch();
     json["buckets"] = apps::layouts_to_json(replica_->layouts());
     json["cores"] = std::thread::hardware_concurrency();
@@ -357,10 +370,11 @@ class Trainer {
     if (!leads_ || options_.json) return;
     const int ranks = transport_->size();
     fmt::print(
-        "{} on {}, {} parameters; {} rank{} x {} images = {} per step; method {}; link {}; "
+        "{} on {}, {} parameters; {} rank{} x {} {} = {} per step; method {}; link {}; "
         "run folder {}\n",
         options_.model, options_.data, replica_->parameters(), ranks, ranks == 1 ? "" : "s",
-        options_.batch, options_.batch * static_cast<std::size_t>(ranks), options_.method,
+        *options_.batch, model_.is_language_model() ? "windows" : "images",
+        *options_.batch * static_cast<std::size_t>(ranks), options_.method,
         options_.launch.link.to_string(), out_.string());
     if (Spec::parse(options_.method).momentum_inside()) {
       fmt::print(
@@ -374,9 +388,9 @@ class Trainer {
   [[nodiscard]] Json summary(bool interrupted) {
     const double uncompressed = static_cast<double>(replica_->parameters() * sizeof(float)) *
                                 static_cast<double>(state_.step);
-    const auto accuracy = [](double value) { return value < 0 ? Json(nullptr) : Json(value); };
-    const auto images = static_cast<double>(options_.batch) * transport_->size();
+    const auto samples = static_cast<double>(*options_.batch) * transport_->size();
     const double typical = apps::median(step_seconds_);
+    const char* speed = model_.is_language_model() ? "windows_per_second" : "images_per_second";
     return {
         {"format", kRunFormat},
         {"status", interrupted ? "interrupted" : "finished"},
@@ -386,21 +400,23 @@ class Trainer {
         {"model", options_.model},
         {"ranks", transport_->size()},
         {"link", options_.launch.link.to_string()},
-        {"accuracy", accuracy(state_.accuracy)},
-        {"best_accuracy", accuracy(state_.best_accuracy)},
-        {"loss", state_.accuracy < 0 ? Json(nullptr) : Json(state_.loss)},
+        {"metric", model_.is_language_model() ? "loss" : "accuracy"},
+        {"accuracy", accuracy_to_json(state_.accuracy)},
+        {"best_accuracy", accuracy_to_json(state_.best_accuracy)},
+        {"loss", state_.evaluated == 0 ? Json(nullptr) : Json(state_.loss)},
         {"seconds", state_.seconds},
         {"steps", state_.step},
         {"bytes_sent_total", state_.bytes_sent_total},
         {"ratio",
          state_.payload_total > 0 ? uncompressed / static_cast<double>(state_.payload_total) : 0.0},
         {"step_seconds", typical},
-        {"images_per_second", typical > 0 ? images / typical : 0.0},
+        {speed, typical > 0 ? samples / typical : 0.0},
         {"identical", true},  // check_replicas would have thrown
         {"run", out_.string()}};
   }
 
   TrainOptions options_;
+  const ModelInfo& model_;
   std::shared_ptr<Transport> transport_;
   bool leads_;  // rank 0
   Schedule schedule_;

@@ -38,6 +38,17 @@ void add_linear_moments(const at::Tensor& input, const at::Tensor& delta,
   }
 }
 
+// A sample's gradient of a row is the sum over the positions that look the row up.
+void add_embedding_moments(const at::Tensor& indices, const at::Tensor& delta,
+                           const at::Tensor& moment) {
+  const torch::NoGradGuard no_gradients;
+  auto part = torch::empty_like(moment);
+  for (std::int64_t z = 0; z < indices.size(0); ++z) {
+    part.zero_().index_add_(0, indices[z], delta[z]);
+    moment.addcmul_(part, part);
+  }
+}
+
 // Settings of a convolution in the form that the functions of libtorch take.
 struct Convolution {
   std::vector<std::int64_t> stride;
@@ -158,6 +169,16 @@ torch::Tensor Conv2dImpl::forward(const torch::Tensor& input) {
   call->moments = *moments_;
   // Custom functions of libtorch 1.13 accept no undefined tensors.
   return WatchedConvolution::apply(input, weight, bias.defined() ? bias : at::empty({0}), call);
+}
+
+torch::Tensor EmbeddingImpl::forward(const torch::Tensor& indices) {
+  auto output = torch::nn::EmbeddingImpl::forward(indices);
+  if (moments_ && output.requires_grad()) {
+    output.register_hook([moment = moments_->weight, indices](const at::Tensor& delta) {
+      add_embedding_moments(indices, delta, moment);
+    });
+  }
+  return output;
 }
 
 }  // namespace thinreduce::train

@@ -1,5 +1,5 @@
-// Linear and convolution layers that can sum the second moments (second_moment.h) of their
-// gradients in backward. Unless watched, they behave as the layers of libtorch.
+// Linear, convolution and embedding layers that can sum the second moments (second_moment.h) of
+// their gradients in backward. Unless watched, they behave as the layers of libtorch.
 #pragma once
 
 #include <torch/torch.h>
@@ -38,5 +38,17 @@ class Conv2dImpl : public torch::nn::Conv2dImpl {
   std::optional<LayerMoments> moments_;
 };
 TORCH_MODULE(Conv2d);
+
+class EmbeddingImpl : public torch::nn::EmbeddingImpl {
+ public:
+  using torch::nn::EmbeddingImpl::EmbeddingImpl;
+  // `indices` is (batch, positions).
+  torch::Tensor forward(const torch::Tensor& indices);
+  void watch(std::optional<LayerMoments> moments) { moments_ = std::move(moments); }
+
+ private:
+  std::optional<LayerMoments> moments_;
+};
+TORCH_MODULE(Embedding);
 
 }  // namespace thinreduce::train
