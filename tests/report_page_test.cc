@@ -161,6 +161,19 @@ TEST(Page, DrawsEveryChartOfSixMethods) {
   EXPECT_NE(browser.out.find(">2.6e-6<"), std::string::npos);
 }
 
+TEST(Page, DrawsTheLossOfLanguageModels) {
+  const fs::path folder = work("loss");
+  const nlohmann::json text{{"metric", "loss"}, {"data", "text"}, {"model", "gpt"}};
+  const auto finished = make_report(
+      write_runs(folder, {{.method = "fp32", .config = text}, {.method = "dqsg", .config = text}}),
+      {"-o", folder / "report.html"});
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  EXPECT_EQ(finished.out.find("accuracy"), std::string::npos) << finished.out;
+  const Finished browser = browse(folder / "report.html");
+  expect_clean(browser);
+  for (const char* chart : {"time", "bytes", "step", "loss"}) expect_drawn(browser.out, chart, 2);
+}
+
 TEST(Page, MarksOfThirteenMethodsDiffer) {
   const fs::path folder = work("marks");
   auto results = nlohmann::json::array();

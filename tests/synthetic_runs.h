@@ -65,6 +65,8 @@ inline std::filesystem::path write_run(const std::filesystem::path& folder,
                         {"started", "2026-01-31T12:00:00Z"}};
   config.update(run.config);
   write_file(folder / "config.json", config.dump(2));
+  // A language model has no accuracy.
+  const bool by_loss = config.value("metric", "") == "loss";
 
   std::mt19937 random(std::hash<std::string>()(run.method) % 1000);
   std::normal_distribution<double> noise(0, 1);
@@ -74,6 +76,7 @@ inline std::filesystem::path write_run(const std::filesystem::path& folder,
   const int every = std::max(1, run.steps / 20);
   double seconds = 0;
   double accuracy = 0.1;
+  double loss = 0;
   double best = 0;
   int evaluations = 0;
   std::ofstream steps(folder / "steps.jsonl");
@@ -85,7 +88,7 @@ inline std::filesystem::path write_run(const std::filesystem::path& folder,
     const double taken = kCompute * (1 + 0.02 * noise(random)) + exposed;
     seconds += taken;
     const double progress = run.learning * step / 40.0;
-    const double loss = 0.04 + 2.26 * std::exp(-progress) + 0.25 / (1 + progress);
+    loss = 0.04 + 2.26 * std::exp(-progress) + 0.25 / (1 + progress);
     steps << nlohmann::json{{"step", step},
                             {"epoch", 0},
                             {"loss", loss * (1 + 0.2 * noise(random))},
@@ -109,10 +112,13 @@ inline std::filesystem::path write_run(const std::filesystem::path& folder,
     accuracy = run.best - (run.best - 0.1) * std::exp(-1.3 * std::pow(progress, 0.7)) +
                0.002 * noise(random) / (1 + 0.3 * progress);
     best = std::max(best, accuracy);
-    tests << nlohmann::json{{"step", step},         {"epoch", 0},
-                            {"seconds", seconds},   {"bytes_sent_total", sent * step},
-                            {"accuracy", accuracy}, {"loss", loss},
-                            {"samples", 2000}}
+    tests << nlohmann::json{{"step", step},
+                            {"epoch", 0},
+                            {"seconds", seconds},
+                            {"bytes_sent_total", sent * step},
+                            {"loss", loss},
+                            {"samples", 2000},
+                            {"accuracy", by_loss ? nlohmann::json() : nlohmann::json(accuracy)}}
                  .dump()
           << "\n";
   }
@@ -121,8 +127,9 @@ inline std::filesystem::path write_run(const std::filesystem::path& folder,
       {"format", 1},
       {"status", run.status},
       {"method", run.method},
-      {"accuracy", evaluations > 0 ? nlohmann::json(accuracy) : nlohmann::json()},
-      {"best_accuracy", best},
+      {"accuracy", evaluations > 0 && !by_loss ? nlohmann::json(accuracy) : nlohmann::json()},
+      {"best_accuracy", by_loss ? nlohmann::json() : nlohmann::json(best)},
+      {"loss", evaluations > 0 ? nlohmann::json(loss) : nlohmann::json()},
       {"seconds", seconds},
       {"steps", last},
       {"bytes_sent_total", sent * last},

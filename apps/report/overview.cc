@@ -40,6 +40,7 @@ std::string joined(const std::vector<RunRecord>& runs, double RunConfig::*field)
 std::string known_data(const std::string& name) {
   if (name == "mnist") return "MNIST";
   if (name == "cifar10") return "CIFAR-10";
+  if (name == "text") return "Moby-Dick";
   return name;
 }
 
@@ -77,6 +78,11 @@ std::string link(const RunConfig& config) {
   if (config.link.empty()) return "";
   if (config.link == "unlimited") return "unlimited links";
   return fmt::format("a simulated link of {} per rank", show_link(config.link));
+}
+
+std::string batch(const RunConfig& config) {
+  if (!std::isfinite(config.batch)) return "";
+  return fmt::format("{} {}", config.batch, config.judged_by_loss ? "windows of text" : "images");
 }
 
 std::string epochs(const RunConfig& config) {
@@ -129,7 +135,7 @@ std::string overview(const std::vector<RunRecord>& runs) {
   text += phrase(" (", joined(runs, transport), ")");
   text += phrase(" over ", joined(runs, link));
   text += runs.size() == 1 ? "." : fmt::format(", in {} runs.", runs.size());
-  text += phrase(" Each rank processed ", joined(runs, &RunConfig::batch), " images per step");
+  text += phrase(" Each rank processed ", joined(runs, batch), " per step");
   text += phrase(" for ", joined(runs, &RunConfig::steps), " steps");
   text += phrase(" (", joined(runs, epochs), ")");
   text += phrase(" with optimizer ", joined(runs, &RunConfig::optimizer));

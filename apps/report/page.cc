@@ -33,12 +33,35 @@ ordered_json to_json(const std::vector<Point>& points) {
   return curve;
 }
 
-ordered_json accuracy_curve(const RunRecord& run, double RunEvaluation::*x) {
+// Returns the accuracy or the loss of all evaluations; nothing for a run that is judged by the
+// other of the two.
+ordered_json result_curve(const RunRecord& run, bool by_loss, double RunEvaluation::*x) {
   std::vector<Point> points;
+  if (run.config.judged_by_loss != by_loss) return to_json(points);
   for (const RunEvaluation& evaluation : run.evaluations) {
-    if (std::isfinite(evaluation.*x)) points.push_back({evaluation.*x, evaluation.accuracy});
+    if (!std::isfinite(evaluation.*x)) continue;
+    points.push_back({evaluation.*x, by_loss ? evaluation.loss : evaluation.accuracy});
   }
   return to_json(thin_out(points, kPointsPerCurve));
+}
+
+// Explains the columns of the results and the difference to fp32.
+std::string result_legend(const std::vector<SummaryRow>& rows) {
+  const char* when = "after the last step; for a run that did not finish, of its last evaluation. ";
+  std::string text;
+  std::string unit;
+  if (any_judged_by_accuracy(rows)) {
+    text += fmt::format("<b>Accuracy</b>: on all test images {}", when);
+    unit = "percentage points";
+  }
+  if (any_judged_by_loss(rows)) {
+    text += fmt::format(
+        "<b>Loss</b>: on all test data, in nats per character for a language model, {}Less is "
+        "better. ",
+        when);
+    unit += unit.empty() ? "nats" : ", or in nats for a language model";
+  }
+  return text + fmt::format("<b>vs fp32</b>: difference to the fp32 run in {}.", unit);
 }
 
 ordered_json loss_curve(const RunRecord& run) {
@@ -140,15 +163,18 @@ std::string fill(std::string_view text,
 
 ordered_json chart_data(const std::vector<RunRecord>& runs, const std::vector<SummaryRow>& rows,
                         const std::vector<CodecResult>& codec) {
-  ordered_json data{{"runs", ordered_json::array()}, {"codec", ordered_json::array()}};
+  const bool by_loss = !any_judged_by_accuracy(rows);
+  ordered_json data{{"metric", by_loss ? "loss" : "accuracy"},
+                    {"runs", ordered_json::array()},
+                    {"codec", ordered_json::array()}};
   for (std::size_t i = 0; i < runs.size(); ++i) {
     data["runs"].push_back({{"label", rows[i].label},
                             {"method", runs[i].config.method_name},
                             {"reference", rows[i].reference},
-                            {"final", rows[i].accuracy},
-                            {"time", accuracy_curve(runs[i], &RunEvaluation::seconds)},
-                            {"bytes", accuracy_curve(runs[i], &RunEvaluation::bytes_sent)},
-                            {"step", accuracy_curve(runs[i], &RunEvaluation::step)},
+                            {"final", by_loss ? rows[i].loss : rows[i].accuracy},
+                            {"time", result_curve(runs[i], by_loss, &RunEvaluation::seconds)},
+                            {"bytes", result_curve(runs[i], by_loss, &RunEvaluation::bytes_sent)},
+                            {"step", result_curve(runs[i], by_loss, &RunEvaluation::step)},
                             {"loss", loss_curve(runs[i])},
                             {"stages", stage_means(runs[i])}});
   }
@@ -166,10 +192,15 @@ std::string make_page(const std::vector<RunRecord>& runs, const std::vector<Summ
                       const std::vector<CodecResult>& codec) {
   std::size_t window = 1;
   for (const RunRecord& run : runs) window = std::max(window, smoothing_window(run));
+  const bool by_loss = !any_judged_by_accuracy(rows);
   return fill(assets::kPageHtml,
               {{"TITLE", escape_html(title(runs))},
                {"OVERVIEW", overview(runs)},
                {"SUMMARY", summary_table(rows)},
+               {"RESULT_LEGEND", result_legend(rows)},
+               {"RESULT_TITLE", by_loss ? "Test loss" : "Test accuracy"},
+               {"RESULT", by_loss ? "loss" : "accuracy"},
+               {"WORSE", by_loss ? "above" : "below"},
                {"STATISTICS", statistics_section(runs, rows)},
                {"LOSS_WINDOW", fmt::format("{}", window)},
                {"RATE_DISTORTION", codec.empty() ? "" : std::string(assets::kRateDistortionHtml)},

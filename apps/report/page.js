@@ -132,7 +132,7 @@
   };
 
   // Curves with different x values, joined on one x axis so that the cursor works for all of them.
-  const lines = ({ id, curves, xName, xAxis, xFormat, yName, yFormat, yTick, height, log, yLog, floor, points, idle = "at the end", empty }) => {
+  const lines = ({ id, curves, xName, xAxis, xFormat, yName, yFormat, yTick, height, log, yLog, floor, ceiling, points, idle = "at the end", empty }) => {
     const shown = curves.filter((curve) => curve.x.length > 0);
     const joined = shown.length > 0 ? uPlot.join(shown.map((curve) => [curve.x, curve.y])) : [[]];
     const total = shown.reduce((sum, curve) => sum + curve.y.filter((y) => y != null).length, 0);
@@ -151,8 +151,9 @@
             if (low == null || high == null) return yLog ? [0.1, 1] : [0, 1];
             if (yLog) return [low / 1.25, high * 1.25];
             const bottom = floor != null && !zoomed ? Math.max(low, Math.min(floor, high)) : low;
-            const room = (high - bottom || 0.01) * 0.06;
-            return [bottom - room, high + room];
+            const top = ceiling != null && !zoomed ? Math.min(high, Math.max(ceiling, low)) : high;
+            const room = (top - bottom || 0.01) * 0.06;
+            return [bottom - room, top + room];
           },
         },
       },
@@ -194,16 +195,18 @@
   const runs = data.runs.map((run) => ({ ...run, look: look(run.label, run.reference) }));
   const curves = (key) => runs.map((run) => ({ label: run.label, look: run.look, ...run[key] }));
 
-  // The first evaluations of a new network would squeeze the rest into the top of the chart, so the
-  // axis leaves out the lowest quarter of the values; zooming in on the start shows them. The last
+  // The first evaluations of a new network would squeeze the rest into the end of the chart, so the
+  // axis leaves out the worst quarter of the values; zooming in on the start shows them. The last
   // value of a run is never cut off.
-  const accuracies = runs.flatMap((run) => run.step.y.filter((y) => y != null)).sort((a, b) => a - b);
+  const results = runs.flatMap((run) => run.step.y.filter((y) => y != null)).sort((a, b) => a - b);
   const finals = runs.map((run) => last(run.step.y)).filter((y) => y != null);
-  const floor = accuracies.length === 0 ? null : Math.min(accuracies[Math.floor(accuracies.length / 4)], ...finals);
-  const accuracy = (id, more) => lines({
-    id, curves: curves(id), yName: "test accuracy", yFormat: percent, height: 300, floor,
-    yTick: (value) => digits(value * 100, 4) + " %", empty: "No evaluations yet.", ...more,
-  });
+  const quarter = Math.floor(results.length / 4);
+  const metric = data.metric === "loss"
+    ? { yName: "test loss", yFormat: (value) => (value == null ? "–" : value.toFixed(3)), yTick: (value) => digits(value, 4),
+      ceiling: results.length === 0 ? null : Math.max(results[results.length - 1 - quarter], ...finals) }
+    : { yName: "test accuracy", yFormat: percent, yTick: (value) => digits(value * 100, 4) + " %",
+      floor: results.length === 0 ? null : Math.min(results[quarter], ...finals) };
+  const result = (id, more) => lines({ id, curves: curves(id), ...metric, height: 300, empty: "No evaluations yet.", ...more });
 
   // Keeps positive values, since a logarithmic axis has no zero.
   const positive = (curve) => {
@@ -373,9 +376,9 @@
   };
 
   charts = [
-    accuracy("time", { xName: "training time", xAxis: seconds, xFormat: seconds, height: 380 }),
-    accuracy("bytes", { curves: curves("bytes").map(positive), xName: "bytes sent", xAxis: bytes, xFormat: (value) => bytes(value, 4), log: true }),
-    accuracy("step", { xName: "step", xAxis: plain, xFormat: plain }),
+    result("time", { xName: "training time", xAxis: seconds, xFormat: seconds, height: 380 }),
+    result("bytes", { curves: curves("bytes").map(positive), xName: "bytes sent", xAxis: bytes, xFormat: (value) => bytes(value, 4), log: true }),
+    result("step", { xName: "step", xAxis: plain, xFormat: plain }),
     lines({
       id: "loss", curves: curves("loss").map(positiveY), yLog: true, xName: "step", xAxis: plain, xFormat: plain, yName: "training loss",
       yFormat: plain, yTick: plain, height: 300, empty: "No steps yet.",

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -276,6 +277,45 @@ TEST(Summarise, ComparesWithTheReferenceOfTheSameSettings) {
   EXPECT_EQ(rows[2].label, "bf16 300mbit,1ms");
   EXPECT_EQ(rows[3].label, "bf16 10mbit");
   EXPECT_THAT(overview(runs), HasSubstr("differ in more than the method: link"));
+}
+
+TEST(Summarise, ALanguageModelIsComparedByItsLoss) {
+  const Folder folder;
+  const nlohmann::json text{{"metric", "loss"}, {"data", "text"}, {"model", "gpt"}};
+  const RunRecord fp32 = read_run(write_run(folder / "a", {.method = "fp32", .config = text}));
+  const RunRecord bf16 =
+      read_run(write_run(folder / "b", {.method = "bf16", .learning = 0.9, .config = text}));
+  ASSERT_GT(bf16.loss, fp32.loss);
+  const auto rows = summarise({fp32, bf16});
+  EXPECT_TRUE(std::isnan(rows[1].accuracy));
+  EXPECT_NEAR(rows[1].difference, bf16.loss - fp32.loss, 1e-12);
+  const auto cells = to_cells(rows);
+  EXPECT_THAT(cells[0], Not(testing::Contains("accuracy %")));
+  EXPECT_EQ(cells[0][1], "loss");
+  EXPECT_EQ(cells[1][1], fmt::format("{:.3f}", fp32.loss));
+  EXPECT_EQ(cells[2][2], fmt::format("+{:.3f}", bf16.loss - fp32.loss));
+  EXPECT_EQ(to_json(rows)[0]["metric"], "loss");
+  const std::string page = make_page({fp32, bf16}, rows, {});
+  EXPECT_THAT(page, Not(HasSubstr("accuracy</b>")));
+  EXPECT_THAT(page, HasSubstr("<h2>Test loss against time</h2>"));
+  EXPECT_THAT(page, HasSubstr("nats per character"));
+  EXPECT_THAT(page, HasSubstr("32 windows of text per step"));
+  const auto chart = chart_data({fp32, bf16}, rows, {});
+  EXPECT_EQ(chart["metric"], "loss");
+  EXPECT_EQ(chart["runs"][0]["step"]["y"].back(), fp32.evaluations.back().loss);
+
+  // Beside images, both columns are there, and each run has a value in one.
+  const RunRecord images = read_run(write_run(folder / "c", {.method = "fp32"}));
+  const auto both = summarise({fp32, images});
+  const auto table = to_cells(both);
+  EXPECT_EQ(table[0][1], "accuracy %");
+  EXPECT_EQ(table[0][2], "loss");
+  EXPECT_EQ(table[1][1], "–");
+  EXPECT_NE(table[2][1], "–");
+  const auto charts = chart_data({fp32, images}, both, {});
+  EXPECT_EQ(charts["metric"], "accuracy");
+  EXPECT_TRUE(charts["runs"][0]["step"]["y"].empty());
+  EXPECT_FALSE(charts["runs"][1]["step"]["y"].empty());
 }
 
 TEST(Summarise, GivesEveryRunANameOfItsOwn) {

@@ -28,6 +28,7 @@ RunConfig read_config(const std::filesystem::path& file) {
                    .simd = json.text("simd"),
                    .started = json.text("started"),
                    .version = json.text("version"),
+                   .judged_by_loss = json.text("metric") == "loss",
                    .parameters = json.number("parameters"),
                    .ranks = json.number("ranks"),
                    .batch = json.number("batch"),
@@ -64,13 +65,17 @@ RunEvaluation read_evaluation(const JsonObject& json) {
   return {.step = json.number("step"),
           .seconds = json.number("seconds"),
           .bytes_sent = json.number("bytes_sent_total"),
-          .accuracy = json.number("accuracy")};
+          .accuracy = json.number("accuracy"),
+          .loss = json.number("loss")};
 }
 
 // Computes the figures of the summary from the completed steps.
 void sum_up(RunRecord& run) {
   run.steps_done = static_cast<double>(run.steps.size());
-  if (!run.evaluations.empty()) run.accuracy = run.evaluations.back().accuracy;
+  if (!run.evaluations.empty()) {
+    run.accuracy = run.evaluations.back().accuracy;
+    run.loss = run.evaluations.back().loss;
+  }
   if (run.steps.empty()) return;
   run.seconds = run.steps.back().seconds;
   run.bytes_sent = 0;
@@ -124,6 +129,7 @@ RunRecord read_run(const std::filesystem::path& folder) {
   summary.require("status");
   run.status = summary.text("status");
   take_number(summary, "accuracy", run.accuracy);
+  take_number(summary, "loss", run.loss);
   take_number(summary, "seconds", run.seconds);
   take_number(summary, "steps", run.steps_done);
   // A step always takes time; 0 means that the summary was written without any step.

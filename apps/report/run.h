@@ -25,6 +25,7 @@ struct RunConfig {
   std::string simd;
   std::string started;
   std::string version;
+  bool judged_by_loss = false;  // a language model; others are judged by their accuracy
   double parameters = kMissing;
   double ranks = kMissing;
   double batch = kMissing;
@@ -56,6 +57,7 @@ struct RunEvaluation {
   double seconds = kMissing;
   double bytes_sent = kMissing;  // since the start of the run
   double accuracy = kMissing;
+  double loss = kMissing;
 };
 
 struct RunRecord {
@@ -67,6 +69,7 @@ struct RunRecord {
   std::string status;
   // From the summary, or from the completed steps.
   double accuracy = kMissing;
+  double loss = kMissing;  // on the test data
   double seconds = kMissing;
   double steps_done = kMissing;
   double step_seconds = kMissing;  // median

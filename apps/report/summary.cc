@@ -18,12 +18,17 @@ std::string show_number(double value) {
   return std::isnan(value) ? "" : fmt::format("{}", value);
 }
 
-std::string signed_points(double difference) {
+std::string show_signed(double difference, int decimals) {
   if (!std::isfinite(difference)) return "–";
-  const double points = difference * 100;
   // A true minus sign, as wide as the plus; a value that rounds to 0 has neither.
-  if (std::abs(points) < 0.005) return "±0.00";
-  return fmt::format("{}{:.2f}", points < 0 ? "−" : "+", std::abs(points));
+  const std::string text = fmt::format("{:.{}f}", std::abs(difference), decimals);
+  if (text.find_first_not_of("0.") == std::string::npos) return "±" + text;
+  return (difference < 0 ? "−" : "+") + text;
+}
+
+// Accuracies differ by percentage points, losses by nats.
+std::string show_difference(const SummaryRow& row) {
+  return row.judged_by_loss ? show_signed(row.difference, 3) : show_signed(row.difference * 100, 2);
 }
 
 bool same_settings(const std::vector<Setting>& all, std::size_t a, std::size_t b) {
@@ -107,7 +112,9 @@ std::vector<SummaryRow> summarise(const std::vector<RunRecord>& runs) {
     SummaryRow row{.label = names[i],
                    .status = run.status,
                    .reference = run.config.method_name == "fp32",
-                   .accuracy = run.accuracy,
+                   .judged_by_loss = run.config.judged_by_loss,
+                   .accuracy = run.config.judged_by_loss ? kMissing : run.accuracy,
+                   .loss = run.loss,
                    .step_seconds = run.step_seconds,
                    .seconds = run.seconds,
                    .bytes_per_step = run.bytes_sent / run.steps_done,
@@ -126,9 +133,10 @@ std::vector<SummaryRow> summarise(const std::vector<RunRecord>& runs) {
     if (twin != nullptr) reference = twin;
     if (reference != nullptr && !row.reference) {
       row.speedup = reference->step_seconds / run.step_seconds;
-      // The accuracies of unfinished runs can't be compared.
+      // The results of unfinished runs can't be compared.
       if (reference->status == "finished" && run.status == "finished") {
-        row.difference = run.accuracy - reference->accuracy;
+        row.difference =
+            row.judged_by_loss ? run.loss - reference->loss : run.accuracy - reference->accuracy;
       }
     }
     rows.push_back(std::move(row));
@@ -136,10 +144,22 @@ std::vector<SummaryRow> summarise(const std::vector<RunRecord>& runs) {
   return rows;
 }
 
+bool any_judged_by_loss(const std::vector<SummaryRow>& rows) {
+  return std::ranges::any_of(rows, &SummaryRow::judged_by_loss);
+}
+
+bool any_judged_by_accuracy(const std::vector<SummaryRow>& rows) {
+  return rows.empty() || !std::ranges::all_of(rows, &SummaryRow::judged_by_loss);
+}
+
 std::vector<std::vector<std::string>> to_cells(const std::vector<SummaryRow>& rows) {
-  std::vector<std::vector<std::string>> cells{{"method", "accuracy %", "vs fp32", "time/step",
-                                               "total time", "speedup", "bytes/step", "ratio",
-                                               "same bits", "status"}};
+  std::vector<std::vector<std::string>> cells{{"method"}};
+  if (any_judged_by_accuracy(rows)) cells[0].emplace_back("accuracy %");
+  if (any_judged_by_loss(rows)) cells[0].emplace_back("loss");
+  for (const char* title : {"vs fp32", "time/step", "total time", "speedup", "bytes/step", "ratio",
+                            "same bits", "status"}) {
+    cells[0].emplace_back(title);
+  }
   for (const SummaryRow& row : rows) {
     std::string status = row.status;
     if (status != "finished" && std::isfinite(row.steps_done)) {
@@ -150,10 +170,17 @@ std::vector<std::vector<std::string>> to_cells(const std::vector<SummaryRow>& ro
     const auto number = [](double value, const auto& show) {
       return std::isfinite(value) ? show(value) : std::string("–");
     };
-    cells.push_back(
-        {row.label, number(row.accuracy, [](double v) { return fmt::format("{:.2f}", v * 100); }),
-         row.reference ? "reference" : signed_points(row.difference),
-         number(row.step_seconds, show_seconds), number(row.seconds, show_seconds),
+    auto& line = cells.emplace_back(std::vector<std::string>{row.label});
+    if (any_judged_by_accuracy(rows)) {
+      line.push_back(number(row.accuracy, [](double v) { return fmt::format("{:.2f}", v * 100); }));
+    }
+    if (any_judged_by_loss(rows)) {
+      line.push_back(number(row.loss, [](double v) { return fmt::format("{:.3f}", v); }));
+    }
+    line.insert(
+        line.end(),
+        {row.reference ? "reference" : show_difference(row), number(row.step_seconds, show_seconds),
+         number(row.seconds, show_seconds),
          row.reference ? "1.00×"
                        : number(row.speedup, [](double v) { return fmt::format("{:.2f}×", v); }),
          number(row.bytes_per_step, show_bytes),
@@ -173,7 +200,9 @@ nlohmann::ordered_json to_json(const std::vector<SummaryRow>& rows) {
     if (row.identical.has_value()) identical = *row.identical;
     list.push_back({{"method", row.label},
                     {"status", row.status},
+                    {"metric", row.judged_by_loss ? "loss" : "accuracy"},
                     {"accuracy", row.accuracy},
+                    {"loss", row.loss},
                     {"difference", row.difference},
                     {"step_seconds", row.step_seconds},
                     {"seconds", row.seconds},

@@ -24,8 +24,12 @@ struct SummaryRow {
   std::string label;  // unique among the rows
   std::string status;
   bool reference = false;  // an fp32 run
-  double accuracy = kMissing;
-  double difference = kMissing;  // of the accuracy to the reference with the same settings
+  bool judged_by_loss = false;
+  double accuracy = kMissing;  // missing for a run that is judged by its loss
+  double loss = kMissing;      // on the test data
+  // Of the accuracy, or of the loss if the run is judged by it, to the reference with the same
+  // settings.
+  double difference = kMissing;
   double step_seconds = kMissing;
   double seconds = kMissing;
   double speedup = kMissing;  // time per step of the reference divided by this one's
@@ -36,6 +40,10 @@ struct SummaryRow {
   double steps = kMissing;  // of the whole run
 };
 [[nodiscard]] std::vector<SummaryRow> summarise(const std::vector<RunRecord>& runs);
+
+// Returns whether any run is judged by its loss or by its accuracy; decides columns and charts.
+[[nodiscard]] bool any_judged_by_loss(const std::vector<SummaryRow>& rows);
+[[nodiscard]] bool any_judged_by_accuracy(const std::vector<SummaryRow>& rows);
 
 // Returns the rows as text; the first row is the heading.
 [[nodiscard]] std::vector<std::vector<std::string>> to_cells(const std::vector<SummaryRow>& rows);
