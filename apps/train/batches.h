@@ -24,6 +24,7 @@ class Batches {
   Batches(const Dataset& data, const BatchOptions& options);
 
   [[nodiscard]] std::size_t steps_per_epoch() const { return order_.steps_per_epoch(); }
+  [[nodiscard]] std::size_t test_samples() const { return data_.test.count; }
   [[nodiscard]] std::size_t pixels() const;  // values per network input
 
   // Returns this rank's images of a step; steps count from 0 over all epochs.

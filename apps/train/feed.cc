@@ -6,63 +6,33 @@
 namespace thinreduce::train {
 namespace {
 
-std::span<std::int64_t> numbers(const torch::Tensor& tensor) {
-  return {tensor.data_ptr<std::int64_t>(), static_cast<std::size_t>(tensor.numel())};
+template <typename Value>
+std::span<Value> values(const torch::Tensor& tensor) {
+  return {tensor.data_ptr<Value>(), static_cast<std::size_t>(tensor.numel())};
 }
 
-class ImageFeed final : public Feed {
+// `Source` is Batches or TextBatches, `Input` the type of its inputs.
+template <typename Source, typename Input>
+class SourceFeed final : public Feed {
  public:
-  ImageFeed(const ModelInfo& model, const Dataset& data, const BatchOptions& options)
-      : model_(model),
-        test_images_(data.test.count),
-        batches_(data, options),
-        samples_(empty_samples(model, options.order.batch)) {}
+  SourceFeed(const ModelInfo& model, std::size_t batch, Source source)
+      : model_(model), source_(std::move(source)), samples_(empty_samples(model, batch)) {}
 
-  [[nodiscard]] std::size_t steps_per_epoch() const override { return batches_.steps_per_epoch(); }
-  [[nodiscard]] std::size_t test_samples() const override { return test_images_; }
+  [[nodiscard]] std::size_t steps_per_epoch() const override { return source_.steps_per_epoch(); }
+  [[nodiscard]] std::size_t test_samples() const override { return source_.test_samples(); }
   const Samples& training(std::uint64_t step) override {
-    batches_.training(step, pixels(samples_.inputs), numbers(samples_.targets));
+    source_.training(step, values<Input>(samples_.inputs), values<std::int64_t>(samples_.targets));
     return samples_;
   }
   [[nodiscard]] Samples test(std::size_t first, std::size_t count) const override {
     Samples samples = empty_samples(model_, count);
-    batches_.test(first, pixels(samples.inputs), numbers(samples.targets));
-    return samples;
-  }
-
- private:
-  static std::span<float> pixels(const torch::Tensor& tensor) {
-    return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
-  }
-
-  const ModelInfo& model_;
-  std::size_t test_images_;
-  Batches batches_;
-  Samples samples_;
-};
-
-class TextFeed final : public Feed {
- public:
-  TextFeed(const ModelInfo& model, const Dataset& data, const OrderOptions& options)
-      : model_(model),
-        batches_(data, options, model.side),
-        samples_(empty_samples(model, options.batch)) {}
-
-  [[nodiscard]] std::size_t steps_per_epoch() const override { return batches_.steps_per_epoch(); }
-  [[nodiscard]] std::size_t test_samples() const override { return batches_.test_windows(); }
-  const Samples& training(std::uint64_t step) override {
-    batches_.training(step, numbers(samples_.inputs), numbers(samples_.targets));
-    return samples_;
-  }
-  [[nodiscard]] Samples test(std::size_t first, std::size_t count) const override {
-    Samples samples = empty_samples(model_, count);
-    batches_.test(first, numbers(samples.inputs), numbers(samples.targets));
+    source_.test(first, values<Input>(samples.inputs), values<std::int64_t>(samples.targets));
     return samples;
   }
 
  private:
   const ModelInfo& model_;
-  TextBatches batches_;
+  Source source_;
   Samples samples_;
 };
 
@@ -73,12 +43,15 @@ std::unique_ptr<Feed> make_feed(const TrainOptions& options, const Dataset& data
   const ModelInfo& model = find_model(options.model);
   const OrderOptions order{
       .seed = options.seed, .batch = *options.batch, .rank = rank, .ranks = ranks};
-  if (model.is_language_model()) return std::make_unique<TextFeed>(model, data, order);
-  return std::make_unique<ImageFeed>(model, data,
-                                     BatchOptions{.order = order,
-                                                  .side = model.side,
-                                                  .padding = model.padding,
-                                                  .augment = options.augment == "on"});
+  if (model.is_language_model()) {
+    return std::make_unique<SourceFeed<TextBatches, std::int64_t>>(
+        model, order.batch, TextBatches(data, order, model.side));
+  }
+  const BatchOptions batches{.order = order,
+                             .side = model.side,
+                             .padding = model.padding,
+                             .augment = options.augment == "on"};
+  return std::make_unique<SourceFeed<Batches, float>>(model, order.batch, Batches(data, batches));
 }
 
 Samples empty_samples(const ModelInfo& model, std::size_t count) {

@@ -26,7 +26,7 @@ TextBatches::TextBatches(const Dataset& data, const OrderOptions& options, std::
       context_(context),
       order_(options, count_windows(data.text.train.size(), context), data.name) {}
 
-std::size_t TextBatches::test_windows() const {
+std::size_t TextBatches::test_samples() const {
   return count_windows(text_.test.size(), context_);
 }
 

@@ -23,7 +23,7 @@ class TextBatches {
   TextBatches(const Dataset& data, const OrderOptions& options, std::size_t context);
 
   [[nodiscard]] std::size_t steps_per_epoch() const { return order_.steps_per_epoch(); }
-  [[nodiscard]] std::size_t test_windows() const;
+  [[nodiscard]] std::size_t test_samples() const;
 
   // Writes this rank's windows of a step. Both spans must hold batch * context values.
   void training(std::uint64_t step, std::span<std::int64_t> inputs,
