@@ -44,6 +44,7 @@ style: ## check the format of C++ (clang-format), and Python (ruff, mypy)
 # Installs the browser before CMake looks for it.
 test-setup: setup
 	@scripts/setup.sh test
+	@scripts/setup_torch2.sh
 
 test: test-setup style python build build/asan/build.ninja build/tsan/build.ninja ## run all tests, style and sanitizers included
 	@ctest --preset release -LE best -j $(JOBS)
