@@ -107,6 +107,8 @@ std::unique_ptr<Pending> submit(PythonSession& session, const BucketHandle& buck
   const std::size_t elements = bucket.layout().elements;
   std::span<const float> moment;
   if (second_moment != 0) moment = floats_at(second_moment, elements);
+  // A thread of the engine may hold a lock of the session while it waits for the GIL.
+  const py::gil_scoped_release free;
   return std::make_unique<Pending>(
       session.open().submit(bucket, floats_at(address, elements), moment));
 }
@@ -180,6 +182,7 @@ void bind_session(py::module_& module) {
       .def(
           "add_bucket",
           [](PythonSession& self, const BucketLayout& layout) {
+            const py::gil_scoped_release free;
             return self.open().add_bucket(layout);
           },
           py::arg("layout"))

@@ -1,16 +1,14 @@
-// Connects ranks: through a store that Python provides, at an address, or inside this process.
+// Connects ranks: through a store that Python provides, at an address, over a process group of
+// PyTorch, or inside this process.
 #include "python/module/transports.h"
 
-#include <gloo/rendezvous/store.h>
-#include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
-#include <chrono>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "python/module/bindings.h"
+#include "python/module/torch_transport.h"
 #include "thinreduce/transport/gloo/gloo.h"
 #include "thinreduce/transport/threads.h"
 #include "thinreduce/transport/throttle.h"
@@ -20,62 +18,6 @@ namespace thinreduce::python {
 namespace py = pybind11;
 
 namespace {
-
-// A Gloo store that calls a Python object with set(key, bytes), get(key) -> bytes and
-// wait(keys, seconds). Gloo calls it without the GIL.
-class PythonStore : public gloo::rendezvous::Store {
- public:
-  explicit PythonStore(py::object store, Seconds timeout)
-      : store_(std::move(store)), timeout_(timeout) {}
-  ~PythonStore() override {
-    const py::gil_scoped_acquire gil;
-    store_ = py::object();
-  }
-
-  void set(const std::string& key, const std::vector<char>& value) override {
-    call([&] { store_.attr("set")(key, py::bytes(value.data(), value.size())); });
-  }
-  std::vector<char> get(const std::string& key) override {
-    wait({key});
-    std::vector<char> result;
-    call([&] {
-      const std::string bytes = py::bytes(store_.attr("get")(key));
-      result.assign(bytes.begin(), bytes.end());
-    });
-    return result;
-  }
-  void wait(const std::vector<std::string>& keys) override { wait_for(keys, timeout_); }
-  void wait(const std::vector<std::string>& keys,
-            const std::chrono::milliseconds& timeout) override {
-    wait_for(keys, timeout);
-  }
-
- private:
-  void wait_for(const std::vector<std::string>& keys, Seconds timeout) {
-    call([&] { store_.attr("wait")(keys, timeout.count()); });
-  }
-
-  // A Python exception must not pass through Gloo, which does not hold the GIL. The first one is
-  // kept for connect_through() to throw, because it may be a KeyboardInterrupt.
-  template <typename Work>
-  void call(Work&& work) {
-    const py::gil_scoped_acquire gil;
-    try {
-      work();
-    } catch (py::error_already_set& error) {
-      const std::string text = error.what();
-      const bool timed_out = error.matches(PyExc_TimeoutError);
-      if (!timed_out && !failure) failure = std::make_unique<py::error_already_set>(error);
-      throw Error(timed_out ? ErrorCode::timeout : ErrorCode::lost_peer, text);
-    }
-  }
-
-  py::object store_;
-  Seconds timeout_;
-
- public:
-  std::unique_ptr<py::error_already_set> failure;  // access needs the GIL
-};
 
 Link parse_link(const std::string& text) {
   return text.empty() ? Link{} : Link::parse(text);
@@ -110,16 +52,18 @@ Connection connect_at(const Where& where) {
   return with_link(connect_gloo(gloo_options(where)), where.link, Seconds(where.timeout));
 }
 
-Connection connect_through(const Where& where, py::object python_store) {
+Connection connect_through(const Where& where, py::object store) {
   (void)parse_link(where.link);
-  PythonStore store(std::move(python_store), Seconds(where.timeout));
-  try {
-    const py::gil_scoped_release free;
-    return with_link(connect_gloo(gloo_options(where), store), where.link, Seconds(where.timeout));
-  } catch (const Error&) {
-    if (store.failure) throw py::error_already_set(*store.failure);
-    throw;
-  }
+  auto transport = connect_through_store(gloo_options(where), std::move(store));
+  const py::gil_scoped_release free;
+  return with_link(std::move(transport), where.link, Seconds(where.timeout));
+}
+
+Connection connect_torch(py::object messages, const std::string& link, double timeout) {
+  (void)parse_link(link);
+  auto transport = make_torch_transport(std::move(messages));
+  const py::gil_scoped_release free;
+  return with_link(std::move(transport), link, Seconds(timeout));
 }
 
 std::vector<std::shared_ptr<Connection>> connect_inside(int world) {
@@ -150,7 +94,10 @@ void bind_transports(py::module_& module) {
   module.def("check_link", [](const std::string& link) { return Link::parse(link).to_string(); });
   module.def("connect_at", &connect_at, py::call_guard<py::gil_scoped_release>());
   module.def("connect_through", &connect_through);
+  module.def("connect_torch", &connect_torch, py::arg("messages"), py::kw_only(), py::arg("link"),
+             py::arg("timeout"));
   module.def("connect_inside", &connect_inside);
+  module.def("have_gloo", &have_gloo);
 }
 
 }  // namespace thinreduce::python

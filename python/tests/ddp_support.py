@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 import traceback
 from typing import Any
@@ -17,6 +18,10 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import thinreduce
 
 SCENARIOS = {}
+
+# The transport of all scenarios, if test_ddp.py wants another one than the default.
+if "TRANSPORT" in os.environ:
+    thinreduce.State.__init__.__kwdefaults__["transport"] = os.environ["TRANSPORT"]
 
 
 def scenario(function):

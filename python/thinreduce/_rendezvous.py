@@ -3,45 +3,16 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from . import _core
-from .errors import BadInput
-
-
-class StoreView:
-    """The keys of a torch store under a prefix, with the three functions that the engine calls.
-
-    torch's own ``wait`` blocks Ctrl-C, and a TCPStore that has timed out once no longer matches
-    replies to requests. So a counter beside each key says whether the key is set, and ``wait``
-    polls the counter.
-    """
-
-    def __init__(self, store: Any, prefix: str) -> None:
-        # torch's type hints say that values are str; the store takes and returns bytes.
-        self._store: Any = dist.PrefixStore(prefix, store)
-
-    def set(self, key: str, value: bytes) -> None:
-        self._store.set(key, value)
-        self._store.add(f"{key}/set", 1)
-
-    def get(self, key: str) -> bytes:
-        value: bytes = self._store.get(key)
-        return value
-
-    def wait(self, keys: list[str], seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        pause = 0.001
-        for key in keys:
-            while self._store.add(f"{key}/set", 0) == 0:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"no rank set '{key}' within {seconds:g} s")
-                time.sleep(pause)
-                pause = min(pause * 2, 0.05)
+from ._store import StoreView
+from ._torch_messages import Messages
+from .errors import BadInput, Mismatch
 
 
 # Number of connections that each group of ranks has made. All its ranks hold the same number,
@@ -62,8 +33,42 @@ def members_of(group: dist.ProcessGroup | None) -> tuple[int, ...]:
     return tuple(distributed_c10d.get_process_group_ranks(group))
 
 
+def choose_transport(given: str) -> str:
+    """Returns "gloo" or "torch". The engine's own connections are not encrypted, so "auto" takes
+    those of PyTorch when it is told to encrypt, or to use anything else than plain TCP."""
+    if given != "auto":
+        return given
+    plain = os.environ.get("GLOO_DEVICE_TRANSPORT", "") in ("", "TCP")
+    return "gloo" if plain and _core.have_gloo() else "torch"
+
+
+def _gloo_devices(group: dist.ProcessGroup | None) -> list[Any] | None:
+    """Returns the devices of a group over Gloo; None if it has none on the CPU."""
+    backend: Any = group or distributed_c10d._get_default_group()
+    if hasattr(backend, "_get_backend"):  # torch 2: a group has a backend per kind of device
+        try:
+            backend = backend._get_backend(torch.device("cpu"))
+        except RuntimeError:
+            return None
+    return list(backend.options._devices) if isinstance(backend, dist.ProcessGroupGloo) else None
+
+
+def _check_transport(store: StoreView, rank: int, transport: str, timeout: float) -> None:
+    """Raises Mismatch if this rank's transport is not that of rank 0."""
+    if rank == 0:
+        store.set("transport", transport.encode())
+        return
+    store.wait(["transport"], timeout)
+    expected = store.get("transport").decode()
+    if transport != expected:
+        raise Mismatch(
+            f"rank {rank} uses the transport '{transport}' and rank 0 uses '{expected}'; give all "
+            "ranks the same transport=, package and GLOO_DEVICE_TRANSPORT"
+        )
+
+
 def connect_group(
-    group: dist.ProcessGroup | None, *, interface: str, timeout: float, link: str
+    group: dist.ProcessGroup | None, *, transport: str, interface: str, timeout: float, link: str
 ) -> _core.Connection:
     """Connects this rank to all others of a process group; None is the default group."""
     if not dist.is_initialized():
@@ -82,6 +87,14 @@ def connect_group(
     number = _connections[members] = _connections.get(members, 0) + 1
     name = "-".join(map(str, members)) if len(members) < 32 else f"{hash(members):x}"
     store = StoreView(distributed_c10d._get_default_store(), f"thinreduce/{name}/{number}")
+    transport = choose_transport(transport)
+    _check_transport(store, rank, transport, timeout)
+    if transport == "torch":
+        devices = [dist.ProcessGroupGloo.create_device(interface=interface)] if interface else None
+        messages = Messages(
+            store, rank, world, timeout=timeout, devices=devices or _gloo_devices(group)
+        )
+        return _core.connect_torch(messages, link=link, timeout=timeout)
     where = _core.Where(
         rank=rank,
         world=world,

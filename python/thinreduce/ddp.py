@@ -44,9 +44,13 @@ class State:
     ``warmup_steps``: number of steps at the start that are sent uncompressed.
     ``seed``: seed of the methods' random numbers; it must be the same on all ranks.
     ``link``: a slow network to simulate, such as "1gbit,2ms" (bandwidth, latency).
+    ``transport``: "gloo" (connections of thinreduce's own, which are not encrypted) or "torch" (a
+    process group of PyTorch beside the model's, so that encryption, interface and firewall are
+    those of PyTorch). "auto": "gloo", or "torch" if this package was built without Gloo or
+    GLOO_DEVICE_TRANSPORT asks PyTorch to encrypt.
     ``interface``: the network interface to use, such as "eth1".
     ``timeout``: seconds that a peer may be silent before the exchange fails. A peer that computes
-    is not silent.
+    is not silent. The transport "torch" can't tell the two apart and ignores it.
     ``patience``: seconds to wait for a peer that is alive but does not take part; 0: forever.
     ``connect_timeout``: seconds to wait for all ranks to connect.
     ``check_replicas_every``: number of steps after which the ranks compare the bits of their means.
@@ -70,6 +74,7 @@ class State:
         min_size: int = 1024,
         seed: int = 0,
         link: str = "",
+        transport: Literal["auto", "gloo", "torch"] = "auto",
         interface: str = "",
         timeout: float = 60.0,
         patience: float = 1800.0,
@@ -84,6 +89,7 @@ class State:
             "min_size": min_size,
             "seed": seed,
             "link": link,
+            "transport": transport,
             "interface": interface,
             "timeout": timeout,
             "patience": patience,
@@ -150,6 +156,7 @@ class State:
             )
         connection = connect_group(
             self._process_group,
+            transport=self._options.transport,
             interface=self._options.interface,
             timeout=self._options.connect_timeout,
             link=self._options.link,

@@ -1,0 +1,204 @@
+#include "python/module/torch_transport.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <optional>
+#include <utility>
+
+#include "thinreduce/error.h"
+#include "thinreduce/transport/process.h"
+
+namespace thinreduce::python {
+
+namespace py = pybind11;
+
+namespace {
+
+// A wait that times out on another thread ends all waits before that thread has noted why.
+constexpr Seconds kLongestExplanation{1};
+
+class TorchTransport final : public Transport {
+ public:
+  explicit TorchTransport(py::object messages)
+      : rank_(messages.attr("rank").cast<int>()),
+        size_(messages.attr("size").cast<int>()),
+        messages_(std::make_unique<py::object>(std::move(messages))) {}
+  ~TorchTransport() override;
+
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return size_; }
+  void abandon(const std::string& reason) noexcept override;
+
+ private:
+  friend class TorchOperation;
+
+  struct Failure {
+    ErrorCode code;
+    std::string message;  // from this rank's point of view
+    std::string notice;   // the same for the others
+  };
+
+  Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override;
+  Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override;
+
+  // Notes the first failure; returns the first.
+  Failure note(Failure failure);
+  std::optional<Failure> failure();
+  void throw_if_failed();
+  // Returns the error for an operation that failed.
+  Error explain(int peer, const std::string& operation, const std::string& what);
+  // Calls Python with the GIL; returns the text of an exception, "" if there was none.
+  template <typename Work>
+  std::string call(Work&& work);
+
+  const int rank_;
+  const int size_;
+  OwnedHere<py::object> messages_;
+  std::mutex mutex_;
+  std::condition_variable failed_;
+  std::optional<Failure> failure_;
+};
+
+// One message in flight. Destroying PyTorch's object of it cancels it.
+class TorchOperation final : public Operation {
+ public:
+  TorchOperation(TorchTransport& transport, int peer, Channel channel, std::span<std::byte> message,
+                 const char* verb)
+      : transport_(transport), peer_(peer), bytes_(message.size()), verb_(verb) {
+    transport_.throw_if_failed();
+    const auto what = transport_.call([&](py::object& messages) {
+      const auto memory = py::memoryview::from_memory(static_cast<void*>(message.data()),
+                                                      static_cast<py::ssize_t>(bytes_));
+      work_ = messages.attr(verb_)(peer_, static_cast<int>(channel), memory);
+    });
+    if (!what.empty()) throw transport_.explain(peer_, describe(), what);
+  }
+  ~TorchOperation() override {
+    const py::gil_scoped_acquire gil;
+    work_ = py::object();
+  }
+  TorchOperation(const TorchOperation&) = delete;
+  TorchOperation& operator=(const TorchOperation&) = delete;
+
+  void wait(const Deadline& deadline) override {
+    if (done_) return;
+    const auto what = transport_.call([&](py::object& messages) {
+      messages.attr("wait")(work_, Seconds(deadline.at - Clock::now()).count());
+    });
+    done_ = what.empty();
+    if (done_) return;
+    if (Clock::now() >= deadline.at) {
+      const auto reason =
+          fmt::format("no answer from rank {} within {:g} s ({}); raise patience if it needs longer",
+                      peer_, deadline.allowed.count(), describe());
+      transport_.note({ErrorCode::timeout, fmt::format("rank {}: {}", transport_.rank_, reason),
+                       fmt::format("rank {} gave up: {}", transport_.rank_, reason)});
+    }
+    throw transport_.explain(peer_, describe(), what);
+  }
+
+ private:
+  [[nodiscard]] std::string describe() const { return fmt::format("{} of {} bytes", verb_, bytes_); }
+
+  TorchTransport& transport_;
+  const int peer_;
+  const std::size_t bytes_;
+  const char* const verb_;
+  py::object work_;
+  bool done_ = false;
+};
+
+TorchTransport::~TorchTransport() {
+  if (!messages_.here()) return;
+  const auto failed = failure();
+  static_cast<void>(call([&](py::object& messages) {
+    messages.attr("leave")(failed ? failed->notice : std::string());
+  }));
+  const py::gil_scoped_acquire gil;
+  *messages_ = py::object();
+}
+
+void TorchTransport::abandon(const std::string& reason) noexcept {
+  if (!messages_.here()) return;
+  try {
+    const auto text = fmt::format("rank {} gave up: {}", rank_, reason);
+    const auto first = note({ErrorCode::lost_peer, text, text});
+    static_cast<void>(call([&](py::object& messages) { messages.attr("give_up")(first.notice); }));
+  } catch (const std::exception&) {
+    // Out of memory; the other ranks see the connections close.
+  }
+}
+
+Pending TorchTransport::start_send(int peer, Channel channel, std::span<const std::byte> message) {
+  // PyTorch has one kind of tensor for both directions; it only reads from that of a send.
+  const std::span writable(const_cast<std::byte*>(message.data()), message.size());
+  return std::make_unique<TorchOperation>(*this, peer, channel, writable, "send");
+}
+
+Pending TorchTransport::start_receive(int peer, Channel channel, std::span<std::byte> message) {
+  return std::make_unique<TorchOperation>(*this, peer, channel, message, "receive");
+}
+
+TorchTransport::Failure TorchTransport::note(Failure failure) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = std::move(failure);
+  failed_.notify_all();
+  return *failure_;
+}
+
+std::optional<TorchTransport::Failure> TorchTransport::failure() {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+void TorchTransport::throw_if_failed() {
+  if (const auto failed = failure()) throw Error(failed->code, failed->message);
+}
+
+Error TorchTransport::explain(int peer, const std::string& operation, const std::string& what) {
+  std::string word;  // of the peer, before it closed its connections
+  if (!failure()) {
+    static_cast<void>(call([&](py::object& messages) {
+      word = messages.attr("last_word_of")(peer).cast<std::string>();
+    }));
+  }
+  if (word == "left") {
+    return Error(ErrorCode::lost_peer,
+                 fmt::format("rank {}: rank {} has left ({})", rank_, peer, operation));
+  }
+  if (!word.empty()) {
+    const auto first = note({ErrorCode::lost_peer, word, word});
+    return Error(first.code, first.message);
+  }
+  {
+    std::unique_lock lock(mutex_);
+    failed_.wait_for(lock, kLongestExplanation, [&] { return failure_.has_value(); });
+  }
+  const auto lost = fmt::format("rank {}: lost rank {}: {} ({})", rank_, peer, what, operation);
+  const auto first = note({ErrorCode::lost_peer, lost, lost});
+  return Error(first.code, first.message);
+}
+
+template <typename Work>
+std::string TorchTransport::call(Work&& work) {
+  const py::gil_scoped_acquire gil;
+  try {
+    work(*messages_);
+  } catch (py::error_already_set& error) {
+    // The first line of PyTorch's text says it; the rest is a stack.
+    auto text = py::str(error.value()).cast<std::string>();
+    text = text.substr(0, text.find('\n'));
+    return text.empty() ? "unknown" : text;
+  }
+  return "";
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> make_torch_transport(py::object messages) {
+  return std::make_unique<TorchTransport>(std::move(messages));
+}
+
+}  // namespace thinreduce::python

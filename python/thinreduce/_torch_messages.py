@@ -1,0 +1,120 @@
+"""The engine's messages over a process group of PyTorch.
+
+The group is one of its own beside the user's, because Gloo closes all connections of a group when
+one wait times out. It is made as PyTorch makes the user's: with the same store, network interface
+and encryption.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ._store import StoreView
+from .errors import Timeout, Unavailable
+
+# Longer than any run; Gloo adds it to a clock.
+_LONGEST_WAIT = timedelta(days=365)
+# A tag that no message has. The channels of the engine's tracks are below 256.
+_UNUSED_TAG = 1000
+_NOTHING = torch.empty(0, dtype=torch.uint8)
+
+
+def _check_all_are_here(store: StoreView, rank: int, size: int, timeout: float) -> None:
+    """Waits for all ranks; raises Timeout naming those that did not come."""
+    store.set(f"here/{rank}", b"")
+    deadline = time.monotonic() + timeout
+    missing = []
+    for peer in range(size):
+        try:
+            store.wait([f"here/{peer}"], max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            missing.append(peer)
+    if missing:
+        names = ", ".join(map(str, missing))
+        raise Timeout(
+            f"rank {rank}: {'ranks' if len(missing) > 1 else 'rank'} {names} did not connect "
+            f"within {timeout:g} s; start all {size} ranks, or raise connect_timeout"
+        )
+
+
+class Messages:
+    """One rank's messages to its peers. The threads of the engine call it."""
+
+    def __init__(
+        self,
+        store: StoreView,
+        rank: int,
+        size: int,
+        *,
+        timeout: float,
+        devices: list[Any] | None = None,
+    ) -> None:
+        """Connects. ``devices``: Gloo's devices of the user's group; None: PyTorch chooses."""
+        self.rank = rank
+        self.size = size
+        self._store = store
+        _check_all_are_here(store, rank, size, timeout)
+        options = dist.ProcessGroupGloo._Options()
+        options._timeout = timedelta(seconds=timeout)
+        try:
+            gloo: Callable[..., Any] = dist.ProcessGroupGloo
+            if devices:
+                options._devices = devices
+                self._group = gloo(store.part("gloo"), rank, size, options)
+            else:
+                self._group = gloo(store.part("gloo"), rank, size, options._timeout)
+        except RuntimeError as error:
+            raise Unavailable(
+                f"rank {rank}: PyTorch {torch.__version__} can't connect a process group over "
+                f"Gloo: {str(error).splitlines()[0]}"
+            ) from None
+
+    def send(self, peer: int, tag: int, memory: memoryview) -> Any:
+        """Starts to send the bytes of ``memory``, which must stay valid until :meth:`wait`."""
+        return self._group.send([self._tensor(memory)], peer, tag)
+
+    def receive(self, peer: int, tag: int, memory: memoryview) -> Any:
+        """Starts to receive into ``memory``."""
+        return self._group.recv([self._tensor(memory)], peer, tag)
+
+    @staticmethod
+    def _tensor(memory: memoryview) -> torch.Tensor:
+        return torch.frombuffer(memory, dtype=torch.uint8) if memory.nbytes else _NOTHING
+
+    def wait(self, work: Any, seconds: float) -> None:
+        """Waits for a message. When ``seconds`` have passed, all connections close."""
+        limit = min(timedelta(seconds=max(seconds, 0.001)), _LONGEST_WAIT)
+        work.wait(limit)
+
+    def give_up(self, reason: str) -> None:
+        """Tells the others why, and ends all waits here and those of the others for this rank."""
+        self._say(reason)
+        if self.size == 1:
+            return
+        peer = 1 if self.rank == 0 else 0
+        with contextlib.suppress(RuntimeError):
+            self.wait(self._group.recv([torch.empty(1, dtype=torch.uint8)], peer, _UNUSED_TAG), 0)
+
+    def leave(self, reason: str) -> None:
+        """Disconnects; ``reason`` is empty unless this rank has given up."""
+        self._say(reason or "left")
+        self._group = None
+
+    def _say(self, word: str) -> None:
+        # The store is gone when rank 0 has ended.
+        with contextlib.suppress(Exception):
+            self._store.set(f"word/{self.rank}", word.encode())
+
+    def last_word_of(self, peer: int) -> str:
+        """Returns what a peer said when it left, or an empty string."""
+        with contextlib.suppress(Exception):
+            if self._store.has(f"word/{peer}"):
+                return self._store.get(f"word/{peer}").decode()
+        return ""
