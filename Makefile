@@ -1,6 +1,6 @@
 # `make demo` and `make test` are all that a newcomer needs. `make help` lists the rest.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-setup build python demo check style test test-arm64 bench reproduce lint install clean
+.PHONY: help setup test-setup build python wheel demo check style test test-arm64 bench reproduce lint install clean
 
 # Ninja runs jobs in parallel itself; two Ninjas in one build folder would disturb each other.
 .NOTPARALLEL:
@@ -27,6 +27,9 @@ python: setup ## build the Python package; use it with PYTHONPATH=build/release/
 	@scripts/setup.sh python
 	@cmake --preset release >/dev/null
 	@cmake --build --preset release -j $(JOBS) --target thinreduce_python
+
+wheel: setup ## build a wheel for this Python in build/dist
+	@scripts/wheel.sh
 
 # Builds only the program: the tests take longer to compile than the demo to run.
 demo: setup build/release/build.ninja ## train LeNet on MNIST with every method over a slow link, and compare

@@ -1,5 +1,5 @@
-// Connects over Gloo through a store that Python provides. no_gloo_store.cc replaces this file where
-// Gloo is missing.
+// Connects over Gloo through a store that Python provides. no_gloo_store.cc replaces this file
+// where Gloo is missing.
 #include <gloo/rendezvous/store.h>
 #include <pybind11/stl.h>
 

@@ -90,9 +90,9 @@ class TorchOperation final : public Operation {
     done_ = what.empty();
     if (done_) return;
     if (Clock::now() >= deadline.at) {
-      const auto reason =
-          fmt::format("no answer from rank {} within {:g} s ({}); raise patience if it needs longer",
-                      peer_, deadline.allowed.count(), describe());
+      const auto reason = fmt::format(
+          "no answer from rank {} within {:g} s ({}); raise patience if it needs longer", peer_,
+          deadline.allowed.count(), describe());
       transport_.note({ErrorCode::timeout, fmt::format("rank {}: {}", transport_.rank_, reason),
                        fmt::format("rank {} gave up: {}", transport_.rank_, reason)});
     }
@@ -100,7 +100,9 @@ class TorchOperation final : public Operation {
   }
 
  private:
-  [[nodiscard]] std::string describe() const { return fmt::format("{} of {} bytes", verb_, bytes_); }
+  [[nodiscard]] std::string describe() const {
+    return fmt::format("{} of {} bytes", verb_, bytes_);
+  }
 
   TorchTransport& transport_;
   const int peer_;

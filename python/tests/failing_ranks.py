@@ -1,6 +1,6 @@
 """A rank that dies, stops or computes for long in the middle of a run.
 
-test_failures.py starts it.
+test_failures.py starts it, with what happens, to which rank, and the transport.
 """
 
 from __future__ import annotations
@@ -17,12 +17,17 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import thinreduce
 
-what, victim = sys.argv[1], int(sys.argv[2])
+what, victim, transport = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 model = DDP(nn.Linear(64, 64))
-state = thinreduce.State("topk", timeout=1 if what == "busy" else 600)
+state = thinreduce.State(
+    "topk",
+    transport=transport,
+    timeout=1 if what == "busy" else 600,
+    patience=1 if what == "late" and rank != victim else 600,
+)
 model.register_comm_hook(state, thinreduce.hook)
 started = time.monotonic()
 try:
@@ -30,7 +35,7 @@ try:
         if step == 5:
             print("running", flush=True)
             started = time.monotonic()
-            if rank == victim and what == "busy":
+            if rank == victim and what in ("busy", "late"):
                 time.sleep(3)
             elif rank == victim:
                 if what == "orphan" and os.fork() == 0:
@@ -41,7 +46,7 @@ try:
         model(torch.ones(4, 64)).sum().backward()
         time.sleep(0.01)
 except RuntimeError as error:
-    if what not in ("kill", "orphan"):
+    if what not in ("kill", "orphan", "late"):
         raise
     print(f"after {time.monotonic() - started:.1f} s: {error}", flush=True)
     print(f"error: {type(state.error).__name__}", flush=True)

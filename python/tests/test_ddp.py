@@ -14,7 +14,12 @@ pytest.importorskip("torch")
 import ranks
 
 # The number of ranks of every script.
-SCRIPTS = {"ddp_scenarios.py": 2, "error_scenarios.py": 2, "group_scenarios.py": 4}
+SCRIPTS = {
+    "ddp_scenarios.py": 2,
+    "error_scenarios.py": 2,
+    "group_scenarios.py": 4,
+    "transport_scenarios.py": 3,
+}
 
 
 def path(script: str) -> Path:

@@ -24,9 +24,11 @@ def wait_for_line(rank, text: str) -> None:
 
 
 # "orphan": a process that the rank forked, such as a DataLoader's worker, outlives it.
-@pytest.mark.parametrize("what", ["kill", "orphan"])
-def test_a_rank_that_is_killed_is_named_by_the_others(what):
-    started = ranks.start(SCRIPT, 3, what, "2")
+@pytest.mark.parametrize(
+    ("what", "transport"), [("kill", "gloo"), ("orphan", "gloo"), ("kill", "torch")]
+)
+def test_a_rank_that_is_killed_is_named_by_the_others(what, transport):
+    started = ranks.start(SCRIPT, 3, what, "2", transport)
     finished = ranks.finish(started)
     assert finished[2][0] == -signal.SIGKILL
     for code, out, err in finished[:2]:
@@ -36,13 +38,25 @@ def test_a_rank_that_is_killed_is_named_by_the_others(what):
         assert "rank 2" in out and "LostPeer" in out, out
 
 
-def test_a_rank_that_computes_for_long_is_waited_for():
-    for code, _out, err in ranks.finish(ranks.start(SCRIPT, 2, "busy", "0")):
+@pytest.mark.parametrize("transport", ["gloo", "torch"])
+def test_a_rank_that_computes_for_long_is_waited_for(transport):
+    for code, _out, err in ranks.finish(ranks.start(SCRIPT, 2, "busy", "0", transport)):
         assert code == 0, err
 
 
-def test_control_c_ends_a_rank_whose_peer_hangs():
-    started = ranks.start(SCRIPT, 2, "stop", "1")
+@pytest.mark.parametrize("transport", ["gloo", "torch"])
+def test_a_rank_that_comes_too_late_is_named_and_told(transport):
+    finished = ranks.finish(ranks.start(SCRIPT, 3, "late", "1", transport))
+    for rank, (code, out, err) in enumerate(finished):
+        assert code == 4, err
+        # One of the two that wait is the first to give up; it names rank 1.
+        assert "rank 1" in out and ("Timeout" in out or "gave up: " in out), (rank, out)
+    assert "gave up: " in finished[1][1], finished[1][1]
+
+
+@pytest.mark.parametrize("transport", ["gloo", "torch"])
+def test_control_c_ends_a_rank_whose_peer_hangs(transport):
+    started = ranks.start(SCRIPT, 2, "stop", "1", transport)
     try:
         wait_for_line(started[0], "running")
         time.sleep(0.5)

@@ -64,3 +64,30 @@ def test_encryption_that_does_not_exist_is_refused(monkeypatch):
     monkeypatch.setenv("GLOO_DEVICE_TRANSPORT", "TCP_TLS")
     with pytest.raises(thinreduce.Unavailable, match="TCP_TLS asks for encryption"):
         thinreduce.connect(0, 2, f"127.0.0.1:{ranks.free_port()}")
+
+
+def test_a_torch_that_can_not_encrypt_does_not_connect_in_clear_text(monkeypatch):
+    # PyTorch reads the variable once per process. Without TLS it refuses; with TLS, there are no
+    # such certificates.
+    monkeypatch.setenv("GLOO_DEVICE_TRANSPORT", "TCP_TLS")
+    for name in ("PKEY", "CERT", "CA_FILE"):
+        monkeypatch.setenv(f"GLOO_DEVICE_TRANSPORT_TCP_TLS_{name}", "/nowhere")
+    program = """
+import torch.distributed as dist, thinreduce
+from thinreduce._rendezvous import choose_transport
+from thinreduce._store import StoreView
+from thinreduce._torch_messages import Messages
+assert choose_transport("auto") == "torch"
+try:
+    Messages(StoreView(dist.HashStore(), "one"), 0, 1, timeout=5)
+except thinreduce.Unavailable as error:
+    print("refused:", error)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=ranks.PATIENCE,
+        check=False,
+    )
+    assert "refused: rank 0: PyTorch" in run.stdout, run.stdout + run.stderr

@@ -14,7 +14,6 @@ from ._store import StoreView
 from ._torch_messages import Messages
 from .errors import BadInput, Mismatch
 
-
 # Number of connections that each group of ranks has made. All its ranks hold the same number,
 # because they connect in the same order.
 _connections: dict[tuple[int, ...], int] = {}
@@ -50,7 +49,8 @@ def _gloo_devices(group: dist.ProcessGroup | None) -> list[Any] | None:
             backend = backend._get_backend(torch.device("cpu"))
         except RuntimeError:
             return None
-    return list(backend.options._devices) if isinstance(backend, dist.ProcessGroupGloo) else None
+    gloo: Any = dist.ProcessGroupGloo  # torch's type hints lack its options
+    return list(backend.options._devices) if isinstance(backend, gloo) else None
 
 
 def _check_transport(store: StoreView, rank: int, transport: str, timeout: float) -> None:
@@ -90,9 +90,13 @@ def connect_group(
     transport = choose_transport(transport)
     _check_transport(store, rank, transport, timeout)
     if transport == "torch":
-        devices = [dist.ProcessGroupGloo.create_device(interface=interface)] if interface else None
         messages = Messages(
-            store, rank, world, timeout=timeout, devices=devices or _gloo_devices(group)
+            store,
+            rank,
+            world,
+            timeout=timeout,
+            interface=interface,
+            devices=_gloo_devices(group),
         )
         return _core.connect_torch(messages, link=link, timeout=timeout)
     where = _core.Where(

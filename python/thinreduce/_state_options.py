@@ -55,9 +55,7 @@ class StateOptions:
         self.interface: str = given["interface"]
         self.transport: str = given.get("transport", "auto")
         if self.transport not in ("auto", "gloo", "torch"):
-            raise BadInput(
-                f"transport must be 'auto', 'gloo' or 'torch'; it is {self.transport!r}"
-            )
+            raise BadInput(f"transport must be 'auto', 'gloo' or 'torch'; it is {self.transport!r}")
         self.nonfinite: str = given["nonfinite"]
         if self.nonfinite not in ("skip", "raise"):
             raise BadInput(f"nonfinite must be 'skip' or 'raise'; it is {self.nonfinite!r}")

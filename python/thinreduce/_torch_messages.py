@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from . import _core
 from ._store import StoreView
 from .errors import Timeout, Unavailable
 
@@ -54,22 +54,27 @@ class Messages:
         size: int,
         *,
         timeout: float,
+        interface: str = "",
         devices: list[Any] | None = None,
     ) -> None:
-        """Connects. ``devices``: Gloo's devices of the user's group; None: PyTorch chooses."""
+        """Connects. ``devices``: Gloo's devices of the user's group, unless there is an
+        ``interface``; None: PyTorch chooses."""
         self.rank = rank
         self.size = size
         self._store = store
         _check_all_are_here(store, rank, size, timeout)
-        options = dist.ProcessGroupGloo._Options()
-        options._timeout = timedelta(seconds=timeout)
+        gloo: Any = dist.ProcessGroupGloo  # torch's type hints lack most of it
+        limit = timedelta(seconds=timeout)
         try:
-            gloo: Callable[..., Any] = dist.ProcessGroupGloo
+            if interface:
+                devices = [gloo.create_device(interface=interface)]
             if devices:
+                options = gloo._Options()
+                options._timeout = limit
                 options._devices = devices
                 self._group = gloo(store.part("gloo"), rank, size, options)
             else:
-                self._group = gloo(store.part("gloo"), rank, size, options._timeout)
+                self._group = gloo(store.part("gloo"), rank, size, limit)
         except RuntimeError as error:
             raise Unavailable(
                 f"rank {rank}: PyTorch {torch.__version__} can't connect a process group over "
@@ -118,3 +123,27 @@ class Messages:
             if self._store.has(f"word/{peer}"):
                 return self._store.get(f"word/{peer}").decode()
         return ""
+
+
+def connect_at(
+    rank: int,
+    world: int,
+    master: tuple[str, int],
+    *,
+    interface: str,
+    timeout: float,
+    link: str,
+) -> _core.Connection:
+    """Connects ranks that have no process group; rank 0 listens at ``master``."""
+    host, port = master
+    limit = timedelta(seconds=timeout)
+    try:
+        store = dist.TCPStore(host, port, world, rank == 0, limit, wait_for_workers=False)
+    except RuntimeError as error:
+        raise Timeout(
+            f"rank {rank}: rank 0 can't be reached at {host}:{port} within {timeout:g} s: "
+            f"{str(error).splitlines()[0]}"
+        ) from None
+    view = StoreView(store, "thinreduce")
+    messages = Messages(view, rank, world, timeout=timeout, interface=interface)
+    return _core.connect_torch(messages, link=link, timeout=timeout)

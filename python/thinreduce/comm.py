@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
 from ._arguments import check_out, seconds, thread_count, whole_number
-from .errors import BadInput, Mismatch
+from .errors import BadInput, Mismatch, Unavailable
 from .stats import Stats
 
 _Key = tuple[str, str, tuple[int, ...]]  # name, spec, shape
@@ -206,6 +206,45 @@ def _number_from_environment(name: str) -> int:
     return int(text)
 
 
+class _Where(NamedTuple):
+    rank: int
+    world: int
+    host: str
+    port: int
+    interface: str
+    timeout: float
+    link: str
+
+    def connect(self) -> _core.Connection:
+        """Connects over Gloo: that of the engine or, if it was built without, that of torch."""
+        if _core.have_gloo():
+            where = _core.Where(
+                rank=self.rank,
+                world=self.world,
+                master_addr=self.host,
+                master_port=self.port,
+                interface=self.interface,
+                timeout=self.timeout,
+                link=self.link,
+            )
+            return _core.connect_at(where)
+        try:
+            from ._torch_messages import connect_at
+        except ImportError as error:
+            raise Unavailable(
+                f"this build of thinreduce connects processes through PyTorch: {error}; install "
+                "thinreduce[torch], or build the package with Gloo (docs/python.md)"
+            ) from None
+        return connect_at(
+            self.rank,
+            self.world,
+            (self.host, self.port),
+            interface=self.interface,
+            timeout=self.timeout,
+            link=self.link,
+        )
+
+
 def connect(
     rank: int | None = None,
     world: int | None = None,
@@ -255,16 +294,16 @@ def connect(
         threads=threads,
         momentum_inside_ok=momentum_inside_ok,
     )
-    where = _core.Where(
+    where = _Where(
         rank=_number_from_environment("RANK") if rank is None else rank,
         world=_number_from_environment("WORLD_SIZE") if world is None else world,
-        master_addr=host.strip("[]"),
-        master_port=int(port),
+        host=host.strip("[]"),
+        port=int(port),
         interface=interface or os.environ.get("THINREDUCE_INTERFACE", ""),
         timeout=seconds("connect_timeout", connect_timeout),
         link=link,
     )
-    return Comm(_core.connect_at(where), options)
+    return Comm(where.connect(), options)
 
 
 def local(
