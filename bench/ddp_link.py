@@ -89,7 +89,9 @@ def run_rank(args: argparse.Namespace) -> None:
             state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
             model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         elif method != "default":
-            states[method] = thinreduce.State(method, momentum_inside_ok=True, link=args.link)
+            states[method] = thinreduce.State(
+                method, momentum_inside_ok=True, link=args.link, transport=args.transport
+            )
             model.register_comm_hook(states[method], thinreduce.hook)
         models[method] = model
 
@@ -174,6 +176,9 @@ def main() -> None:
         "--rate", default="", help="rate of each rank's link for tc, such as 1gbit; needs root"
     )
     parser.add_argument("--link", default="", help="link that thinreduce simulates, without root")
+    parser.add_argument(
+        "--transport", default="auto", choices=["auto", "gloo", "torch"], help="of thinreduce"
+    )
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=4, help="steps per method that are not timed")
     parser.add_argument(
@@ -195,6 +200,7 @@ def main() -> None:
         probe.bind(("", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, str(Path(__file__).resolve()), "--inside", "--link", args.link]
+    command += ["--transport", args.transport]
     command += ["--steps", str(args.steps), "--warmup", str(args.warmup)]
     command += ["--max-warmup", str(args.max_warmup)]
     for method in args.method:

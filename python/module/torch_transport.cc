@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <condition_variable>
 #include <optional>
+#include <set>
+#include <thread>
 #include <utility>
 
 #include "thinreduce/error.h"
@@ -16,15 +18,20 @@ namespace py = pybind11;
 
 namespace {
 
-// A wait that times out on another thread ends all waits before that thread has noted why.
+// A peer that gives up, or a wait that fails on another thread, is explained at once, unless this
+// machine is very busy.
 constexpr Seconds kLongestExplanation{1};
+// A wait that times out inside Gloo closes all connections before the peers can be told why. So
+// this rank gives up first, and Gloo gets a later deadline, which never comes.
+constexpr Seconds kGrace{60};
 
 class TorchTransport final : public Transport {
  public:
   explicit TorchTransport(py::object messages)
       : rank_(messages.attr("rank").cast<int>()),
         size_(messages.attr("size").cast<int>()),
-        messages_(std::make_unique<py::object>(std::move(messages))) {}
+        messages_(std::make_unique<py::object>(std::move(messages))),
+        watchdog_(std::make_unique<std::thread>([this] { watch(); })) {}
   ~TorchTransport() override;
 
   [[nodiscard]] int rank() const override { return rank_; }
@@ -40,13 +47,25 @@ class TorchTransport final : public Transport {
     std::string notice;   // the same for the others
   };
 
+  // A wait in progress.
+  struct Wait {
+    Clock::time_point until;
+    std::string too_late;  // says what was waited for
+  };
+
   Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override;
   Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override;
 
-  // Notes the first failure; returns the first.
+  // Gives up when the deadline of a wait passes.
+  void watch();
+  // Notes a failure unless there was one, tells the peers of the first one, and ends all waits.
+  void give_up(Failure failure);
+  // Notes a failure unless there was one; returns the first.
   Failure note(Failure failure);
   std::optional<Failure> failure();
   void throw_if_failed();
+  void begin_wait(const Wait& wait);
+  void end_wait(const Wait& wait);
   // Returns the error for an operation that failed.
   Error explain(int peer, const std::string& operation, const std::string& what);
   // Calls Python with the GIL; returns the text of an exception, "" if there was none.
@@ -57,8 +76,11 @@ class TorchTransport final : public Transport {
   const int size_;
   OwnedHere<py::object> messages_;
   std::mutex mutex_;
-  std::condition_variable failed_;
+  std::condition_variable changed_;
   std::optional<Failure> failure_;
+  std::set<const Wait*> waits_;
+  bool leaving_ = false;
+  OwnedHere<std::thread> watchdog_;
 };
 
 // One message in flight. Destroying PyTorch's object of it cancels it.
@@ -84,19 +106,18 @@ class TorchOperation final : public Operation {
 
   void wait(const Deadline& deadline) override {
     if (done_) return;
+    const TorchTransport::Wait wait{
+        .until = deadline.at,
+        .too_late = fmt::format("no answer from rank {} within {:g} s ({}); raise patience if it "
+                                "needs longer",
+                                peer_, deadline.allowed.count(), describe())};
+    transport_.begin_wait(wait);
     const auto what = transport_.call([&](py::object& messages) {
-      messages.attr("wait")(work_, Seconds(deadline.at - Clock::now()).count());
+      messages.attr("wait")(work_, Seconds(deadline.at - Clock::now() + kGrace).count());
     });
+    transport_.end_wait(wait);
     done_ = what.empty();
-    if (done_) return;
-    if (Clock::now() >= deadline.at) {
-      const auto reason = fmt::format(
-          "no answer from rank {} within {:g} s ({}); raise patience if it needs longer", peer_,
-          deadline.allowed.count(), describe());
-      transport_.note({ErrorCode::timeout, fmt::format("rank {}: {}", transport_.rank_, reason),
-                       fmt::format("rank {} gave up: {}", transport_.rank_, reason)});
-    }
-    throw transport_.explain(peer_, describe(), what);
+    if (!done_) throw transport_.explain(peer_, describe(), what);
   }
 
  private:
@@ -114,6 +135,12 @@ class TorchOperation final : public Operation {
 
 TorchTransport::~TorchTransport() {
   if (!messages_.here()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    leaving_ = true;
+    changed_.notify_all();
+  }
+  watchdog_->join();
   const auto failed = failure();
   static_cast<void>(call([&](py::object& messages) {
     messages.attr("leave")(failed ? failed->notice : std::string());
@@ -126,8 +153,7 @@ void TorchTransport::abandon(const std::string& reason) noexcept {
   if (!messages_.here()) return;
   try {
     const auto text = fmt::format("rank {} gave up: {}", rank_, reason);
-    const auto first = note({ErrorCode::lost_peer, text, text});
-    static_cast<void>(call([&](py::object& messages) { messages.attr("give_up")(first.notice); }));
+    give_up({ErrorCode::lost_peer, text, text});
   } catch (const std::exception&) {
     // Out of memory; the other ranks see the connections close.
   }
@@ -146,8 +172,44 @@ Pending TorchTransport::start_receive(int peer, Channel channel, std::span<std::
 TorchTransport::Failure TorchTransport::note(Failure failure) {
   const std::lock_guard lock(mutex_);
   if (!failure_) failure_ = std::move(failure);
-  failed_.notify_all();
+  changed_.notify_all();
   return *failure_;
+}
+
+void TorchTransport::give_up(Failure failure) {
+  const auto first = note(std::move(failure));
+  static_cast<void>(call([&](py::object& messages) { messages.attr("give_up")(first.notice); }));
+}
+
+void TorchTransport::begin_wait(const Wait& wait) {
+  const std::lock_guard lock(mutex_);
+  waits_.insert(&wait);
+  changed_.notify_all();
+}
+
+void TorchTransport::end_wait(const Wait& wait) {
+  const std::lock_guard lock(mutex_);
+  waits_.erase(&wait);
+}
+
+void TorchTransport::watch() {
+  std::unique_lock lock(mutex_);
+  while (!leaving_ && !failure_) {
+    const auto first = std::min_element(
+        waits_.begin(), waits_.end(),
+        [](const Wait* one, const Wait* other) { return one->until < other->until; });
+    if (first == waits_.end()) {
+      changed_.wait(lock);
+    } else if (const auto until = (*first)->until; Clock::now() < until) {
+      changed_.wait_until(lock, until);
+    } else {
+      const std::string reason = (*first)->too_late;
+      lock.unlock();
+      give_up({ErrorCode::timeout, fmt::format("rank {}: {}", rank_, reason),
+               fmt::format("rank {} gave up: {}", rank_, reason)});
+      return;
+    }
+  }
 }
 
 std::optional<TorchTransport::Failure> TorchTransport::failure() {
@@ -176,7 +238,7 @@ Error TorchTransport::explain(int peer, const std::string& operation, const std:
   }
   {
     std::unique_lock lock(mutex_);
-    failed_.wait_for(lock, kLongestExplanation, [&] { return failure_.has_value(); });
+    changed_.wait_for(lock, kLongestExplanation, [&] { return failure_.has_value(); });
   }
   const auto lost = fmt::format("rank {}: lost rank {}: {} ({})", rank_, peer, what, operation);
   const auto first = note({ErrorCode::lost_peer, lost, lost});

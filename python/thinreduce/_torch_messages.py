@@ -21,9 +21,15 @@ from .errors import Timeout, Unavailable
 
 # Longer than any run; Gloo adds it to a clock.
 _LONGEST_WAIT = timedelta(days=365)
-# A tag that no message has. The channels of the engine's tracks are below 256.
-_UNUSED_TAG = 1000
+# Tags beside the channels of the engine's tracks, which are below 256.
+_WORD_TAG, _UNUSED_TAG = 1000, 1001
+_WORD_BYTES = 1024
+_SECONDS_FOR_LAST_WORD = 1.0
 _NOTHING = torch.empty(0, dtype=torch.uint8)
+
+
+def _new_word() -> torch.Tensor:
+    return torch.zeros(_WORD_BYTES, dtype=torch.uint8)
 
 
 def _check_all_are_here(store: StoreView, rank: int, size: int, timeout: float) -> None:
@@ -61,7 +67,8 @@ class Messages:
         ``interface``; None: PyTorch chooses."""
         self.rank = rank
         self.size = size
-        self._store = store
+        self._store = store  # its server, at rank 0, lives as long
+        self._has_spoken = False
         _check_all_are_here(store, rank, size, timeout)
         gloo: Any = dist.ProcessGroupGloo  # torch's type hints lack most of it
         limit = timedelta(seconds=timeout)
@@ -80,6 +87,11 @@ class Messages:
                 f"rank {rank}: PyTorch {torch.__version__} can't connect a process group over "
                 f"Gloo: {str(error).splitlines()[0]}"
             ) from None
+        self._last_words = {}
+        for peer in range(size):
+            if peer != rank:
+                word = _new_word()
+                self._last_words[peer] = (word, self._group.recv([word], peer, _WORD_TAG))
 
     def send(self, peer: int, tag: int, memory: memoryview) -> Any:
         """Starts to send the bytes of ``memory``, which must stay valid until :meth:`wait`."""
@@ -101,28 +113,43 @@ class Messages:
     def give_up(self, reason: str) -> None:
         """Tells the others why, and ends all waits here and those of the others for this rank."""
         self._say(reason)
-        if self.size == 1:
-            return
-        peer = 1 if self.rank == 0 else 0
-        with contextlib.suppress(RuntimeError):
-            self.wait(self._group.recv([torch.empty(1, dtype=torch.uint8)], peer, _UNUSED_TAG), 0)
+        if self.size > 1:
+            peer = 1 if self.rank == 0 else 0
+            with contextlib.suppress(RuntimeError):  # a wait that times out closes the connections
+                self.wait(self._group.recv([_new_word()], peer, _UNUSED_TAG), 0)
 
     def leave(self, reason: str) -> None:
         """Disconnects; ``reason`` is empty unless this rank has given up."""
         self._say(reason or "left")
+        self._last_words.clear()
         self._group = None
 
     def _say(self, word: str) -> None:
-        # The store is gone when rank 0 has ended.
-        with contextlib.suppress(Exception):
-            self._store.set(f"word/{self.rank}", word.encode())
+        """Sends the last word of this rank, once. The peers are ready to receive it."""
+        if self._has_spoken:
+            return
+        self._has_spoken = True
+        message = _new_word()
+        text = torch.frombuffer(bytearray(word.encode()[: _WORD_BYTES - 1]), dtype=torch.uint8)
+        message[: text.numel()] = text
+        deadline = time.monotonic() + _SECONDS_FOR_LAST_WORD
+        started = []
+        for peer in self._last_words:
+            with contextlib.suppress(RuntimeError):  # this peer is gone
+                started.append(self._group.send([message], peer, _WORD_TAG))
+        for work in started:
+            with contextlib.suppress(RuntimeError):
+                self.wait(work, deadline - time.monotonic())
 
     def last_word_of(self, peer: int) -> str:
-        """Returns what a peer said when it left, or an empty string."""
-        with contextlib.suppress(Exception):
-            if self._store.has(f"word/{peer}"):
-                return self._store.get(f"word/{peer}").decode()
-        return ""
+        """Returns what a peer said before it closed its connection, or an empty string. Must be
+        called after a wait for that peer has failed."""
+        message, work = self._last_words[peer]
+        try:
+            self.wait(work, 0)
+        except RuntimeError:
+            return ""
+        return bytes(message.tolist()).rstrip(b"\0").decode(errors="replace")
 
 
 def connect_at(
