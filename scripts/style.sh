@@ -25,3 +25,8 @@ find apps bench python tests thinreduce -name '*.cc' -o -name '*.h' \
 "$tools/bin/ruff" format --quiet --diff .
 "$tools/bin/ruff" check --quiet .
 "$tools/bin/mypy" --no-error-summary
+# Again with the types of a current torch, where the tests have installed it.
+if [ -e build/venv/installed.txt ]; then
+  "$tools/bin/mypy" --no-error-summary --python-executable build/venv/bin/python \
+    --python-version 3.11 --cache-dir "$tools/mypy_torch2_cache"
+fi

@@ -23,7 +23,9 @@ class DdpBucket:
         self.groups_left = 0
         self._outcome = outcome
         self._error: BaseException | None = None
-        devices = [buffer.device] if buffer.device.type == "cuda" else None
+        devices: list[int | str | torch.device] | None = None
+        if buffer.device.type == "cuda":
+            devices = [buffer.device]
         self._done: torch.futures.Future[torch.Tensor | BaseException] = torch.futures.Future(
             devices=devices
         )

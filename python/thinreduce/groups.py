@@ -24,10 +24,15 @@ from .rules import Rules
 WARM_UP_ID = 0x4000_0000
 
 
+def memory_order(parameter: torch.Tensor) -> list[int]:
+    """Returns the axes in memory order, as DDP's buckets hold the gradient."""
+    strides = parameter.stride()
+    return sorted(range(parameter.dim()), key=lambda axis: -strides[axis])
+
+
 def memory_shape(parameter: torch.Tensor) -> tuple[int, ...]:
-    """Returns the shape with its axes in memory order, as DDP's buckets hold the gradient."""
-    order = sorted(range(parameter.dim()), key=lambda axis: -parameter.stride(axis))
-    return tuple(parameter.shape[axis] for axis in order)
+    """Returns the shape with its axes in memory order."""
+    return tuple(parameter.shape[axis] for axis in memory_order(parameter))
 
 
 def is_sent_raw(shape: Sequence[int], min_size: int) -> bool:

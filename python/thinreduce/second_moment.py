@@ -14,7 +14,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from ._moment_rules import rule_for
-from .groups import Member
+from .groups import Member, memory_order
 from .names import Names
 
 
@@ -92,7 +92,7 @@ class SecondMoment:
                 if buffer[place].any():
                     self.missing.add(member.name)
             else:
-                order = sorted(range(parameter.dim()), key=lambda axis: -parameter.stride(axis))
+                order = memory_order(parameter)
                 buffer[place].view(member.shape).copy_(moment.permute(order))
             self._used.add(id(parameter))
             self._unseen.discard(id(parameter))
