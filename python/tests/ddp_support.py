@@ -77,7 +77,7 @@ def train(model, optimizer, steps, first: int = 0) -> float:
 def digest(model: nn.Module) -> str:
     bits = hashlib.sha256()
     for parameter in model.parameters():
-        bits.update(parameter.detach().contiguous().numpy().tobytes())
+        bits.update(parameter.detach().contiguous().view(torch.uint8).numpy().tobytes())
     return bits.hexdigest()
 
 

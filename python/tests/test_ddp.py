@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 import ranks
+import torch
 
 # The number of ranks of every script.
 SCRIPTS = {
@@ -20,6 +21,8 @@ SCRIPTS = {
     "group_scenarios.py": 4,
     "transport_scenarios.py": 3,
 }
+if not torch.__version__.startswith("1."):
+    SCRIPTS["modern_scenarios.py"] = 2
 
 
 def path(script: str) -> Path:

@@ -129,3 +129,16 @@ def test_ddp_gpt(method):
     assert result["same_bits"], result
     assert result["loss"] < 4, result  # all characters alike would be 4.42
     assert result["ratio"] > 3, result
+
+
+def test_a_run_that_crashes_and_resumes_ends_with_the_same_bits(tmp_path):
+    example = EXAMPLES / "ddp_resume.py"
+    weights = []
+    for name, fails in (("whole", False), ("crashes", True), ("crashes", False)):
+        fail_at = "25" if fails else "0"
+        run = run_by_torchrun(example, "--folder", str(tmp_path / name), "--fail-at", fail_at)
+        assert (run.returncode != 0) == fails, run.stdout + run.stderr
+        weights += re.findall(r"from step (\d+), weights (\w{16})", run.stdout)
+    # Two ranks that run through, and two that go on from the checkpoint of step 20.
+    assert [first for first, _ in weights] == ["1", "1", "21", "21"]
+    assert len({bits for _, bits in weights}) == 1, weights

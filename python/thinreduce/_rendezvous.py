@@ -86,7 +86,10 @@ def connect_group(
     members = members_of(group)
     number = _connections[members] = _connections.get(members, 0) + 1
     name = "-".join(map(str, members)) if len(members) < 32 else f"{hash(members):x}"
-    store = StoreView(distributed_c10d._get_default_store(), f"thinreduce/{name}/{number}")
+    # torchrun starts failed ranks again with the same store, which still has the old keys.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    prefix = f"thinreduce/{attempt}/{name}/{number}"
+    store = StoreView(distributed_c10d._get_default_store(), prefix)
     transport = choose_transport(transport)
     _check_transport(store, rank, transport, timeout)
     if transport == "torch":
