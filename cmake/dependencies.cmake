@@ -1,5 +1,5 @@
 # Libraries that every build needs. Sets thinreduce_fmt and thinreduce_highway, which are targets to
-# link, and THINREDUCE_OWN_CPU_TARGETS.
+# link, and thinreduce_replacements, source files that replace a library.
 find_package(fmt QUIET)
 find_package(hwy QUIET)
 find_package(Eigen3 QUIET NO_MODULE)
@@ -22,18 +22,26 @@ endif()
 
 set(thinreduce_fmt fmt::fmt)
 set(thinreduce_highway hwy::hwy)
-set(THINREDUCE_OWN_CPU_TARGETS OFF)
+set(thinreduce_replacements "")
 if(NOT THINREDUCE_SELF_CONTAINED)
   return()
 endif()
-# Of xxHash, only headers are used in any case.
-set(thinreduce_fmt fmt::fmt-header-only)
-get_target_property(highway_kind hwy::hwy TYPE)
-if(highway_kind STREQUAL "SHARED_LIBRARY")
-  # Debian has no static one. The headers are enough together with our own look at the CPU.
-  add_library(highway_headers INTERFACE)
-  target_include_directories(highway_headers SYSTEM INTERFACE
-    $<TARGET_PROPERTY:hwy::hwy,INTERFACE_INCLUDE_DIRECTORIES>)
-  set(thinreduce_highway $<BUILD_INTERFACE:highway_headers>)
-  set(THINREDUCE_OWN_CPU_TARGETS ON)
-endif()
+
+# Where a library is shared, its headers and our replacement do. (Of xxHash, only headers are used
+# in any case.) Debian has no static ones of fmt and Highway.
+function(replace_if_shared library variable)
+  get_target_property(kind ${library} TYPE)
+  if(NOT kind STREQUAL "SHARED_LIBRARY")
+    return()
+  endif()
+  add_library(${variable}_headers INTERFACE)
+  target_include_directories(${variable}_headers SYSTEM INTERFACE
+    $<TARGET_PROPERTY:${library},INTERFACE_INCLUDE_DIRECTORIES>)
+  set(${variable} $<BUILD_INTERFACE:${variable}_headers> PARENT_SCOPE)
+  set(thinreduce_replacements ${thinreduce_replacements} ${ARGN} PARENT_SCOPE)
+endfunction()
+set(folder ${PROJECT_SOURCE_DIR}/thinreduce)
+replace_if_shared(hwy::hwy thinreduce_highway
+  ${folder}/kernels/no_libhwy/cpu_targets.cc ${folder}/kernels/no_libhwy/highway.cc)
+replace_if_shared(fmt::fmt thinreduce_fmt ${folder}/no_libfmt/fmt.cc)
+set_source_files_properties(${folder}/no_libfmt/fmt.cc PROPERTIES COMPILE_OPTIONS -fno-inline)
