@@ -25,6 +25,31 @@ constexpr Seconds kLongestExplanation{1};
 // this rank gives up first, and Gloo gets a later deadline, which never comes.
 constexpr Seconds kGrace{60};
 
+// Python's record of a thread of the engine. Without it every call makes one, with memory that
+// comes from the kernel, which takes longer than the call itself.
+class ThreadState {
+ public:
+  ThreadState() : gil_(PyGILState_Ensure()), state_(PyEval_SaveThread()) {}
+  ~ThreadState() {
+    if (Py_IsInitialized() == 0) return;
+    PyEval_RestoreThread(state_);
+    PyGILState_Release(gil_);
+  }
+  ThreadState(const ThreadState&) = delete;
+  ThreadState& operator=(const ThreadState&) = delete;
+
+  // Makes one that lasts as long as the thread, unless Python has started the thread.
+  static void keep() {
+    if (PyGILState_GetThisThreadState() != nullptr) return;
+    static thread_local const ThreadState kept;
+    static_cast<void>(kept);
+  }
+
+ private:
+  PyGILState_STATE gil_;
+  PyThreadState* state_;
+};
+
 class TorchTransport final : public Transport {
  public:
   explicit TorchTransport(py::object messages)
@@ -79,6 +104,7 @@ class TorchTransport final : public Transport {
   std::condition_variable changed_;
   std::optional<Failure> failure_;
   std::set<const Wait*> waits_;
+  Clock::time_point next_look_ = Clock::time_point::max();  // of the watchdog at the waits
   bool leaving_ = false;
   OwnedHere<std::thread> watchdog_;
 };
@@ -98,6 +124,7 @@ class TorchOperation final : public Operation {
     if (!what.empty()) throw transport_.explain(peer_, describe(), what);
   }
   ~TorchOperation() override {
+    if (!work_) return;
     const py::gil_scoped_acquire gil;
     work_ = py::object();
   }
@@ -114,6 +141,7 @@ class TorchOperation final : public Operation {
     transport_.begin_wait(wait);
     const auto what = transport_.call([&](py::object& messages) {
       messages.attr("wait")(work_, Seconds(deadline.at - Clock::now() + kGrace).count());
+      work_ = py::object();  // here, where this thread has the GIL
     });
     transport_.end_wait(wait);
     done_ = what.empty();
@@ -140,7 +168,12 @@ TorchTransport::~TorchTransport() {
     leaving_ = true;
     changed_.notify_all();
   }
-  watchdog_->join();
+  if (PyGILState_Check() != 0) {
+    const py::gil_scoped_release free;  // the watchdog may need it to end
+    watchdog_->join();
+  } else {
+    watchdog_->join();
+  }
   const auto failed = failure();
   static_cast<void>(call([&](py::object& messages) {
     messages.attr("leave")(failed ? failed->notice : std::string());
@@ -184,7 +217,7 @@ void TorchTransport::give_up(Failure failure) {
 void TorchTransport::begin_wait(const Wait& wait) {
   const std::lock_guard lock(mutex_);
   waits_.insert(&wait);
-  changed_.notify_all();
+  if (wait.until < next_look_) changed_.notify_all();
 }
 
 void TorchTransport::end_wait(const Wait& wait) {
@@ -199,8 +232,10 @@ void TorchTransport::watch() {
         waits_.begin(), waits_.end(),
         [](const Wait* one, const Wait* other) { return one->until < other->until; });
     if (first == waits_.end()) {
+      next_look_ = Clock::time_point::max();
       changed_.wait(lock);
     } else if (const auto until = (*first)->until; Clock::now() < until) {
+      next_look_ = until;
       changed_.wait_until(lock, until);
     } else {
       const std::string reason = (*first)->too_late;
@@ -247,6 +282,7 @@ Error TorchTransport::explain(int peer, const std::string& operation, const std:
 
 template <typename Work>
 std::string TorchTransport::call(Work&& work) {
+  ThreadState::keep();
   const py::gil_scoped_acquire gil;
   try {
     work(*messages_);
