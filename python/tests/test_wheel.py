@@ -113,6 +113,23 @@ print(open("/proc/self/maps").read())
     assert not re.search(r"lib(gloo|hwy|fmt|xxhash|mpi)\b", out)
 
 
+def test_it_connects_processes_through_torch(python):
+    example = ranks.ROOT / "examples" / "numpy_allreduce.py"
+    assert "same result everywhere: yes" in run(python, example, "--ranks", 3, "--rows", 100)
+
+
+def test_without_torch_it_says_what_is_missing(python, tmp_path):
+    code = """
+import sys, thinreduce
+sys.modules["torch"] = None
+try:
+    thinreduce.connect(0, 2, "127.0.0.1:29400")
+except thinreduce.Unavailable as error:
+    print(error)
+"""
+    assert "install thinreduce[torch]" in run(python, "-c", code, cwd=tmp_path)
+
+
 def test_it_trains_with_the_hook(python, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.delenv("PYTHONPATH", raising=False)
