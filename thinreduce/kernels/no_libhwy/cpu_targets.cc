@@ -16,7 +16,7 @@ static_assert(HWY_MAJOR == 1 && HWY_MINOR == 0,
 #if HWY_ARCH_X86
 
 // Asks for the instructions that Highway names in ops/set_macros-inl.h, with which it compiles each
-// target. AES and PCLMUL come with SSE4.2; the compiler's check of AVX includes the kernel's.
+// target. The compiler's check of AVX includes that of the kernel.
 std::int64_t cpu_targets() {
   __builtin_cpu_init();
   std::int64_t targets = 0;
