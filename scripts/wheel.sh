@@ -19,5 +19,5 @@ fi
 
 rm -rf build/dist build/untagged
 "$tools/bin/pip" wheel -q --disable-pip-version-check --no-deps -w build/untagged .
-PATH="$PWD/$tools/bin:$PATH" "$tools/bin/auditwheel" -q repair -w build/dist build/untagged/*.whl
+PATH="$PWD/$tools/bin:$PATH" "$tools/bin/auditwheel" repair -w build/dist build/untagged/*.whl >/dev/null
 ls build/dist/*.whl
