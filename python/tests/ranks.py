@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -21,10 +22,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start(script: Path, world: int, *args: str) -> list[subprocess.Popen[str]]:
+def start(
+    script: Path, world: int, *args: str, environment: Mapping[str, str] | None = None
+) -> list[subprocess.Popen[str]]:
     """Starts all ranks of a script."""
     shared = {
         **os.environ,
+        **(environment or {}),
         "WORLD_SIZE": str(world),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),

@@ -14,10 +14,11 @@ pytest.importorskip("torch")
 import ranks
 import torch
 
-# The number of ranks of every script.
+# The number of ranks of every script. A second word is the transport.
 SCRIPTS = {
     "ddp_scenarios.py": 2,
     "error_scenarios.py": 2,
+    "error_scenarios.py torch": 2,
     "group_scenarios.py": 4,
     "transport_scenarios.py": 3,
 }
@@ -26,7 +27,7 @@ if not torch.__version__.startswith("1."):
 
 
 def path(script: str) -> Path:
-    return Path(__file__).parent / script
+    return Path(__file__).parent / script.split()[0]
 
 
 def names(script: str) -> list[str]:
@@ -39,7 +40,10 @@ def names(script: str) -> list[str]:
 
 @lru_cache(None)
 def results(script: str) -> dict[str, list[str]]:
-    finished = ranks.finish(ranks.start(path(script), SCRIPTS[script]))
+    _, *transport = script.split()
+    environment = {"TRANSPORT": transport[0]} if transport else {}
+    started = ranks.start(path(script), SCRIPTS[script], environment=environment)
+    finished = ranks.finish(started)
     by_name: dict[str, list[str]] = {}
     for rank, (code, out, err) in enumerate(finished):
         for line in out.splitlines():
