@@ -116,6 +116,15 @@ def encryption_is_never_dropped():
     assert choose_transport("auto") == "gloo"
 
 
+# The last one, because rank 0 now counts fewer connections than the others.
+@scenario
+def a_rank_0_that_does_not_come_is_named():
+    _, _, state = make("fp32", connect_timeout=1)
+    if dist.get_rank() > 0:
+        raises(thinreduce.Timeout, "rank 0 did not connect within 1 s", state.connect)
+    dist.barrier()
+
+
 if __name__ == "__main__":
     warnings.simplefilter("error", ResourceWarning)
     main()

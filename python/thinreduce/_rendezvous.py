@@ -12,7 +12,7 @@ from torch.distributed import distributed_c10d
 from . import _core
 from ._store import StoreView
 from ._torch_messages import Messages
-from .errors import BadInput, Mismatch
+from .errors import BadInput, Mismatch, Timeout
 
 # Number of connections that each group of ranks has made. All its ranks hold the same number,
 # because they connect in the same order.
@@ -58,7 +58,13 @@ def _check_transport(store: StoreView, rank: int, transport: str, timeout: float
     if rank == 0:
         store.set("transport", transport.encode())
         return
-    store.wait(["transport"], timeout)
+    try:
+        store.wait(["transport"], timeout)
+    except TimeoutError:
+        raise Timeout(
+            f"rank {rank}: rank 0 did not connect within {timeout:g} s; start all ranks, or raise "
+            "connect_timeout"
+        ) from None
     expected = store.get("transport").decode()
     if transport != expected:
         raise Mismatch(
