@@ -103,14 +103,6 @@ class RankBench {
     bf16_seconds_ = median(seconds);
   }
 
-  // Counts the bytes of the reduce alone: between two steps the benchmark sends messages, too.
-  Report reduce(Session& session) {
-    const std::uint64_t before = transport_->total_traffic().bytes_sent;
-    Report report = session.reduce(0, values_, second_moment_);
-    report.bytes_sent = transport_->total_traffic().bytes_sent - before;
-    return report;
-  }
-
   Json measure(const std::string& text) {
     const Spec spec = Spec::parse(text);
     const bool records = transport_->rank() == 0;
@@ -136,7 +128,7 @@ class RankBench {
       Progress progress(spec.full_text(), static_cast<std::size_t>(steps) + cycle_steps, quiet_);
       for (int step = 0; step < steps; ++step) {
         synthetic_gradient({transport_->rank(), static_cast<std::uint64_t>(step)}, values_);
-        const double took = timed([&] { last = reduce(session); });
+        const double took = timed([&] { last = session.reduce(0, values_, second_moment_); });
         if (step >= warmup) seconds.push_back(took);
         chain = chain_;
         const auto hashes = gather_values(*transport_, options_.launch.timeout,
@@ -171,7 +163,7 @@ class RankBench {
     for (std::uint64_t step = 0; step < steps; ++step) {
       synthetic_gradient({transport_->rank(), 1'000'000 + step}, values_);
       Report report;
-      seconds += timed([&] { report = reduce(session); });
+      seconds += timed([&] { report = session.reduce(0, values_, second_moment_); });
       sent += report.bytes_sent;
       progress.advance();
     }

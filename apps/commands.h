@@ -41,6 +41,16 @@ struct BenchReduceOptions {
 };
 int bench_reduce(const BenchReduceOptions& options);
 
+struct PlanOptions {
+  std::string spec = "auto";        // with its options
+  std::size_t floats = 25'600'000;  // of a synthetic gradient
+  std::filesystem::path gradients;  // folder of recorded gradients; empty: a synthetic gradient
+  bool probe = false;               // on real ranks; else on a virtual cluster
+  bool json = false;
+  LaunchOptions launch;
+};
+int plan(const PlanOptions& options);
+
 struct ReportOptions {
   std::vector<std::string> runs;       // folders that `thinreduce train` wrote
   std::string codec;                   // file with the output of `bench codec --json`, or ""

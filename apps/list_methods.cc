@@ -19,6 +19,9 @@ std::string allowed(const OptionInfo& option) {
   if (option.kind == OptionInfo::Kind::choice) {
     return fmt::format("{}", fmt::join(option.choices, "|"));
   }
+  if (option.kind == OptionInfo::Kind::names) {
+    return fmt::format("some of {}, joined by +", fmt::join(option.choices, ", "));
+  }
   std::string text = fmt::format("{} to {}", option.min, option.max);
   for (const auto& word : option.choices) text += "|" + word;
   return text;
@@ -63,6 +66,12 @@ void print(const OptionInfo& option) {
              formerly(option), wrapped(option.help, 8));
 }
 
+void print_auto() {
+  fmt::print("{}\n{}", auto_info().name, wrapped(auto_info().summary, 2));
+  for (const OptionInfo& option : auto_info().options) print(option);
+  fmt::print("\n");
+}
+
 void print(const MethodInfo& info) {
   fmt::print("{} ({})\n{}", info.name, to_string(info.algebra), wrapped(info.summary, 2));
   fmt::print("{}", wrapped("Paper: " + info.paper, 2));
@@ -93,6 +102,7 @@ int list_methods(bool json) {
     fmt::print("{}\n", list.dump(2));
     return 0;
   }
+  print_auto();
   for (const MethodInfo& info : methods()) print(info);
   fmt::print(
       "The word in brackets after a method's name says how payloads are combined. sum: added as "

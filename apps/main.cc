@@ -106,6 +106,57 @@ CLI::App* add_reduce(CLI::App& bench, BenchReduceOptions& options) {
   return command;
 }
 
+CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
+  auto* command = app.add_subcommand(
+      "plan", "Shows what the method auto chooses on a link, and what each method would take.");
+  command
+      ->add_option("--method", options.spec,
+                   "auto with its options, for example auto:error=0.1,methods=dqsg+fft.")
+      ->type_name("SPEC");
+  command->add_option("--floats", options.floats, "Size of a synthetic gradient in floats.")
+      ->type_name("N")
+      ->transform(whole_number(1, 4294967296.0));
+  command
+      ->add_option("--gradients", options.gradients,
+                   "Folder of gradients that `thinreduce train --save-gradients` recorded, to use "
+                   "instead of a synthetic gradient.")
+      ->type_name("DIR");
+  command->add_flag("--probe", options.probe,
+                    "Runs in real time on the network between the ranks. Without it, the ranks are "
+                    "a virtual cluster: each has a core and the link of --link.");
+  command->add_flag("--json", options.json, "Prints the plan as JSON.");
+  add_launch_options(*command, options.launch);
+  command->footer("Example: thinreduce plan --link 100mbit,15ms --ranks 8 --floats 1e6");
+  return command;
+}
+
+// A virtual cluster has the link that would otherwise be emulated.
+void finish_plan(const CLI::App& command, PlanOptions& options) {
+  if (!Spec::parse(options.spec).is_auto()) {
+    throw Error(ErrorCode::bad_input,
+                fmt::format("--method {} is no plan: give auto with its options, or measure a "
+                            "method with `thinreduce bench reduce`",
+                            options.spec));
+  }
+  if (!options.gradients.empty() && command.count("--floats") > 0) {
+    throw Error(ErrorCode::bad_input,
+                "--floats does not apply to recorded gradients: leave out --floats or --gradients");
+  }
+  if (options.probe) return;
+  if (options.launch.transport != "threads") {
+    throw Error(ErrorCode::bad_input,
+                fmt::format("--transport {} needs --probe: a virtual cluster has no network",
+                            options.launch.transport));
+  }
+  if (command.count("--link") == 0) {
+    throw Error(ErrorCode::bad_input,
+                "give the link to plan for, for example --link 100mbit,15ms, or --probe to measure "
+                "the network between the ranks");
+  }
+  options.launch.simulate = ClusterLinks::parse(options.launch.link.to_string());
+  options.launch.link = Link{};
+}
+
 CLI::App* add_report(CLI::App& app, ReportOptions& options) {
   auto* command = app.add_subcommand("report", "Compares training runs on one HTML page.");
   command->add_option("RUN", options.runs, "One or more folders that `thinreduce train` wrote.")
@@ -162,12 +213,19 @@ int run(int argc, char** argv) {
   auto* codec_command = add_codec(*bench, codec);
   BenchReduceOptions reduce;
   add_reduce(*bench, reduce);
+  PlanOptions planned;
+  auto* plan_command = add_plan(app, planned);
   ReportOptions page;
   auto* report_command = add_report(app, page);
   app.footer("`thinreduce COMMAND --help` explains a command.");
   if (const auto code = parse(app, argc, argv)) return *code;
 
   if (*methods_command) return list_methods(methods_json);
+  if (*plan_command) {
+    finish_plan(*plan_command, planned);
+    planned.launch.arguments.assign(argv, argv + argc);
+    return plan(planned);
+  }
   if (*report_command) {
     check_report(page);
     return report(page);

@@ -51,7 +51,7 @@ function(add_simd_tests name program targets)
   set_tests_properties(${name}@best PROPERTIES LABELS "check;best")
 endfunction()
 
-foreach(layer kernels wire transport collective method methods engine)
+foreach(layer kernels wire transport collective method methods plan engine)
   set(layer_tests ${thinreduce_tests})
   list(FILTER layer_tests INCLUDE REGEX "/thinreduce/${layer}/")
   if(NOT layer_tests)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <future>
 #include <stdexcept>
 #include <vector>
@@ -34,6 +35,7 @@ inline void use_tracks(Transport& transport) {
     track.receive(peer, Channel::data, got)->wait(soon());
     if (got != message(number)) throw std::runtime_error("a message of another track arrived");
   };
+  const std::uint64_t before = transport.total_traffic().messages_sent;
   const auto one = transport.open_track(1);
   const auto other = transport.open_track(2);
   std::promise<void> exchanged;
@@ -63,6 +65,10 @@ inline void use_tracks(Transport& transport) {
   if (one->total_traffic().messages_sent + one->total_traffic().messages_received != 1 ||
       other->total_traffic().messages_sent != kRounds) {
     throw std::runtime_error("a track does not count its own messages");
+  }
+  if (transport.total_traffic().messages_sent - before !=
+      one->total_traffic().messages_sent + other->total_traffic().messages_sent) {
+    throw std::runtime_error("a transport does not count the messages of its tracks");
   }
 }
 

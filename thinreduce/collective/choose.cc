@@ -38,10 +38,15 @@ SumBy choose_sum(int world, std::size_t bytes, const Link& link, bool may_be_dir
   return best;
 }
 
+SumBy choose_sum(const Exchange& exchange, std::size_t bytes, bool may_be_direct) {
+  const auto whole = static_cast<std::size_t>(static_cast<double>(bytes) * exchange.stands_for);
+  return choose_sum(exchange.size(), whole, exchange.link, may_be_direct);
+}
+
 void all_reduce(Exchange& exchange, SumPayload& payload, const SumOptions& options) {
   if (payload.units() == 0) return;
   const std::size_t bytes = payload.wire({0, payload.units()}, exchange.size()).size();
-  const SumBy by = options.by.value_or(choose_sum(exchange.size(), bytes, exchange.link, false));
+  const SumBy by = options.by.value_or(choose_sum(exchange, bytes, false));
   if (by == SumBy::ring) return ring_all_reduce(exchange, payload, options.ring);
   ensure(by == SumBy::owner, "only floats are summed directly");
   owner_all_reduce(exchange, payload, options.owner);

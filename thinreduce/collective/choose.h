@@ -28,6 +28,9 @@ inline constexpr std::size_t kMaxDirectBytes = std::size_t{1024} * 1024;
 // Returns the fastest collective by predict_seconds(); `direct` only if it is allowed.
 [[nodiscard]] SumBy choose_sum(int world, std::size_t bytes, const Link& link, bool may_be_direct);
 
+// The same for an exchange.
+[[nodiscard]] SumBy choose_sum(const Exchange& exchange, std::size_t bytes, bool may_be_direct);
+
 // For tests.
 struct SumOptions {
   std::optional<SumBy> by;  // none: choose_sum() decides

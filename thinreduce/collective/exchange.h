@@ -83,6 +83,9 @@ class Exchange {
   // The estimated link between ranks, from which the collective is chosen. It must be the same on
   // all ranks.
   Link link = kLocalNetwork;
+  // How many times larger the bucket is of which this one is a sample; the collective is chosen as
+  // for the bucket.
+  double stands_for = 1;
   // Figures of this step that the method reports, by name.
   std::map<std::string, double> statistics;
 

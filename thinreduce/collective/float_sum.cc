@@ -97,7 +97,7 @@ void reduce_floats(Exchange& exchange, FloatSum& payload, const SumOptions& opti
   const std::span<float> values = payload.values();
   if (values.empty()) return;
   const SumBy by = options.by.value_or(
-      choose_sum(exchange.size(), values.size_bytes(), exchange.link, /*may_be_direct=*/true));
+      choose_sum(exchange, values.size_bytes(), /*may_be_direct=*/true));
   if (exchange.size() > 1 && by != SumBy::direct) {
     SumOptions chosen = for_floats(options, payload);
     chosen.by = by;
@@ -172,7 +172,7 @@ void max_floats(Exchange& exchange, std::span<float> values, const SumOptions& o
 EarlySum::EarlySum(Exchange& exchange, std::span<float> values, float scale)
     : values_(values), scale_(scale) {
   if (values.empty()) return;
-  if (choose_sum(exchange.size(), values.size_bytes(), exchange.link, true) != SumBy::direct) {
+  if (choose_sum(exchange, values.size_bytes(), true) != SumBy::direct) {
     sum_floats(exchange, values, scale);
     return;
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "thinreduce/wire/bytes.h"
 
@@ -24,6 +25,16 @@ void same_on_all(const std::vector<Statement>& statements, const char* what, con
   }
 }
 
+void check_figures(const StepFigures& figures, int rank) {
+  for (const float seconds : {figures.ready, figures.seconds}) {
+    if (seconds >= 0 && std::isfinite(seconds)) continue;
+    throw Error(ErrorCode::bad_frame,
+                fmt::format("rank {} says that its last step took {} s and began after {} s; both "
+                            "must be finite and at least 0",
+                            rank, figures.seconds, figures.ready));
+  }
+}
+
 }  // namespace
 
 StatementBytes encode_statement(const Statement& statement, int rank) {
@@ -31,7 +42,12 @@ StatementBytes encode_statement(const Statement& statement, int rank) {
   const auto payload = std::span(bytes).subspan(kFrameHeaderBytes);
   store_value(payload, 0, static_cast<std::uint32_t>(statement.numbers));
   store_value<std::uint32_t>(payload, 4, statement.id.method);
-  store_value(payload, 8, statement.first_bad);
+  if (statement.numbers == Numbers::good) {
+    store_value(payload, 8, statement.figures.ready);
+    store_value(payload, 12, statement.figures.seconds);
+  } else {
+    store_value(payload, 8, statement.first_bad);
+  }
   store_value(payload, 16, statement.fingerprint);
   store_value(payload, 24, statement.last_result);
   FrameId id = statement.id;
@@ -59,7 +75,12 @@ Statement decode_statement(const StatementBytes& bytes, int rank) {
   statement.id = header.id;
   statement.id.method = static_cast<std::uint16_t>(method);
   statement.numbers = static_cast<Numbers>(status);
-  statement.first_bad = load_value<std::uint64_t>(payload, 8);
+  if (statement.numbers == Numbers::good) {
+    statement.figures = {load_value<float>(payload, 8), load_value<float>(payload, 12)};
+    check_figures(statement.figures, rank);
+  } else {
+    statement.first_bad = load_value<std::uint64_t>(payload, 8);
+  }
   statement.fingerprint = load_value<std::uint64_t>(payload, 16);
   statement.last_result = load_value<std::uint64_t>(payload, 24);
   return statement;
@@ -122,8 +143,8 @@ Error nonfinite_gradient(const FrameId& id, int rank, std::string_view place,
                   id.step, rank, place, consequence));
 }
 
-void agree(Transport& transport, const Statement& own, const WaitLimits& limits,
-           const BucketLayout& layout) {
+StepFigures agree(Transport& transport, const Statement& own, const WaitLimits& limits,
+                  const BucketLayout& layout) {
   const StatementBytes out = encode_statement(own, transport.rank());
   std::vector<StatementBytes> in(static_cast<std::size_t>(transport.size()));  // by rank
   in[static_cast<std::size_t>(transport.rank())] = out;
@@ -140,6 +161,12 @@ void agree(Transport& transport, const Statement& own, const WaitLimits& limits,
     statements.push_back(decode_statement(in[rank], static_cast<int>(rank)));
   }
   check_agreement(statements, layout);
+  StepFigures agreed;
+  for (const Statement& statement : statements) {
+    agreed.ready += statement.figures.ready / static_cast<float>(statements.size());
+    agreed.seconds = std::max(agreed.seconds, statement.figures.seconds);
+  }
+  return agreed;
 }
 
 }  // namespace thinreduce

@@ -38,11 +38,18 @@ struct Refusal {
 // Returns the reason of a refusal in words.
 [[nodiscard]] std::string describe_refusal(const Refusal& refusal, std::uint64_t elements);
 
+// What a bucket took in its last step, in seconds; 0 unless a planner wants to know.
+struct StepFigures {
+  float ready = 0;    // from the step's first bucket until this one was submitted
+  float seconds = 0;  // from then until the mean was there
+};
+
 struct Statement {
   FrameId id;  // id.method is the method that will reduce the bucket
   Numbers numbers = Numbers::good;
   // Index of the first bad value, or the number of values given if that is wrong; else ignored.
   std::uint64_t first_bad = 0;
+  StepFigures figures;            // only sent with good numbers
   std::uint64_t fingerprint = 0;  // Method::fingerprint()
   std::uint64_t last_result = 0;  // hash of the bucket's last mean, 0 if it is not compared
 };
@@ -63,8 +70,9 @@ void check_agreement(const std::vector<Statement>& statements, const BucketLayou
 [[nodiscard]] Error nonfinite_gradient(const FrameId& id, int rank, std::string_view place,
                                        std::string_view consequence);
 
-// Exchanges statements, waits for all of them and calls check_agreement().
-void agree(Transport& transport, const Statement& own, const WaitLimits& limits,
-           const BucketLayout& layout);
+// Exchanges statements, waits for all of them and calls check_agreement(). Returns the figures of
+// the last step: when the bucket was ready, on average over the ranks, and the most seconds.
+StepFigures agree(Transport& transport, const Statement& own, const WaitLimits& limits,
+                  const BucketLayout& layout);
 
 }  // namespace thinreduce

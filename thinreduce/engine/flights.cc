@@ -27,8 +27,8 @@ Error current_error(const Job& job) {
 
 }  // namespace
 
-Flights::Flights(Transport& transport, Reducer& reducer)
-    : transport_(transport), reducer_(reducer) {
+Flights::Flights(Transport& transport, Reducer& reducer, bool has_planner)
+    : transport_(transport), reducer_(reducer), has_planner_(has_planner) {
   static_assert(kTracks <= kMostTracks);
   threads_.reserve(kTracks);
   for (std::uint64_t number = 1; number <= kTracks; ++number) {
@@ -54,6 +54,13 @@ std::future<Report> Flights::submit(Job job) {
     flight.number = submitted_++;
     flight.ready = job.submitted;
     flight.job = std::move(job);
+    if (has_planner_) {
+      Job& own = flight.job;
+      if (!first_id_) first_id_ = own.bucket->id();
+      flight.opens_step = own.bucket->id() == *first_id_;
+      if (flight.opens_step) step_began_ = own.submitted.time;
+      own.ready = Seconds(own.submitted.time - step_began_).count();
+    }
     try {
       add_threads_if_needed();
     } catch (const std::exception& error) {
@@ -94,6 +101,11 @@ Report Flights::take_reports() {
   return std::exchange(since_, Report{});
 }
 
+void Flights::forget(std::uint32_t id) {
+  const std::lock_guard lock(mutex_);
+  if (first_id_ == id) first_id_.reset();
+}
+
 void Flights::abandon(const std::string& reason) {
   {
     const std::lock_guard lock(mutex_);
@@ -112,6 +124,7 @@ bool Flights::is_held_back(const Flight& flight) const {
     if (earlier.number == flight.number) break;
     if (earlier.finished) continue;
     if (earlier.job.bucket->id() == flight.job.bucket->id()) return true;
+    if (flight.opens_step || (earlier.opens_step && !earlier.opened)) return true;
     bytes += earlier.job.values.size_bytes();
     ++before;
     if (before >= 2 && bytes > kMostBytes) return true;
@@ -157,14 +170,15 @@ void Flights::work(Flight& flight) {
   Transport& track = *tracks_[flight.number % kTracks];
   track.go_on_from(flight.ready);
   try {
-    flight.report = reduce(flight.job, track);
+    flight.report = reduce(flight, track);
   } catch (...) {
     flight.error = std::current_exception();
   }
   flight.ended = track.hand_over();
 }
 
-Report Flights::reduce(Job& job, Transport& track) {
+Report Flights::reduce(Flight& flight, Transport& track) {
+  Job& job = flight.job;
   {
     std::unique_lock lock(mutex_);
     if (failure_) {
@@ -176,6 +190,7 @@ Report Flights::reduce(Job& job, Transport& track) {
   }
   const Traffic before = track.total_traffic();
   try {
+    if (flight.opens_step) open_step(flight, track);
     Report report = reducer_.reduce(job, track);
     const Traffic traffic = track.total_traffic();
     report.bytes_sent = traffic.bytes_sent - before.bytes_sent;
@@ -189,14 +204,34 @@ Report Flights::reduce(Job& job, Transport& track) {
   }
 }
 
-void Flights::finish(Flight& flight) {
-  if (transport_.counted_time()) {  // only a virtual clock must know
-    for (Flight& later : flights_) {
-      if (later.number <= flight.number || !is_held_back(later)) continue;
-      later.ready.time = std::max(later.ready.time, flight.ended.time);
-      later.ready.chain = std::max(later.ready.chain, flight.ended.chain);
-    }
+void Flights::open_step(Flight& flight, Transport& track) {
+  try {
+    reducer_.open_step(track);
+  } catch (const Error&) {
+    reducer_.keep(flight.job);
+    throw;
   }
+  const Moment opened = track.hand_over();
+  {
+    const std::lock_guard lock(mutex_);
+    delay_later(flight, opened);
+    flight.opened = true;
+    add_threads_if_needed();
+  }
+  changed_.notify_all();
+}
+
+void Flights::delay_later(const Flight& flight, const Moment& moment) {
+  if (!transport_.counted_time()) return;  // only a virtual clock must know
+  for (Flight& later : flights_) {
+    if (later.number <= flight.number || !is_held_back(later)) continue;
+    later.ready.time = std::max(later.ready.time, moment.time);
+    later.ready.chain = std::max(later.ready.chain, moment.chain);
+  }
+}
+
+void Flights::finish(Flight& flight) {
+  delay_later(flight, flight.ended);
   flight.finished = true;
   deliver();
   add_threads_if_needed();  // this bucket may have held several back

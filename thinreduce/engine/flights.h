@@ -38,7 +38,9 @@ class Flights {
   // share a link, but every one takes memory.
   static constexpr std::size_t kMostBytes = std::size_t{32} * 1024 * 1024;
 
-  Flights(Transport& transport, Reducer& reducer);
+  // With a planner, a bucket that opens a step starts when all earlier ones have finished, and later
+  // ones start when the step is open.
+  Flights(Transport& transport, Reducer& reducer, bool has_planner);
   // Waits for the submitted buckets.
   ~Flights();
   Flights(const Flights&) = delete;
@@ -51,6 +53,8 @@ class Flights {
   // Returns the sum of all reports since the last call. Throws the error that has ended the
   // session.
   [[nodiscard]] Report take_reports();
+  // Takes note that a bucket will not come again unless it is submitted anew.
+  void forget(std::uint32_t id);
   // Ends the session: buckets in flight fail on all ranks with this reason.
   void abandon(const std::string& reason);
 
@@ -59,6 +63,8 @@ class Flights {
     std::uint64_t number = 0;
     Job job;
     Moment ready;  // when it may start, on a virtual clock
+    bool opens_step = false;  // only with a planner
+    bool opened = false;      // that is done
     bool started = false;
     bool finished = false;
     Moment ended;
@@ -75,7 +81,10 @@ class Flights {
   // Returns whether earlier buckets with the same id or too many bytes are in flight.
   [[nodiscard]] bool is_held_back(const Flight& flight) const;
   void work(Flight& flight);
-  [[nodiscard]] Report reduce(Job& job, Transport& track);
+  [[nodiscard]] Report reduce(Flight& flight, Transport& track);
+  void open_step(Flight& flight, Transport& track);
+  // Sets the clocks of buckets that this one holds back.
+  void delay_later(const Flight& flight, const Moment& moment);
   void finish(Flight& flight);
   // Makes the futures ready of all finished buckets that no unfinished one precedes.
   void deliver();
@@ -85,11 +94,14 @@ class Flights {
   Transport& transport_;
   Reducer& reducer_;
   std::vector<std::unique_ptr<Transport>> tracks_;
+  const bool has_planner_;
 
   std::mutex mutex_;  // of everything below
   std::condition_variable changed_;
   std::deque<Flight> flights_;  // by number; references stay valid while others come and go
   std::uint64_t submitted_ = 0;
+  std::optional<std::uint32_t> first_id_;  // of the bucket that opens each step
+  Clock::time_point step_began_;
   std::size_t working_ = 0;  // threads
   bool stopping_ = false;
   std::optional<Error> failure_;

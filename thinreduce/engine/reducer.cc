@@ -13,6 +13,7 @@
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/methods/fp32.h"
+#include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/checksum.h"
 
 namespace thinreduce {
@@ -38,59 +39,79 @@ void for_raw_elements(const BucketLayout& compressed, std::span<float> values, s
   });
 }
 
-// Adds gradients of two steps. A sum beyond the largest float is clamped to it.
-void add_finite(std::span<float> to, std::span<const float> values) {
+constexpr const char* kVariantField = "variant";
+
+// Returns the variant of an `auto` bucket that a state was saved with. Throws Error{bad_state}.
+std::size_t saved_variant(const RegisteredBucket& bucket, const BucketState& state) {
+  if (bucket.variants.empty()) return 0;
+  for (const StateField& field : split_fields(state)) {
+    if (field.name != kVariantField || field.kind != FieldKind::number) continue;
+    const auto variant = load_value<std::uint64_t>(field.values, 0);
+    if (variant < bucket.variants.size()) return static_cast<std::size_t>(variant);
+    throw Error(ErrorCode::bad_state,
+                fmt::format("bucket {}: its method has number {}, but 'auto' chooses among {}",
+                            bucket.id(), variant, bucket.variants.size()));
+  }
+  throw Error(ErrorCode::bad_state,
+              fmt::format("bucket {}: the state does not say which method 'auto' had chosen",
+                          bucket.id()));
+}
+
+}  // namespace
+
+void Reducer::add_finite(std::span<float> to, std::span<const float> values) {
   constexpr float kMost = std::numeric_limits<float>::max();
   kernels::add(to, values);
   for (float& value : to) value = std::clamp(value, -kMost, kMost);
 }
 
-}  // namespace
+Reducer::Spare::Spare(Reducer& reducer) : reducer_(reducer) {
+  const std::lock_guard lock(reducer_.mutex_);
+  if (reducer_.spare_.empty()) return;
+  buffers = std::move(reducer_.spare_.back());
+  reducer_.spare_.pop_back();
+}
 
-class Reducer::Spare {
- public:
-  explicit Spare(Reducer& reducer) : reducer_(reducer) {
-    const std::lock_guard lock(reducer_.mutex_);
-    if (reducer_.spare_.empty()) return;
-    buffers = std::move(reducer_.spare_.back());
-    reducer_.spare_.pop_back();
-  }
-  ~Spare() {
-    const std::lock_guard lock(reducer_.mutex_);
-    reducer_.spare_.push_back(std::move(buffers));
-  }
-  Spare(const Spare&) = delete;
-  Spare& operator=(const Spare&) = delete;
+Reducer::Spare::~Spare() {
+  const std::lock_guard lock(reducer_.mutex_);
+  reducer_.spare_.push_back(std::move(buffers));
+}
 
-  SpareBuffers buffers;
-
- private:
-  Reducer& reducer_;
-};
-
-Reducer::Slot Reducer::make_slot(std::shared_ptr<const RegisteredBucket> bucket) const {
+Reducer::Slot Reducer::make_slot(std::shared_ptr<const RegisteredBucket> given) const {
   Slot slot;
-  slot.bucket = std::move(bucket);
-  const RegisteredBucket& own = *slot.bucket;
-  if (own.compressible) slot.raw_values.resize(own.raw);
-  if (own.compressible || own.spec.momentum_inside()) {
-    const BucketLayout nothing{.id = own.id(), .elements = 0, .tensors = {}};
-    slot.method = own.spec.make({.layout = own.compressible ? own.compressed : nothing,
-                                 .rank = transport_.rank(),
-                                 .world = transport_.size(),
-                                 .seed = options_.seed});
+  slot.given = std::move(given);
+  const RegisteredBucket& own = *slot.given;
+  const auto saved = loaded_.find(own.id());
+  if (saved == loaded_.end()) {
+    set_variant(slot, 0);
+    return slot;
   }
-  if (const auto saved = loaded_.find(own.id()); saved != loaded_.end()) {
-    if (saved->second.elements != own.elements()) {
-      throw Error(ErrorCode::bad_state,
-                  fmt::format("the saved state of bucket {} has {} elements, the bucket has {}",
-                              own.id(), saved->second.elements, own.elements()));
-    }
-    load_fields([&](Archive& archive) { show_state(slot, archive); }, saved->second, own.id(),
-                place());
-    slot.step = saved->second.step;
+  if (saved->second.elements != own.elements()) {
+    throw Error(ErrorCode::bad_state,
+                fmt::format("the saved state of bucket {} has {} elements, the bucket has {}",
+                            own.id(), saved->second.elements, own.elements()));
   }
+  set_variant(slot, saved_variant(own, saved->second));
+  load_fields([&](Archive& archive) { show_state(slot, archive); }, saved->second, own.id(),
+              place());
+  slot.step = saved->second.step;
   return slot;
+}
+
+void Reducer::set_variant(Slot& slot, std::size_t variant) const {
+  const bool is_auto = !slot.given->variants.empty();
+  slot.variant = variant;
+  slot.bucket = is_auto ? slot.given->variants[variant] : slot.given;
+  if (is_auto) planner_->set_choice(slot.given->id(), variant);
+  const RegisteredBucket& own = *slot.bucket;
+  slot.method.reset();
+  slot.raw_values.assign(own.compressible ? own.raw : 0, 0.0F);
+  if (!own.compressible && !own.spec.momentum_inside()) return;
+  const BucketLayout nothing{.id = own.id(), .elements = 0, .tensors = {}};
+  slot.method = own.spec.make({.layout = own.compressible ? own.compressed : nothing,
+                               .rank = transport_.rank(),
+                               .world = transport_.size(),
+                               .seed = options_.seed});
 }
 
 std::uint16_t Reducer::method_id(const Slot& slot) const {
@@ -130,10 +151,11 @@ Statement Reducer::statement_of(const Slot& slot, const Job& job, Workers worker
   statement.id.step = slot.step;
   statement.id.elements = bucket.elements();
   statement.id.layout_hash = bucket.hash;
-  statement.fingerprint = slot.method ? slot.method->fingerprint() : 0;
+  statement.fingerprint = (slot.method ? slot.method->fingerprint() : 0) + slot.variant;
   statement.last_result = slot.last_result;
   statement.first_bad =
       checks_late(slot, job) ? job.values.size() : first_nonfinite(workers, job.values);
+  statement.figures = slot.figures;
   if (statement.first_bad < job.values.size()) {
     statement.numbers = Numbers::gradient_not_finite;
   } else if (slot.bucket->spec.info->second_moment && compresses(slot)) {
@@ -148,8 +170,11 @@ Statement Reducer::statement_of(const Slot& slot, const Job& job, Workers worker
 void Reducer::agree_on(Slot& slot, const Job& job, Transport& transport) {
   const RegisteredBucket& bucket = *job.bucket;
   try {
-    agree(transport, statement_of(slot, job, Workers(pool_, transport)), options_.limits(),
-          bucket.layout);
+    const StepFigures last = agree(transport, statement_of(slot, job, Workers(pool_, transport)),
+                                   options_.limits(), bucket.layout);
+    if (!slot.given->variants.empty() && last.seconds > 0) {
+      planner_->note(bucket.id(), bucket.elements() - bucket.raw, last.ready, last.seconds);
+    }
     // The ranks agree with each other; the bucket must also be the same as in the last step.
     if (bucket.hash != slot.bucket->hash) {
       throw Error(ErrorCode::bad_input,
@@ -176,21 +201,27 @@ bool Reducer::checks_late(const Slot& slot, const Job& job) const {
   return !compresses(slot) && !slot.bucket->keeps && job.values.size_bytes() > kCheckFirstBytes;
 }
 
+Exchange Reducer::make_exchange(Transport& track, const FrameId& id, SpareBuffers& spare) {
+  Exchange exchange(track, options_.limits(), id);
+  exchange.spare = &spare;
+  exchange.link = link_;
+  exchange.workers = Workers(pool_, track);
+  return exchange;
+}
+
 Report Reducer::reduce(Job& job, Transport& track) {
   if (job.refusal) refuse(job, track);
   const auto started = track.now();
   const RegisteredBucket& bucket = *job.bucket;
   Slot& slot = slot_of(job);
-  Exchange exchange(track, options_.limits(),
-                    {.method = method_id(slot),
-                     .bucket = bucket.id(),
-                     .step = slot.step,
-                     .elements = bucket.elements(),
-                     .layout_hash = bucket.hash});
   Spare spare(*this);
-  exchange.spare = &spare.buffers;
-  exchange.link = link_;
-  exchange.workers = Workers(pool_, track);
+  Exchange exchange = make_exchange(track,
+                                    {.method = method_id(slot),
+                                     .bucket = bucket.id(),
+                                     .step = slot.step,
+                                     .elements = bucket.elements(),
+                                     .layout_hash = bucket.hash},
+                                    spare.buffers);
   try {
     agree_on(slot, job, track);
   } catch (const Error&) {
@@ -200,6 +231,7 @@ Report Reducer::reduce(Job& job, Transport& track) {
   exchange.stages.wait = Seconds(track.now() - started).count();
 
   copy_for_undo(slot);
+  if (keeping_samples_) keep_sample(slot, job);
   reduce_slot(slot, job, exchange);
 
   ++slot.step;
@@ -215,6 +247,9 @@ Report Reducer::reduce(Job& job, Transport& track) {
   report.stages = exchange.stages;
   report.queued = Seconds(started - job.submitted.time).count();
   report.total = Seconds(track.now() - job.submitted.time).count();
+  if (planner_ != nullptr) {
+    slot.figures = {static_cast<float>(job.ready), static_cast<float>(report.total)};
+  }
   report.statistics = std::move(exchange.statistics);
   return report;
 }
@@ -314,7 +349,9 @@ void Reducer::show_state(Slot& slot, Archive& archive) {
                               spec.full_text()));
     }
   }
-  if (slot.bucket->keeps) {
+  const bool is_auto = !slot.given->variants.empty();
+  if (is_auto) archive.count(kVariantField, slot.variant, slot.given->variants.size() - 1);
+  if (slot.bucket->keeps || is_auto) {
     archive.summed("unsent", slot.unsent, Archive::Length::per_element_or_none);
     if (const auto bad = kernels::first_nonfinite(slot.unsent); bad < slot.unsent.size()) {
       throw Error(ErrorCode::bad_state,
@@ -342,7 +379,7 @@ void Reducer::undo_step() {
   for (auto& [id, slot] : slots_) {
     if (slot.copied_in != begun_) continue;
     loaded_[id] = std::move(slot.before);
-    slot = make_slot(slot.bucket);
+    slot = make_slot(slot.given);
     slot.confirmed = true;
     loaded_.erase(id);
   }
@@ -371,7 +408,7 @@ void Reducer::load(const SessionState& state) {
   std::map<std::uint32_t, Slot> fresh;
   try {
     for (const auto& [id, slot] : slots_) {
-      if (slot.confirmed) fresh.emplace(id, make_slot(slot.bucket));
+      if (slot.confirmed) fresh.emplace(id, make_slot(slot.given));
     }
   } catch (...) {
     loaded_ = std::move(loaded);

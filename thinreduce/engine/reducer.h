@@ -19,6 +19,7 @@
 #include "thinreduce/engine/state_file.h"
 #include "thinreduce/error.h"
 #include "thinreduce/method/spec.h"
+#include "thinreduce/plan/planner.h"
 
 namespace thinreduce {
 
@@ -29,6 +30,7 @@ struct Job {
   std::span<const float> second_moment;
   std::optional<Refusal> refusal;  // why this rank does not reduce it
   Moment submitted;
+  double ready = 0;  // seconds since the step's first bucket was submitted, for a planner
   std::promise<Report> done;
 };
 
@@ -46,6 +48,13 @@ class Reducer {
 
   // Sets what the ranks have agreed on about the network; see Exchange::link.
   void set_link(const Link& link) { link_ = link; }
+  // Sets the planner of buckets with the spec `auto`.
+  void set_planner(Planner* planner) { planner_ = planner; }
+
+  // Opens a step of a session with a planner, before its first bucket is reduced and while no other
+  // is in flight. May try the candidates over the track and change the methods of buckets. Throws
+  // Disagreement if another rank opens no step, or Error.
+  void open_step(Transport& track);
 
   // Compares the job with those of the other ranks, then reduces it. Throws Disagreement, or Error
   // when the exchange failed: the gradient is then kept.
@@ -69,7 +78,12 @@ class Reducer {
  private:
   // The state of one bucket between steps.
   struct Slot {
+    std::shared_ptr<const RegisteredBucket> given;  // as it was submitted
+    // The same; with the spec `auto`, the variant of it that is in use, and its number.
     std::shared_ptr<const RegisteredBucket> bucket;
+    std::size_t variant = 0;
+    StepFigures figures;        // of the last step, for the planner
+    std::vector<float> sample;  // of the last step that kept one
     bool confirmed = false;  // all ranks have agreed on the layout once
     std::uint64_t step = 0;
     std::uint64_t last_result = 0;   // hash of the last mean, 0 unless the ranks compare it
@@ -86,13 +100,33 @@ class Reducer {
   // Tells the others and hears them out. Throws like reduce().
   [[noreturn]] void refuse(const Job& job, Transport& transport) const;
   // Lends buffers to one exchange.
-  class Spare;
+  class Spare {
+   public:
+    explicit Spare(Reducer& reducer);
+    ~Spare();
+    Spare(const Spare&) = delete;
+    Spare& operator=(const Spare&) = delete;
+
+    SpareBuffers buffers;
+
+   private:
+    Reducer& reducer_;
+  };
   // Returns the bucket's slot; makes it for a new bucket.
   [[nodiscard]] Slot& slot_of(const Job& job);
   [[nodiscard]] Statement statement_of(const Slot& slot, const Job& job, Workers workers) const;
   // Throws Disagreement, or Error when messages failed: the gradient is then kept.
   void agree_on(Slot& slot, const Job& job, Transport& transport);
-  [[nodiscard]] Slot make_slot(std::shared_ptr<const RegisteredBucket> bucket) const;
+  [[nodiscard]] Slot make_slot(std::shared_ptr<const RegisteredBucket> given) const;
+  // Sets the bucket and the method of a slot.
+  void set_variant(Slot& slot, std::size_t variant) const;
+  // Gives the bucket another method. What the old one still owes is added to the next gradient.
+  void change_variant(Slot& slot, std::size_t variant) const;
+  // Returns the exchange of a bucket on a track.
+  [[nodiscard]] Exchange make_exchange(Transport& track, const FrameId& id, SpareBuffers& spare);
+  // Keeps a sample of an `auto` bucket's gradient, for trials before the next step.
+  void keep_sample(Slot& slot, const Job& job) const;
+  void try_candidates(Transport& track);
   [[nodiscard]] bool compresses(const Slot& slot) const {
     return slot.bucket->compressible && slot.step >= options_.warmup_steps;
   }
@@ -104,6 +138,8 @@ class Reducer {
   void reduce_uncompressed(Slot& slot, const Job& job, Exchange& exchange);
   [[nodiscard]] RankInWorld place() const { return {transport_.rank(), transport_.size()}; }
   void copy_for_undo(Slot& slot);
+  // Adds gradients of two steps. A sum beyond the largest float is clamped to it.
+  static void add_finite(std::span<float> to, std::span<const float> values);
   // Shows the whole state of a bucket to the archive.
   static void show_state(Slot& slot, Archive& archive);
 
@@ -117,6 +153,8 @@ class Reducer {
   std::uint64_t begun_ = 0;          // number of steps that began; 0: nothing is copied
   std::vector<SpareBuffers> spare_;  // of exchanges; as many as were ever in flight at once
   Link link_ = kLocalNetwork;
+  Planner* planner_ = nullptr;
+  bool keeping_samples_ = false;  // the current step does
 };
 
 }  // namespace thinreduce

@@ -11,6 +11,7 @@
 #include "thinreduce/error.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/methods/fp32.h"
+#include "thinreduce/plan/candidates.h"
 #include "thinreduce/wire/checksum.h"
 
 namespace thinreduce {
@@ -86,6 +87,13 @@ RegisteredBucket::RegisteredBucket(BucketLayout given, Spec parsed, std::size_t 
     }
   }
   if (layout.tensors.empty() && layout.elements < min_elements) raw = layout.elements;
+  if (spec.is_auto()) {
+    compressible = false;
+    for (const Spec& candidate : auto_options(spec).candidates) {
+      variants.push_back(std::make_shared<RegisteredBucket>(layout, candidate, min_elements));
+    }
+    return;
+  }
   compressible = raw < layout.elements && spec.info->wire_id != fp32_info().wire_id;
   keeps = keeps_residual(spec);
 }

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "thinreduce/method/layout.h"
 #include "thinreduce/method/spec.h"
@@ -25,6 +27,8 @@ struct RegisteredBucket {
   std::size_t raw = 0;       // number of elements outside these tensors
   bool compressible = true;  // whether there is anything that the spec's method compresses
   bool keeps = false;        // whether the spec's method keeps a residual: nothing may be lost then
+  // With the spec `auto`: the bucket with the spec of each candidate, fp32 first.
+  std::vector<std::shared_ptr<const RegisteredBucket>> variants;
 };
 
 }  // namespace thinreduce

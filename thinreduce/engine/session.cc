@@ -15,6 +15,7 @@
 #include "thinreduce/engine/state_file.h"
 #include "thinreduce/error.h"
 #include "thinreduce/method/spec.h"
+#include "thinreduce/plan/planner.h"
 
 namespace thinreduce {
 namespace {
@@ -98,12 +99,14 @@ class Session::Worker {
         settings_(settings_text(spec_, options)),
         pool_(checked_threads(options)),
         reducer_(*transport_, options_, pool_) {
+    if (spec_.is_auto()) planner_.emplace(auto_options(spec_));
+    reducer_.set_planner(planner_ ? &*planner_ : nullptr);
     options_.limits().check();
     compare_settings(
         *transport_, options_.limits(),
         options.caller_settings.empty() ? settings_ : settings_ + " " + options.caller_settings);
     reducer_.set_link(agree_on_link(*transport_, options_.limits(), options_.link));
-    flights_.emplace(*transport_, reducer_);
+    flights_.emplace(*transport_, reducer_, planner_.has_value());
   }
 
   // Returns whether this is the process that made it, and not a forked child without its threads.
@@ -111,6 +114,12 @@ class Session::Worker {
 
   [[nodiscard]] std::shared_ptr<const RegisteredBucket> add_bucket(BucketLayout layout) const {
     Spec spec = layout.spec.empty() ? spec_ : checked_spec(layout.spec, options_);
+    if (spec.is_auto() && !layout.spec.empty()) {
+      throw Error(ErrorCode::bad_spec,
+                  fmt::format("bucket {} has the spec '{}' of its own; 'auto' must be the spec of "
+                              "the whole session",
+                              layout.id, layout.spec));
+    }
     return std::make_shared<RegisteredBucket>(std::move(layout), std::move(spec),
                                               options_.min_elements);
   }
@@ -165,6 +174,13 @@ class Session::Worker {
   }
 
   Transport& transport() { return *transport_; }
+  [[nodiscard]] const std::optional<Planner>& planner() const { return planner_; }
+
+  void forget(std::uint32_t id) {
+    idle_reducer().forget(id);
+    flights_->forget(id);
+    if (planner_) planner_->forget(id);
+  }
 
  private:
   void require_own_process() const {
@@ -181,6 +197,7 @@ class Session::Worker {
   Spec spec_;
   std::string settings_;
   WorkerPool pool_;
+  std::optional<Planner> planner_;  // with the spec `auto`
   Reducer reducer_;
   std::optional<Flights> flights_;  // the last member: its threads use the others
 };
@@ -253,7 +270,7 @@ void Session::undo_step() {
   worker_->idle_reducer().undo_step();
 }
 void Session::forget(std::uint32_t id) {
-  worker_->idle_reducer().forget(id);
+  worker_->forget(id);
   shapeless_.erase(id);
 }
 void Session::save(const std::filesystem::path& file) {
@@ -268,6 +285,10 @@ std::vector<std::byte> Session::save_bytes() {
 void Session::load_bytes(std::span<const std::byte> bytes) {
   const std::string name = "saved state";
   worker_->load(decode_state(bytes, name), name);
+}
+Plan Session::plan() const {
+  Plan plan = worker_->planner() ? worker_->planner()->plan() : Plan{};
+  return plan;
 }
 void Session::abandon(const std::string& reason) {
   worker_->flights().abandon(reason);

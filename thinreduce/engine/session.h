@@ -35,6 +35,7 @@
 
 #include "thinreduce/export.h"
 #include "thinreduce/method/layout.h"
+#include "thinreduce/plan/plan.h"
 #include "thinreduce/report.h"
 #include "thinreduce/transport/throttle.h"
 #include "thinreduce/transport/transport.h"
@@ -159,6 +160,10 @@ class THINREDUCE_EXPORT Session {
   // The same without a file.
   [[nodiscard]] std::vector<std::byte> save_bytes();
   void load_bytes(std::span<const std::byte> bytes);
+
+  // Returns which method each bucket has and why, if the spec is `auto`. May be called from any
+  // thread.
+  [[nodiscard]] Plan plan() const;
 
   // Ends the session: buckets in flight fail on all ranks with this reason. May be called from any
   // thread.

@@ -64,6 +64,9 @@ struct MethodSetup {
   int rank = 0;
   int world = 1;
   std::uint64_t seed = 0;
+  // For a trial on a sample of a bucket: how many times larger the bucket is. The method must
+  // choose as for the bucket.
+  double stands_for = 1;
 };
 
 // The rhythm of a method whose steps differ. Benchmarks must average over whole cycles.

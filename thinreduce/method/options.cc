@@ -39,6 +39,14 @@ OptionInfo OptionInfo::choice(std::string name, std::string value, std::vector<s
           std::move(choices), std::move(help)};
 }
 
+OptionInfo OptionInfo::names(std::string name, std::string value, std::vector<std::string> choices,
+                             std::string help) {
+  OptionInfo option =
+      choice(std::move(name), std::move(value), std::move(choices), std::move(help));
+  option.kind = Kind::names;
+  return option;
+}
+
 OptionInfo OptionInfo::on_off(std::string name, bool value, std::string help) {
   return choice(std::move(name), value ? "on" : "off", {"on", "off"}, std::move(help));
 }
@@ -85,6 +93,20 @@ const std::string& Options::text(std::string_view name) const {
   const auto found = values.find(name);
   ensure(found != values.end(), "a method must ask only for options that it declares");
   return found->second;
+}
+
+std::vector<std::string> Options::names(std::string_view name) const {
+  return split_names(text(name));
+}
+
+std::vector<std::string> split_names(std::string_view text) {
+  std::vector<std::string> names;
+  for (;;) {
+    const auto plus = text.find('+');
+    names.emplace_back(text.substr(0, plus));
+    if (plus == std::string_view::npos) return names;
+    text.remove_prefix(plus + 1);
+  }
 }
 
 }  // namespace thinreduce

@@ -12,14 +12,15 @@ namespace thinreduce {
 
 // The declaration of one option: its name, default, range and help.
 struct OptionInfo {
-  enum class Kind { number, integer, choice };
+  enum class Kind { number, integer, choice, names };
 
   std::string name;
   Kind kind = Kind::number;
   std::string default_value;
   double min = 0;  // of a number or integer, inclusive
   double max = 0;
-  // All values of a choice; for a number or integer, words that are allowed as well.
+  // All values of a choice; all names of which a value joins some with a plus; for a number or
+  // integer, words that are allowed as well.
   std::vector<std::string> choices;
   std::string help;
   // Spellings of the previous release, which are still accepted.
@@ -33,6 +34,9 @@ struct OptionInfo {
                             std::string help);
   static OptionInfo choice(std::string name, std::string value, std::vector<std::string> choices,
                            std::string help);
+  // One or more of the names, joined by a plus.
+  static OptionInfo names(std::string name, std::string value, std::vector<std::string> choices,
+                          std::string help);
   static OptionInfo on_off(std::string name, bool value, std::string help);
   // Returns a copy that allows a word in place of the number; with or_else, as the default.
   [[nodiscard]] OptionInfo or_word(const std::string& word) const;
@@ -45,12 +49,16 @@ struct OptionInfo {
   [[nodiscard]] OptionInfo for_paper() const;
 };
 
+// Splits `a+b+c`.
+[[nodiscard]] std::vector<std::string> split_names(std::string_view text);
+
 // The values of all options of a method, checked against their OptionInfo.
 class Options {
  public:
   [[nodiscard]] double number(std::string_view name) const;
   [[nodiscard]] long long integer(std::string_view name) const;
   [[nodiscard]] const std::string& text(std::string_view name) const;
+  [[nodiscard]] std::vector<std::string> names(std::string_view name) const;
   [[nodiscard]] bool on(std::string_view name) const { return text(name) == "on"; }
 
   std::map<std::string, std::string, std::less<>> values;

@@ -23,6 +23,8 @@ const MethodInfo& find_method(std::string_view name) {
     if (info.name == name) return info;
     names.push_back(info.name);
   }
+  if (name == auto_info().name) return auto_info();
+  names.push_back(auto_info().name);
   if (name.empty()) {
     refuse(fmt::format("a spec must begin with the name of a method: {}", fmt::join(names, ", ")));
   }
@@ -42,9 +44,27 @@ const OptionInfo& find_option(const MethodInfo& info, std::string_view name) {
                      fmt::join(names, ", ")));
 }
 
+// Returns names joined by a plus in the order in which the option lists them.
+std::string checked_names(const MethodInfo& info, const OptionInfo& option,
+                          const std::string& text) {
+  const auto given = split_names(text);
+  std::string joined;
+  for (const auto& name : option.choices) {
+    if (std::find(given.begin(), given.end(), name) != given.end()) {
+      joined += (joined.empty() ? "" : "+") + name;
+    }
+  }
+  if (split_names(joined).size() != given.size() || joined.empty()) {
+    refuse(fmt::format("{}: {} must be some of these, each once, joined by a plus: {}; got '{}'",
+                       info.name, option.name, fmt::join(option.choices, ", "), text));
+  }
+  return joined;
+}
+
 // Returns the value in its canonical spelling, so that equal specs have equal text.
 std::string checked_value(const MethodInfo& info, const OptionInfo& option,
                           const std::string& text) {
+  if (option.kind == OptionInfo::Kind::names) return checked_names(info, option, text);
   if (std::find(option.choices.begin(), option.choices.end(), text) != option.choices.end()) {
     return text;
   }
@@ -129,7 +149,9 @@ std::string changed_options(const MethodInfo& info, const Options& options) {
 
 Spec Spec::parse(std::string_view text) {
   Spec spec;
-  const auto plus = find_plus(text);
+  // The options of auto may have names with a plus between them.
+  const bool is_auto = text.substr(0, text.find(':')) == auto_info().name;
+  const auto plus = is_auto ? std::string_view::npos : find_plus(text);
   const auto outer = text.substr(0, plus);
   spec.info = &find_method(outer.substr(0, outer.find(':')));
   spec.options = parse_options(*spec.info, outer);
@@ -160,6 +182,10 @@ Spec Spec::parse(std::string_view text) {
 
 std::string Spec::name() const {
   return inner ? info->name + "+" + inner->name : info->name;
+}
+
+bool Spec::is_auto() const {
+  return info == &auto_info();
 }
 
 std::string Spec::short_text() const {

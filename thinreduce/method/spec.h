@@ -26,6 +26,9 @@ struct Spec {
   [[nodiscard]] std::string short_text() const;
   // Returns the spec with every option, in a fixed order: equal specs have equal texts.
   [[nodiscard]] std::string full_text() const;
+  // Returns whether a session chooses the method of each bucket itself: the spec `auto`. It can't
+  // make a method.
+  [[nodiscard]] bool is_auto() const;
   // Returns whether reduce() hands back an update with momentum inside instead of a mean, so that
   // the optimizer must have none of its own.
   [[nodiscard]] bool momentum_inside() const { return info->momentum_inside(options); }

@@ -30,8 +30,9 @@ bool by_owners(const Options& options, const MethodSetup& setup, const GatherCos
   if (collective != "auto") return collective == "owner";
   if (setup.world <= kMostToGather) return false;
   const double peers = setup.world - 1;
-  const double gathered = peers * (kFrameHeaderBytes + cost.payload_bytes);
-  const double owned = peers / setup.world * cost.owner_payloads * cost.payload_bytes +
+  const double payload = cost.payload_bytes * setup.stands_for;
+  const double gathered = peers * (kFrameHeaderBytes + payload);
+  const double owned = peers / setup.world * cost.owner_payloads * payload +
                        2 * peers * kMessageBytes + kLatencyBytes;
   return owned < gathered;
 }

@@ -367,8 +367,10 @@ class Simulated final : public SimulatedTransport {
     return to_point(machine_.advance());
   }
   [[nodiscard]] std::unique_ptr<Transport> open_track(int number) override {
-    return std::make_unique<Simulated>(machine_.cluster_pointer(), inner_->open_track(number),
-                                       number);
+    auto track = std::make_unique<Simulated>(machine_.cluster_pointer(),
+                                             inner_->open_track(number), number);
+    track->count_in(*this);
+    return track;
   }
   // A thread that hands its work over, or that waits for the next, must not keep a core.
   Moment hand_over() override {

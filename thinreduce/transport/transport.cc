@@ -71,6 +71,14 @@ Deadline Deadline::after(const WaitLimits& limits) {
   return deadline;
 }
 
+Traffic& Traffic::operator+=(const Traffic& more) {
+  bytes_sent += more.bytes_sent;
+  bytes_received += more.bytes_received;
+  messages_sent += more.messages_sent;
+  messages_received += more.messages_received;
+  return *this;
+}
+
 std::unique_ptr<Transport> Transport::open_track(int number) {
   ensure(number >= 1 && number <= kMostTracks, "a track must have a valid number", number);
   return std::make_unique<Track>(*this, number);
@@ -84,23 +92,22 @@ void Transport::require_peer(int peer) const {
 Pending Transport::send(int peer, Channel channel, std::span<const std::byte> message) {
   require_peer(peer);
   auto pending = start_send(peer, channel, message);
-  const std::lock_guard lock(traffic_mutex_);
-  traffic_.resize(static_cast<std::size_t>(size()));
-  Traffic& traffic = traffic_[static_cast<std::size_t>(peer)];
-  traffic.bytes_sent += message.size();
-  ++traffic.messages_sent;
+  count(peer, {.bytes_sent = message.size(), .messages_sent = 1});
   return pending;
 }
 
 Pending Transport::receive(int peer, Channel channel, std::span<std::byte> message) {
   require_peer(peer);
   auto pending = start_receive(peer, channel, message);
+  count(peer, {.bytes_received = message.size(), .messages_received = 1});
+  return pending;
+}
+
+void Transport::count(int peer, const Traffic& more) {
+  if (whole_ != nullptr) whole_->count(peer, more);
   const std::lock_guard lock(traffic_mutex_);
   traffic_.resize(static_cast<std::size_t>(size()));
-  Traffic& traffic = traffic_[static_cast<std::size_t>(peer)];
-  traffic.bytes_received += message.size();
-  ++traffic.messages_received;
-  return pending;
+  traffic_[static_cast<std::size_t>(peer)] += more;
 }
 
 std::vector<Traffic> Transport::traffic() const {
@@ -110,12 +117,7 @@ std::vector<Traffic> Transport::traffic() const {
 
 Traffic Transport::total_traffic() const {
   Traffic total;
-  for (const Traffic& traffic : traffic()) {
-    total.bytes_sent += traffic.bytes_sent;
-    total.bytes_received += traffic.bytes_received;
-    total.messages_sent += traffic.messages_sent;
-    total.messages_received += traffic.messages_received;
-  }
+  for (const Traffic& traffic : traffic()) total += traffic;
   return total;
 }
 

@@ -87,11 +87,13 @@ class THINREDUCE_EXPORT Operation {
 
 using Pending = std::unique_ptr<Operation>;
 
-struct Traffic {
+struct THINREDUCE_EXPORT Traffic {
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_received = 0;
   std::uint64_t messages_sent = 0;
   std::uint64_t messages_received = 0;
+
+  Traffic& operator+=(const Traffic& more);
 };
 
 // A point in the course of one thread's messages, from which another thread goes on.
@@ -147,13 +149,20 @@ class THINREDUCE_EXPORT Transport {
   [[nodiscard]] std::vector<Traffic> traffic() const;
   [[nodiscard]] Traffic total_traffic() const;
 
+ protected:
+  // Counts the traffic of this transport in that of `whole`, too, which must outlive it: for a track
+  // that does not send through `whole`.
+  void count_in(Transport& whole) { whole_ = &whole; }
+
  private:
   // Both may be called by several threads at once for different channels, and so may the waits of
   // the operations.
   virtual Pending start_send(int peer, Channel channel, std::span<const std::byte> message) = 0;
   virtual Pending start_receive(int peer, Channel channel, std::span<std::byte> message) = 0;
   void require_peer(int peer) const;
+  void count(int peer, const Traffic& more);
 
+  Transport* whole_ = nullptr;
   mutable std::mutex traffic_mutex_;
   std::vector<Traffic> traffic_;
 };

@@ -1,0 +1,163 @@
+// `thinreduce plan`: what `auto` would choose on a link, and why.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <future>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "apps/commands.h"
+#include "apps/plan_json.h"
+#include "apps/synthetic.h"
+#include "apps/terminal.h"
+#include "thinreduce/engine/session.h"
+#include "thinreduce/error.h"
+#include "thinreduce/plan/cost.h"
+
+namespace thinreduce::apps {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// After the first steps, as fp32, come the trials; the rest show whether the plan keeps its word.
+constexpr int kSteps = 10;
+// Rates for which the best method is listed, in bits per second.
+constexpr std::array kRates = {1e7, 3e7, 1e8, 3e8, 1e9, 2.5e9, 1e10, 2.5e10};
+
+// The gradients of one rank.
+class Gradients {
+ public:
+  explicit Gradients(const PlanOptions& options) : options_(options) {
+    if (!options.gradients.empty()) recorded_.emplace(options.gradients);
+  }
+
+  [[nodiscard]] std::vector<BucketLayout> layouts() const {
+    if (recorded_) return recorded_->layouts();
+    return {{.id = 0, .elements = options_.floats, .tensors = {}}};
+  }
+  void fill(int rank, int step, const BucketLayout& layout, std::span<float> values) const {
+    const auto number = static_cast<std::uint64_t>(step);
+    if (!recorded_) return synthetic_gradient({rank, number}, values);
+    const auto& steps = recorded_->steps();
+    recorded_->read(steps[number % steps.size()], rank % recorded_->ranks(), layout, values);
+  }
+
+ private:
+  const PlanOptions& options_;
+  std::optional<RecordedGradients> recorded_;
+};
+
+Plan make_plan(const PlanOptions& options, const std::shared_ptr<Transport>& transport) {
+  const Gradients gradients(options);
+  Session session(transport, {.spec = options.spec,
+                              .timeout = options.launch.timeout,
+                              .patience = options.launch.patience,
+                              .threads = options.launch.threads});
+  std::vector<BucketHandle> buckets;
+  std::vector<std::vector<float>> values;
+  for (const BucketLayout& layout : gradients.layouts()) {
+    buckets.push_back(session.add_bucket(layout));
+    values.emplace_back(layout.elements);
+  }
+  const bool quiet = options.json || transport->rank() != 0;
+  Progress progress("steps", kSteps, quiet);
+  for (int step = 0; step < kSteps; ++step) {
+    for (std::size_t i = 0; i < buckets.size(); ++i) {
+      gradients.fill(transport->rank(), step, buckets[i].layout(), values[i]);
+    }
+    std::vector<std::future<Report>> done;
+    for (std::size_t i = 0; i < buckets.size(); ++i) {
+      done.push_back(session.submit(buckets[i], values[i]));
+    }
+    for (auto& one : done) one.get();
+    progress.advance();
+  }
+  return session.plan();
+}
+
+// Returns the seconds that a candidate would take on a link of another rate.
+double seconds_at(const PlanCandidate& candidate, double bytes_per_second) {
+  const double wire = candidate.bytes / bytes_per_second;
+  return candidate.latency + std::max(wire, candidate.busy) +
+         kNotHidden * std::min(wire, candidate.busy);
+}
+
+const PlanCandidate& best_at(const PlanBucket& bucket, double bytes_per_second) {
+  const PlanCandidate* best = &bucket.candidates[0];
+  for (const PlanCandidate& candidate : bucket.candidates) {
+    if (!candidate.allowed) continue;
+    if (seconds_at(candidate, bytes_per_second) < seconds_at(*best, bytes_per_second)) {
+      best = &candidate;
+    }
+  }
+  return *best;
+}
+
+void print_bucket(const PlanBucket& bucket) {
+  std::vector<std::vector<std::string>> rows{
+      {"method", "error", "encode+decode", "wire", "latency", "in all", "vs fp32", "sent/rank", ""}};
+  for (const PlanCandidate& candidate : bucket.candidates) {
+    if (!candidate.tried) continue;
+    const char* remark = "";
+    if (!candidate.allowed) remark = "too coarse";
+    if (candidate.spec == bucket.spec) remark = "chosen";
+    rows.push_back({candidate.spec, fmt::format("{:.2g}", candidate.error),
+                    show_seconds(candidate.busy), show_seconds(candidate.wire),
+                    show_seconds(candidate.latency), show_seconds(candidate.seconds),
+                    fmt::format("{:.2f}x", bucket.candidates[0].seconds / candidate.seconds),
+                    show_bytes(candidate.bytes), remark});
+  }
+  fmt::print("bucket {}: {} elements that may be compressed\n{}\n", bucket.id, bucket.elements,
+             table(rows));
+}
+
+void print_rates(const PlanBucket& bucket) {
+  std::vector<std::vector<std::string>> rows{{"rate", "fastest", "time", "vs fp32"}};
+  for (const double bits : kRates) {
+    const PlanCandidate& best = best_at(bucket, bits / 8);
+    const double seconds = seconds_at(best, bits / 8);
+    rows.push_back({Link{.bytes_per_second = bits / 8, .latency = Seconds{0}}.to_string(),
+                    best.spec, show_seconds(seconds),
+                    fmt::format("{:.2f}x", seconds_at(bucket.candidates[0], bits / 8) / seconds)});
+  }
+  fmt::print("bucket {} at other rates, with the same latency:\n{}\n", bucket.id, table(rows));
+}
+
+void print(const Plan& plan, const PlanOptions& options, int ranks) {
+  fmt::print("{} ranks; the link as measured: {}; spec {}\n\n", ranks, plan.link.to_string(),
+             options.spec);
+  const PlanBucket* largest = nullptr;
+  for (const PlanBucket& bucket : plan.buckets) {
+    if (bucket.candidates.empty()) {
+      fmt::print("bucket {}: nothing in it is compressed\n\n", bucket.id);
+      continue;
+    }
+    print_bucket(bucket);
+    if (largest == nullptr || bucket.elements > largest->elements) largest = &bucket;
+  }
+  if (largest != nullptr) print_rates(*largest);
+  fmt::print("{}", wrapped("Plan: " + plan.reason + ".", 0));
+  if (plan.measured > 0) {
+    fmt::print("{}", wrapped(fmt::format("The last step took {}.", show_seconds(plan.measured)), 0));
+  }
+}
+
+}  // namespace
+
+int plan(const PlanOptions& options) {
+  return launch(options.launch, [&](const std::shared_ptr<Transport>& transport) {
+    const Plan made = make_plan(options, transport);
+    if (transport->rank() != 0) return;
+    if (options.json) {
+      Json json = to_json(made);
+      json["ranks"] = transport->size();
+      fmt::print("{}\n", json.dump(2));
+    } else {
+      print(made, options, transport->size());
+    }
+  });
+}
+
+}  // namespace thinreduce::apps

@@ -1,0 +1,236 @@
+// Sessions with the spec `auto`: every rank has the same plan and the same bits, and what a method
+// still owes when its bucket changes to another one is not lost.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/session_world.h"
+#include "thinreduce/engine/session.h"
+#include "thinreduce/error.h"
+#include "thinreduce/transport/simulate.h"
+#include "thinreduce/transport/threads.h"
+
+namespace thinreduce {
+namespace {
+
+constexpr std::size_t kElements = 40'000;
+
+// Runs `work` on every rank of a virtual cluster.
+void on_cluster(const std::string& links, int world, const SessionOptions& options,
+                const std::function<void(Session&)>& work) {
+  auto ranks = simulate(connect_threads(world), {.links = ClusterLinks::parse(links)});
+  std::vector<std::jthread> threads;
+  for (auto& rank : ranks) {
+    threads.emplace_back([&, transport = std::shared_ptr<Transport>(std::move(rank))] {
+      Session session(transport, options);
+      work(session);
+    });
+  }
+}
+
+// The steps of one rank: gradients that went in, means that came out.
+struct Steps {
+  std::vector<std::vector<float>> means;
+  Plan plan;
+};
+
+std::vector<Steps> run(const std::string& links, int world, const std::string& spec,
+                       std::uint64_t steps) {
+  std::vector<Steps> all(static_cast<std::size_t>(world));
+  on_cluster(links, world, {.spec = spec}, [&](Session& session) {
+    Steps& own = all[static_cast<std::size_t>(session.rank())];
+    for (std::uint64_t step = 0; step < steps; ++step) {
+      auto values = gradient(kElements, session.rank(), step);
+      session.reduce(3, values);
+      own.means.push_back(std::move(values));
+    }
+    own.plan = session.plan();
+  });
+  return all;
+}
+
+TEST(Auto, CompressesOnASlowLinkOnly) {
+  for (const auto& [link, compresses] :
+       {std::pair("10mbit,1ms", true), std::pair("400gbit", false)}) {
+    const auto all = run(link, 2, "auto", 6);
+    const Plan& plan = all[0].plan;
+    ASSERT_EQ(plan.trials, 1) << link;
+    ASSERT_EQ(plan.buckets.size(), 1);
+    EXPECT_EQ(plan.buckets[0].spec.starts_with("dqsg"), compresses)
+        << link << ": " << plan.buckets[0].spec;
+    EXPECT_EQ(plan.buckets[0].id, 3);
+  }
+}
+
+TEST(Auto, AllRanksHaveTheSamePlanAndBits) {
+  const auto all = run("50mbit,2ms;1=20mbit,5ms", 3, "auto:error=1", 8);
+  for (const Steps& steps : all) {
+    EXPECT_EQ(steps.plan.buckets[0].spec, all[0].plan.buckets[0].spec);
+    EXPECT_EQ(steps.plan.predicted, all[0].plan.predicted);
+    EXPECT_EQ(steps.means, all[0].means);
+  }
+}
+
+TEST(Auto, MeansAreWithinTheError) {
+  const auto all = run("10mbit,1ms", 3, "auto", 8);
+  for (std::uint64_t step = 0; step < 8; ++step) {
+    const auto exact = true_mean(kElements, 3, step);
+    double error = 0;
+    double energy = 0;
+    for (std::size_t i = 0; i < kElements; ++i) {
+      error += std::pow(static_cast<double>(all[0].means[step][i]) - exact[i], 2);
+      energy += exact[i] * exact[i];
+    }
+    EXPECT_LT(error, 1.1 * 0.05 * energy) << "step " << step;
+  }
+}
+
+// A network whose speed the test sets, in virtual time: the plan must follow.
+TEST(Auto, NothingIsLostWhenABucketChangesItsMethod) {
+  // topk with feedback is chosen on the slow link. A state is saved, and a world with a fast link
+  // goes on with it: its plan goes back to fp32, with what topk still owed.
+  const std::string spec = "auto:methods=topk,error=1000";
+  constexpr int kWorld = 2;
+  constexpr std::uint64_t kSlow = 8;
+  constexpr std::uint64_t kFast = 8;
+  std::vector<std::vector<std::byte>> states(kWorld);
+  std::vector<double> delivered(kElements);
+  const auto steps = [&](Session& session, std::uint64_t first, std::uint64_t last) {
+    for (std::uint64_t step = first; step < last; ++step) {
+      auto values = gradient(kElements, session.rank(), step);
+      session.reduce(3, values);
+      if (session.rank() != 0) continue;
+      for (std::size_t i = 0; i < kElements; ++i) delivered[i] += static_cast<double>(values[i]);
+    }
+  };
+  on_cluster("5mbit,1ms", kWorld, {.spec = spec}, [&](Session& session) {
+    steps(session, 0, kSlow);
+    ASSERT_TRUE(session.plan().buckets.at(0).spec.starts_with("topk"));
+    states[static_cast<std::size_t>(session.rank())] = session.save_bytes();
+  });
+  on_cluster("400gbit", kWorld, {.spec = spec}, [&](Session& session) {
+    session.load_bytes(states[static_cast<std::size_t>(session.rank())]);
+    steps(session, kSlow, kSlow + kFast);
+    ASSERT_EQ(session.plan().buckets.at(0).spec, "fp32") << session.plan().reason;
+  });
+  std::vector<double> expected(kElements);
+  for (std::uint64_t step = 0; step < kSlow + kFast; ++step) {
+    const auto mean = true_mean(kElements, kWorld, step);
+    for (std::size_t i = 0; i < kElements; ++i) expected[i] += mean[i];
+  }
+  for (std::size_t i = 0; i < kElements; ++i) {
+    ASSERT_NEAR(delivered[i], expected[i], 1e-4) << "element " << i;
+  }
+}
+
+TEST(Auto, AResumedRunHasTheSamePlan) {
+  std::vector<std::vector<std::byte>> states(2);
+  std::vector<std::string> specs(2);
+  on_cluster("10mbit,1ms", 2, {.spec = "auto"}, [&](Session& session) {
+    for (std::uint64_t step = 0; step < 5; ++step) {
+      auto values = gradient(kElements, session.rank(), step);
+      session.reduce(3, values);
+    }
+    states[static_cast<std::size_t>(session.rank())] = session.save_bytes();
+    specs[static_cast<std::size_t>(session.rank())] = session.plan().buckets.at(0).spec;
+  });
+  on_cluster("10mbit,1ms", 2, {.spec = "auto"}, [&](Session& session) {
+    session.load_bytes(states[static_cast<std::size_t>(session.rank())]);
+    auto values = gradient(kElements, session.rank(), 5);
+    session.reduce(3, values);
+    const Plan plan = session.plan();
+    ASSERT_EQ(plan.buckets.size(), 1);
+    EXPECT_EQ(plan.buckets[0].spec, specs[static_cast<std::size_t>(session.rank())]);
+  });
+}
+
+TEST(Auto, OneRankAndTensorsThatAreNeverCompressed) {
+  on_cluster("10mbit,1ms", 1, {.spec = "auto"}, [](Session& session) {
+    const BucketHandle bucket = session.add_bucket(mixed_layout(1));
+    BucketLayout biases{.id = 2, .elements = 0, .tensors = {}};
+    biases.add("bias", {100});
+    const BucketHandle small = session.add_bucket(biases);
+    for (std::uint64_t step = 0; step < 30; ++step) {
+      auto values = gradient(bucket.layout().elements, 0, step);
+      auto others = gradient(100, 0, step);
+      auto first = session.submit(bucket, values);
+      auto second = session.submit(small, others);
+      first.get();
+      second.get();
+      EXPECT_EQ(others, gradient(100, 0, step));
+    }
+    EXPECT_EQ(session.plan().buckets.at(1).spec, "fp32");
+  });
+}
+
+TEST(Auto, ABucketThatIsForgottenComesBack) {
+  on_cluster("10mbit,1ms", 2, {.spec = "auto"}, [](Session& session) {
+    for (std::uint64_t step = 0; step < 12; ++step) {
+      if (step == 6) session.forget(1);
+      for (std::uint32_t id = 1; id <= 2; ++id) {
+        auto values = gradient(kElements, session.rank(), step);
+        session.reduce(id, values);
+      }
+    }
+    EXPECT_EQ(session.plan().buckets.size(), 2);
+  });
+}
+
+TEST(Auto, ABucketOfItsOwnSpecIsNotPlanned) {
+  on_cluster("10mbit,1ms", 2, {.spec = "auto"}, [](Session& session) {
+    BucketLayout own{.id = 1, .elements = kElements, .tensors = {}, .spec = "bf16"};
+    const BucketHandle bucket = session.add_bucket(own);
+    for (std::uint64_t step = 0; step < 6; ++step) {
+      auto values = gradient(kElements, session.rank(), step);
+      session.submit(bucket, values).get();
+      auto planned = gradient(kElements, session.rank(), step);
+      session.reduce(2, planned);
+    }
+    ASSERT_EQ(session.plan().buckets.size(), 1);
+    EXPECT_EQ(session.plan().buckets[0].id, 2);
+    own.spec = "auto";
+    try {
+      static_cast<void>(session.add_bucket(own));
+      ADD_FAILURE() << "a bucket must not plan on its own";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::bad_spec);
+    }
+  });
+}
+
+TEST(Auto, RanksThatSubmitInAnotherOrderGetAnError) {
+  on_cluster("10mbit,1ms", 2, {.spec = "auto"}, [](Session& session) {
+    int errors = 0;
+    for (std::uint64_t step = 0; step < 6; ++step) {
+      for (std::uint32_t id = 0; id < 2; ++id) {
+        auto values = gradient(kElements, session.rank(), step);
+        const auto own = session.rank() == 0 ? id : 1 - id;
+        try {
+          session.reduce(own, values);
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::mismatch) << error.what();
+          ++errors;
+        }
+      }
+    }
+    EXPECT_EQ(errors, 12);
+  });
+}
+
+TEST(Auto, IsNoMethodByItself) {
+  EXPECT_THROW(static_cast<void>(Spec::parse("auto").make({})), Error);
+  for (const char* spec : {"auto:methods=", "auto:methods=dqsg+dqsg", "auto:methods=gradiveq",
+                           "auto+qsgd", "auto:error=-1"}) {
+    EXPECT_THROW(static_cast<void>(Spec::parse(spec)), Error) << spec;
+  }
+  EXPECT_EQ(Spec::parse("auto:methods=fft+dqsg").full_text(), "auto:error=0.05,methods=dqsg+fft");
+}
+
+}  // namespace
+}  // namespace thinreduce

@@ -1,0 +1,44 @@
+// Trials: the ranks reduce samples of their buckets with every candidate of `auto`, to learn what
+// each takes and how exact it is. All figures are agreed: the same on all ranks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "thinreduce/collective/exchange.h"
+#include "thinreduce/engine/registered_bucket.h"
+#include "thinreduce/plan/planner.h"
+
+namespace thinreduce {
+
+// Returns how many elements a sample should have: as many as are quickly sent on the link, and no
+// more than computing is measured with.
+[[nodiscard]] std::size_t sample_size(const Link& link);
+
+// Returns about `most` of the elements that `layout` compresses: a run of each tensor, as long as
+// its share of the bucket.
+[[nodiscard]] std::vector<float> take_sample(const BucketLayout& layout,
+                                             std::span<const float> values, std::size_t most);
+
+// Makes the exchange of one trial.
+using MakeExchange = std::function<Exchange(const FrameId& id)>;
+
+struct TrialSetup {
+  const AutoOptions& options;
+  std::uint64_t seed = 0;
+  MakeExchange make_exchange;
+};
+
+// Tries the candidates on this rank's sample of a bucket. All ranks must call it for the same
+// buckets in the same order. A coarser setting of a method whose error is too large already is not
+// tried.
+[[nodiscard]] Planner::Trials try_candidates(const TrialSetup& setup,
+                                             const RegisteredBucket& bucket,
+                                             std::span<const float> sample);
+
+}  // namespace thinreduce

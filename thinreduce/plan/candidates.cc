@@ -1,0 +1,91 @@
+#include "thinreduce/plan/candidates.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "thinreduce/error.h"
+#include "thinreduce/method/registry.h"
+
+namespace thinreduce {
+namespace {
+
+struct Candidate {
+  std::string_view method;
+  std::string_view spec;
+};
+
+// Most exact first, and within a method the finer before the coarser: trials stop at the first that
+// is too coarse. Methods that learn over many steps (gradiveq, powersgd), that need a second moment
+// (variance) or that act as the optimizer (sketch) are not here: a trial on a sample says nothing
+// about them.
+constexpr std::array kLadder = {
+    Candidate{"bf16", "bf16"},
+    Candidate{"dqsg", "dqsg:levels=31"},
+    Candidate{"dqsg", "dqsg:levels=15"},
+    Candidate{"fft", "fft:theta=0.5"},
+    Candidate{"dqsg", "dqsg"},
+    Candidate{"ndqsg", "ndqsg"},
+    Candidate{"fft", "fft"},
+    Candidate{"topk", "topk:density=0.1"},
+    Candidate{"terngrad", "terngrad"},
+    Candidate{"dqsg", "dqsg:levels=3"},
+    Candidate{"topk", "topk"},
+    Candidate{"qsgd", "qsgd"},
+};
+
+std::vector<std::string> method_names() {
+  std::vector<std::string> names;
+  for (const Candidate& candidate : kLadder) {
+    if (std::find(names.begin(), names.end(), candidate.method) == names.end()) {
+      names.emplace_back(candidate.method);
+    }
+  }
+  return names;
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const auto& name : names) text += (text.empty() ? "" : "+") + name;
+  return text;
+}
+
+}  // namespace
+
+const MethodInfo& auto_info() {
+  static const MethodInfo info{
+      .name = "auto",
+      .wire_id = 0xFFFF,
+      .summary =
+          "Chooses a method per bucket: measures the link, and the speed and error of the methods "
+          "on a sample of the training's own gradients, and takes what ends a step first within an "
+          "error bound. That may be fp32.",
+      .paper = "none",
+      .options =
+          {OptionInfo::number("error", 0.05, 0, 1000,
+                              "Max error that a method may have: the squared error of a step's "
+                              "mean, relative to the mean's own sum of squares. dqsg:levels=15 is "
+                              "within 0.05."),
+           OptionInfo::names("methods", joined(method_names()), method_names(),
+                             "The methods to choose from, beside fp32.")},
+      .make = [](const Options&, const MethodSetup&) -> std::unique_ptr<Method> {
+        throw Error(ErrorCode::bad_spec,
+                    "'auto' chooses a method in a training run; here, name the method");
+      },
+      .cycle = [](const Options&) { return Cycle{.start = 3, .steps = 1}; }};
+  return info;
+}
+
+AutoOptions auto_options(const Spec& spec) {
+  AutoOptions result;
+  result.max_error = spec.options.number("error");
+  result.candidates.push_back(Spec::parse("fp32"));
+  const auto allowed = spec.options.names("methods");
+  for (const Candidate& candidate : kLadder) {
+    if (std::find(allowed.begin(), allowed.end(), candidate.method) == allowed.end()) continue;
+    result.candidates.push_back(Spec::parse(candidate.spec));
+  }
+  return result;
+}
+
+}  // namespace thinreduce

@@ -1,0 +1,267 @@
+#include "thinreduce/plan/planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace thinreduce {
+namespace {
+
+double median(std::deque<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+bool differs(double ratio, double usual) {
+  return std::abs(ratio / usual - 1) > Planner::kTolerance;
+}
+
+}  // namespace
+
+void Planner::note(std::uint32_t bucket, std::uint64_t elements, double ready, double seconds) {
+  const std::lock_guard lock(mutex_);
+  const auto [found, is_new] = buckets_.try_emplace(bucket);
+  Known& known = found->second;
+  known.elements = elements;
+  known.last_ready = ready;
+  known.ready = is_new ? ready : 0.7 * known.ready + 0.3 * ready;
+  known.seconds = seconds;
+  known.fresh = true;
+}
+
+Planner::Task Planner::open_step() {
+  const std::lock_guard lock(mutex_);
+  ++opened_;
+  watch();
+  if (sampling_) {
+    sampling_ = false;
+    tried_at_ = opened_;
+    return Task::try_candidates;
+  }
+  const bool rested = opened_ >= tried_at_ + kLeastInterval;
+  sampling_ = planned_ ? is_off() || (rested && has_new_bucket()) : opened_ > kFirstSteps;
+  return sampling_ ? Task::keep_samples : Task::none;
+}
+
+bool Planner::has_new_bucket() const {
+  return std::any_of(buckets_.begin(), buckets_.end(), [](const auto& entry) {
+    return entry.second.elements > 0 && entry.second.predictions.empty();
+  });
+}
+
+// The figures that came in since the last step opened are those of the step before it.
+void Planner::watch() {
+  double finish = 0;
+  bool complete = !buckets_.empty();
+  for (auto& [id, bucket] : buckets_) {
+    complete = complete && bucket.fresh;
+    finish = std::max(finish, bucket.last_ready + bucket.seconds);
+    bucket.fresh = false;
+  }
+  if (!complete || !(finish > 0)) return;
+  if (!planned_) {
+    const bool is_fp32 = std::ranges::all_of(
+        buckets_, [](const auto& entry) { return entry.second.choice == 0; });
+    if (is_fp32) uncompressed_ = finish;
+    return;
+  }
+  if (opened_ < settled_at_) return;
+  finish_ = finish;
+  const double predicted = finish_with(current(), &Known::last_ready);
+  if (!(predicted > 0)) return;
+  ratios_.push_back(finish / predicted);
+  if (ratios_.size() > kWindow) ratios_.pop_front();
+}
+
+bool Planner::is_off() {
+  if (ratios_.size() < kWindow) return false;
+  const double ratio = median(ratios_);
+  if (usual_ratio_ == 0) {
+    usual_ratio_ = ratio;
+    const double measured = ratio * finish_with(current());
+    const bool compresses = std::any_of(buckets_.begin(), buckets_.end(), [](const auto& entry) {
+      return entry.second.choice != 0;
+    });
+    slower_ = compresses && uncompressed_ > 0 && measured > (1 + kWorthwhile) * uncompressed_;
+  }
+  if (differs(ratio, usual_ratio_)) {
+    interval_ = kLeastInterval;
+    return opened_ >= tried_at_ + interval_;
+  }
+  return (slower_ || differs(ratio, 1)) && opened_ >= tried_at_ + interval_;
+}
+
+bool Planner::is_allowed(const Known& bucket, std::size_t candidate) const {
+  return candidate == 0 || (bucket.trials.tried[candidate] &&
+                            bucket.trials.figures[candidate].error <= options_.max_error);
+}
+
+double Planner::finish_with(const Choices& choices, double Known::*ready) const {
+  std::vector<TimedBucket> timed;
+  for (const auto& [id, bucket] : buckets_) {
+    TimedBucket& one = timed.emplace_back();
+    one.ready = bucket.*ready;
+    one.cost.seconds = bucket.seconds;  // of one that nobody has tried: as it was measured
+    if (!bucket.predictions.empty()) one.cost = bucket.predictions[choices.at(id)];
+  }
+  std::stable_sort(timed.begin(), timed.end(),
+                   [](const auto& a, const auto& b) { return a.ready < b.ready; });
+  return predict_finish(timed);
+}
+
+Planner::Choices Planner::current() const {
+  Choices choices;
+  for (const auto& [id, bucket] : buckets_) choices[id] = bucket.choice;
+  return choices;
+}
+
+// The fastest candidate of every bucket alone, then better ones for buckets that share the link and
+// the processor, one bucket at a time.
+Planner::Choices Planner::fastest() const {
+  Choices choices = current();
+  for (const auto& [id, bucket] : buckets_) {
+    if (bucket.predictions.empty()) continue;
+    choices[id] = 0;
+    for (std::size_t i = 1; i < bucket.predictions.size(); ++i) {
+      if (!is_allowed(bucket, i)) continue;
+      if (bucket.predictions[i].seconds < bucket.predictions[choices[id]].seconds) choices[id] = i;
+    }
+  }
+  for (const auto& [id, bucket] : buckets_) {
+    double best = finish_with(choices);
+    for (std::size_t i = 0; i < bucket.predictions.size(); ++i) {
+      if (!is_allowed(bucket, i)) continue;
+      Choices other = choices;
+      other[id] = i;
+      const double finish = finish_with(other);
+      if (finish >= best) continue;
+      best = finish;
+      choices = std::move(other);
+    }
+  }
+  return choices;
+}
+
+Planner::Choices Planner::more_exact(Choices choices) const {
+  const double limit = (1 + kWorthwhile) * finish_with(choices);
+  for (const auto& [id, bucket] : buckets_) {
+    for (std::size_t i = 0; i < choices[id]; ++i) {
+      if (!is_allowed(bucket, i)) continue;
+      Choices other = choices;
+      other[id] = i;
+      if (finish_with(other) > limit) continue;
+      choices = std::move(other);
+      break;
+    }
+  }
+  return choices;
+}
+
+const std::map<std::uint32_t, std::size_t>& Planner::decide(
+    const std::map<std::uint32_t, Trials>& trials, const Link& link) {
+  const std::lock_guard lock(mutex_);
+  link_ = link;
+  for (const auto& [id, one] : trials) {
+    Known& bucket = buckets_[id];
+    bucket.trials = one;
+    bucket.predictions.clear();
+    for (const TrialFigures& figures : one.figures) {
+      bucket.predictions.push_back(predict(figures, one.times, link.bytes_per_second));
+    }
+  }
+  ++trials_;
+  const Choices before = current();
+  Choices choices = more_exact(fastest());
+  const bool can_stay =
+      planned_ && std::all_of(buckets_.begin(), buckets_.end(), [&](const auto& entry) {
+        return entry.second.predictions.empty() || is_allowed(entry.second, entry.second.choice);
+      });
+  if (can_stay && finish_with(choices) > (1 - kHysteresis) * finish_with(before)) choices = before;
+  if (slower_ && choices == before) {
+    for (auto& [id, choice] : choices) choice = 0;
+  }
+  adopt(choices);
+  return choices_;
+}
+
+void Planner::adopt(const Choices& choices) {
+  std::uint64_t changed = 0;
+  for (auto& [id, bucket] : buckets_) {
+    if (bucket.choice != choices.at(id)) ++changed;
+    bucket.choice = choices.at(id);
+  }
+  changes_ += changed;
+  interval_ = changed > 0 ? kLeastInterval : std::min(2 * interval_, kMostInterval);
+  planned_ = planned_ || trials_ > 0;
+  slower_ = false;
+  ratios_.clear();
+  usual_ratio_ = 0;
+  settled_at_ = opened_ + 3;  // figures of a step come in one step later, and the first is slow
+  choices_ = choices;
+}
+
+void Planner::set_choice(std::uint32_t bucket, std::size_t candidate) {
+  const std::lock_guard lock(mutex_);
+  buckets_[bucket].choice = candidate;
+}
+
+void Planner::forget(std::uint32_t bucket) {
+  const std::lock_guard lock(mutex_);
+  buckets_.erase(bucket);
+}
+
+std::string Planner::explain(double uncompressed, double predicted) const {
+  const auto ms = [](double seconds) { return fmt::format("{:.3g} ms", 1000 * seconds); };
+  const bool compresses = std::any_of(buckets_.begin(), buckets_.end(),
+                                      [](const auto& entry) { return entry.second.choice != 0; });
+  if (!compresses) {
+    return fmt::format(
+        "nothing is compressed: no method with an error of at most {} ends a step earlier than "
+        "fp32, whose means are there {} after the first bucket",
+        options_.max_error, ms(uncompressed));
+  }
+  return fmt::format("the last mean of a step is there {} after its first bucket, with fp32 {}",
+                     ms(predicted), ms(uncompressed));
+}
+
+Plan Planner::plan() const {
+  const std::lock_guard lock(mutex_);
+  Plan plan;
+  plan.active = true;
+  plan.link = link_;
+  plan.trials = trials_;
+  plan.changes = changes_;
+  plan.measured = finish_;
+  if (planned_) {
+    Choices nothing = current();
+    for (auto& [id, choice] : nothing) choice = 0;
+    plan.predicted = finish_with(current());
+    plan.uncompressed = finish_with(nothing);
+    plan.reason = explain(plan.uncompressed, plan.predicted);
+  } else {
+    plan.reason = "no plan yet: the first steps travel as fp32";
+  }
+  for (const auto& [id, bucket] : buckets_) {
+    PlanBucket& one = plan.buckets.emplace_back();
+    one.id = id;
+    one.elements = bucket.elements;
+    one.ready = bucket.ready;
+    one.spec = options_.candidates[bucket.choice].short_text();
+    for (std::size_t i = 0; i < bucket.predictions.size(); ++i) {
+      const Prediction& cost = bucket.predictions[i];
+      one.candidates.push_back({.spec = options_.candidates[i].short_text(),
+                                .tried = bucket.trials.tried[i],
+                                .allowed = is_allowed(bucket, i),
+                                .error = bucket.trials.figures[i].error,
+                                .latency = cost.latency,
+                                .busy = cost.busy,
+                                .wire = cost.wire,
+                                .seconds = cost.seconds,
+                                .bytes = cost.bytes});
+    }
+  }
+  return plan;
+}
+
+}  // namespace thinreduce
