@@ -10,6 +10,7 @@
 #include "apps/commands.h"
 #include "apps/distortion.h"
 #include "apps/gather_values.h"
+#include "apps/plan_json.h"
 #include "apps/synthetic.h"
 #include "apps/terminal.h"
 #include "thinreduce/engine/session.h"
@@ -112,6 +113,7 @@ class RankBench {
     bool identical = true;
     std::uint64_t chain = 0;
     Json whole;
+    Json planned;
     second_moment_.resize(spec.info->second_moment ? options_.floats : 0);
     synthetic_second_moment(second_moment_);
     // Sums over all compressed steps, since a method may send elements of one step in a later one.
@@ -139,6 +141,7 @@ class RankBench {
         progress.advance();
       }
       if (cycle_steps > 0) whole = measure_cycle(session, cycle_steps, progress);
+      if (spec.is_auto()) planned = to_json(session.plan());
       std::vector<float> small(1000, 1.0F);
       // Virtual time needs one try: other programs do not disturb it, and 1,024 ranks take long.
       const int tries = simulated_ != nullptr ? 1 : 100;
@@ -153,7 +156,8 @@ class RankBench {
                      {"identical", identical},
                      {"nmse", normalised_error(applied, wanted)},
                      {"latency_us", median(latency) * 1e6},
-                     {"cycle", whole}});
+                     {"cycle", whole},
+                     {"plan", planned}});
   }
 
   // Returns means over the steps after which the method's pattern repeats.

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <barrier>
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -10,9 +12,11 @@
 #include <thread>
 #include <vector>
 
+#include "tests/faulty_transport.h"
 #include "tests/session_world.h"
 #include "thinreduce/engine/session.h"
 #include "thinreduce/error.h"
+#include "thinreduce/plan/planner.h"
 #include "thinreduce/transport/simulate.h"
 #include "thinreduce/transport/threads.h"
 
@@ -221,6 +225,58 @@ TEST(Auto, RanksThatSubmitInAnotherOrderGetAnError) {
     }
     EXPECT_EQ(errors, 12);
   });
+}
+
+// Runs two ranks over threads until the step with the trials; there, an operation of rank 0 fails.
+// Returns the number of messages that rank 0 sent in that step without a fault.
+std::uint64_t run_with_fault(const Fault& fault) {
+  auto transports = connect_threads(2);
+  std::barrier together(2);
+  std::uint64_t sent = 0;
+  std::atomic<int> errors = 0;
+  std::vector<std::jthread> ranks;
+  for (auto& transport : transports) {
+    const bool leads = transport->rank() == 0;
+    ranks.emplace_back([&, leads, inner = std::move(transport)]() mutable {
+      const auto faulty = std::make_shared<FaultyTransport>(std::move(inner));
+      Session session(faulty, {.spec = "auto:methods=bf16+topk,error=1000", .timeout = Seconds{20}});
+      for (std::uint64_t step = 0; step <= Planner::kFirstSteps + 1; ++step) {
+        auto values = gradient(5000, session.rank(), step);
+        together.arrive_and_wait();
+        if (step <= Planner::kFirstSteps) {
+          session.reduce(0, values);
+          continue;
+        }
+        faulty->arm(leads ? fault : Fault{});
+        together.arrive_and_wait();
+        try {
+          session.reduce(0, values);
+        } catch (const Error& error) {
+          EXPECT_TRUE(error.code() == ErrorCode::bad_frame ||
+                      error.code() == ErrorCode::lost_peer || error.code() == ErrorCode::mismatch ||
+                      std::string(error.what()).find(kInjected) != std::string::npos)
+              << error.what();
+          ++errors;
+        }
+        if (leads) sent = faulty->sends();
+        static_cast<void>(session.save_bytes());
+      }
+    });
+  }
+  ranks.clear();
+  // A rank may have its mean when the last message to the other is lost.
+  EXPECT_EQ(errors > 0, fault.kind != FaultKind::none);
+  return sent;
+}
+
+TEST(Auto, AFaultDuringTheTrialsIsNoticed) {
+  const std::uint64_t messages = run_with_fault({});
+  ASSERT_GT(messages, 10);
+  for (std::uint64_t k = 0; k < messages; k += 3) {
+    SCOPED_TRACE(k);
+    run_with_fault({FaultKind::flipped_bit, k, k * 2654435761U});
+    run_with_fault({FaultKind::lost_send, k, 0});
+  }
 }
 
 TEST(Auto, IsNoMethodByItself) {

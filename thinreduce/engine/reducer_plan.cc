@@ -26,7 +26,7 @@ void Reducer::keep_sample(Slot& slot, const Job& job) const {
   const RegisteredBucket& given = *slot.given;
   const bool compresses = given.raw < given.elements() && slot.step >= options_.warmup_steps;
   if (given.variants.empty() || !compresses) return;
-  slot.sample = take_sample(given.compressed, job.values, sample_size(link_));
+  slot.sample = take_sample(given.compressed, job.values, sample_size(link_, transport_.size()));
 }
 
 void Reducer::try_candidates(Transport& track) {

@@ -50,12 +50,18 @@ class Trial {
     id_.elements = sample.size();
   }
 
-  // Returns the figures, and the mean of one step. Allocations of the first run are left out, where
-  // they are not small beside the link's share.
+  // Returns the figures, and the mean of the first step. Where computing counts beside the link,
+  // the fastest of some further runs counts: the first one allocates, and others may be disturbed.
   TrialFigures run(std::vector<float>& mean) {
     const TrialFigures first = run_once();
     mean = mean_;
-    return is_link_slow_ ? first : run_once();
+    if (is_link_slow_) return first;
+    TrialFigures best = run_once();
+    for (int more = 0; more < 2; ++more) {
+      const TrialFigures other = run_once();
+      if (other.seconds < best.seconds) best = other;
+    }
+    return best;
   }
 
  private:
@@ -126,11 +132,12 @@ void agree_on_figures(Exchange& exchange, std::vector<TrialFigures>& figures) {
 
 }  // namespace
 
-std::size_t sample_size(const Link& link) {
+std::size_t sample_size(const Link& link, int world) {
   if (!(link.bytes_per_second > 0)) return kLargestSample;
+  const double least = std::min<double>(
+      kLargestSample, double{kSmallestSample} * std::max(1.0, static_cast<double>(world) / 4));
   const double floats = kSampleSeconds * link.bytes_per_second / sizeof(float);
-  return static_cast<std::size_t>(
-      std::clamp(floats, double{kSmallestSample}, double{kLargestSample}));
+  return static_cast<std::size_t>(std::clamp(floats, least, double{kLargestSample}));
 }
 
 std::vector<float> take_sample(const BucketLayout& layout, std::span<const float> values,

@@ -16,9 +16,9 @@
 
 namespace thinreduce {
 
-// Returns how many elements a sample should have: as many as are quickly sent on the link, and no
-// more than computing is measured with.
-[[nodiscard]] std::size_t sample_size(const Link& link);
+// Returns how many elements a sample should have: as many as are quickly sent on the link, but
+// enough that messages between so many ranks are long beside their headers.
+[[nodiscard]] std::size_t sample_size(const Link& link, int world);
 
 // Returns about `most` of the elements that `layout` compresses: a run of each tensor, as long as
 // its share of the bucket.

@@ -4,9 +4,9 @@
 
 namespace thinreduce {
 
-Prediction predict(const TrialFigures& trial, double times, double bytes_per_second) {
+Prediction predict(const TrialFigures& trial, double times, const Link& link) {
   const auto wire_seconds = [&](double bytes) {
-    return bytes_per_second > 0 ? bytes / bytes_per_second : 0;
+    return link.bytes_per_second > 0 ? bytes / link.bytes_per_second : 0;
   };
   const double sample_wire = wire_seconds(trial.bytes);
   Prediction result;
@@ -14,11 +14,13 @@ Prediction predict(const TrialFigures& trial, double times, double bytes_per_sec
   result.busy = trial.busy * times;
   result.wire = wire_seconds(result.bytes);
   // A sample is one piece: its stages follow one another.
-  result.latency = std::max(0.0, trial.seconds - trial.busy - sample_wire);
+  result.latency =
+      link.latency.count() + std::max(0.0, trial.seconds - trial.busy - sample_wire);
   // The other pieces of the bucket follow in a pipeline.
   const double busy = result.busy - trial.busy;
   const double wire = result.wire - sample_wire;
-  result.seconds = trial.seconds + std::max(busy, wire) + kNotHidden * std::min(busy, wire);
+  result.seconds = link.latency.count() + trial.seconds + std::max(busy, wire) +
+                   kNotHidden * std::min(busy, wire);
   return result;
 }
 

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <span>
 
+#include "thinreduce/transport/throttle.h"
+
 namespace thinreduce {
 
 // What a candidate took on a sample of a bucket: the largest figures of any rank.
@@ -28,9 +30,8 @@ struct Prediction {
 // of many pieces.
 inline constexpr double kNotHidden = 0.25;
 
-// Predicts the cost of a bucket `times` as large as the sample, on a link of so many bytes per
-// second (0: unlimited).
-[[nodiscard]] Prediction predict(const TrialFigures& trial, double times, double bytes_per_second);
+// Predicts the cost of a bucket `times` as large as the sample, the agreement before it included.
+[[nodiscard]] Prediction predict(const TrialFigures& trial, double times, const Link& link);
 
 // A bucket of a step.
 struct TimedBucket {

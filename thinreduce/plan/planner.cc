@@ -167,7 +167,7 @@ const std::map<std::uint32_t, std::size_t>& Planner::decide(
     bucket.trials = one;
     bucket.predictions.clear();
     for (const TrialFigures& figures : one.figures) {
-      bucket.predictions.push_back(predict(figures, one.times, link.bytes_per_second));
+      bucket.predictions.push_back(predict(figures, one.times, link));
     }
   }
   ++trials_;

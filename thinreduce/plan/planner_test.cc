@@ -168,12 +168,12 @@ TEST(Planner, TriesANewBucket) {
 
 TEST(Cost, IsExactForTheSampleItself) {
   const TrialFigures trial{.seconds = 0.5, .busy = 0.1, .bytes = 1e6, .error = 0};
-  const Prediction same = predict(trial, 1, 1e7);
+  const Prediction same = predict(trial, 1, {.bytes_per_second = 1e7, .latency = Seconds{0}});
   EXPECT_DOUBLE_EQ(same.seconds, 0.5);
   EXPECT_DOUBLE_EQ(same.wire, 0.1);
   EXPECT_NEAR(same.latency, 0.3, 1e-12);
-  const Prediction larger = predict(trial, 11, 1e7);
-  EXPECT_NEAR(larger.seconds, 0.5 + 1 + kNotHidden, 1e-12);
+  const Prediction larger = predict(trial, 11, {.bytes_per_second = 1e7, .latency = Seconds{0.25}});
+  EXPECT_NEAR(larger.seconds, 0.25 + 0.5 + 1 + kNotHidden, 1e-12);
   EXPECT_GT(larger.seconds, larger.wire + larger.latency);
 }
 
