@@ -1,6 +1,6 @@
 # `make demo` and `make test` are all that a newcomer needs. `make help` lists the rest.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-setup build python wheel demo check style test test-arm64 bench reproduce lint install clean
+.PHONY: help setup test-setup build python wheel demo check style test test-arm64 bench bench-plan reproduce lint install clean
 
 # Ninja runs jobs in parallel itself; two Ninjas in one build folder would disturb each other.
 .NOTPARALLEL:
@@ -73,6 +73,9 @@ bench: build ## time kernels, codecs and all-reduces, and compare with memcpy, G
 	@$(THINREDUCE) bench reduce --ranks 4 --link 1gbit
 	@$(THINREDUCE) bench reduce --ranks 2 --floats 1000 --steps 200
 	@$(THINREDUCE) train --bench-plain --steps 100
+
+bench-plan: build ## compare what auto chooses with every fixed method on a grid of links; takes an hour, continues after a stop
+	@python3 bench/plan_grid.py build/plan-grid.json
 
 # Debian's Python, because another one does not see Debian's packages.
 reproduce: setup build/release/build.ninja ## write the results page: train CIFAR-10 with every method; takes over an hour, continues after a stop

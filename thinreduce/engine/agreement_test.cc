@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/ranks.h"
 #include "thinreduce/error.h"
 
@@ -22,10 +24,14 @@ TEST(Statement, RoundTrips) {
         Numbers::gradient_missized, Numbers::second_moment_missized, Numbers::foreign_handle}) {
     Statement out = statement();
     out.numbers = numbers;
+    out.figures = {.ready = 0.25F, .seconds = 1.5F};
     const Statement in = decode_statement(encode_statement(out, 4), 4);
     EXPECT_EQ(in.id, out.id);
     EXPECT_EQ(in.numbers, out.numbers);
-    EXPECT_EQ(in.first_bad, out.first_bad);
+    const bool good = numbers == Numbers::good;
+    EXPECT_EQ(in.first_bad, good ? 0 : out.first_bad);
+    EXPECT_EQ(in.figures.ready, good ? 0.25F : 0);
+    EXPECT_EQ(in.figures.seconds, good ? 1.5F : 0);
     EXPECT_EQ(in.fingerprint, out.fingerprint);
     EXPECT_EQ(in.last_result, out.last_result);
   }
@@ -34,6 +40,16 @@ TEST(Statement, RoundTrips) {
   EXPECT_NE(thrown_text(ErrorCode::bad_frame,
                         [&] { (void)decode_statement(encode_statement(unknown, 4), 4); }),
             "");
+}
+
+TEST(Statement, FiguresThatAreNoTimesAreRefused) {
+  for (const float seconds : {-1.0F, INFINITY, NAN}) {
+    Statement out = statement();
+    out.figures.seconds = seconds;
+    const auto text = thrown_text(
+        ErrorCode::bad_frame, [&] { (void)decode_statement(encode_statement(out, 4), 4); });
+    EXPECT_NE(text.find("rank 4"), std::string::npos) << text;
+  }
 }
 
 TEST(Statement, EveryFlippedBitIsRefused) {

@@ -227,6 +227,30 @@ TEST(Auto, RanksThatSubmitInAnotherOrderGetAnError) {
   });
 }
 
+TEST(Auto, FollowsALinkThatBecomesSlow) {
+  auto ranks = simulate(connect_threads(2), {.links = ClusterLinks::parse("400gbit")});
+  std::vector<std::jthread> threads;
+  for (auto& rank : ranks) {
+    threads.emplace_back([transport = std::shared_ptr<SimulatedTransport>(std::move(rank))] {
+      Session session(transport, {.spec = "auto:methods=dqsg"});
+      const auto run_steps = [&](std::uint64_t first, std::uint64_t last) {
+        for (std::uint64_t step = first; step < last; ++step) {
+          auto values = gradient(kElements, session.rank(), step);
+          session.reduce(3, values);
+        }
+      };
+      run_steps(0, 20);
+      EXPECT_GT(session.plan().link.bytes_per_second, 1e8);
+      transport->align();
+      transport->set_link(Link::parse("10mbit,1ms"));
+      transport->align();
+      run_steps(20, 40);
+      EXPECT_TRUE(session.plan().buckets.at(0).spec.starts_with("dqsg")) << session.plan().reason;
+      EXPECT_NEAR(session.plan().link.bytes_per_second, 1.25e6, 0.1e6);
+    });
+  }
+}
+
 // Runs two ranks over threads until the step with the trials; there, an operation of rank 0 fails.
 // Returns the number of messages that rank 0 sent in that step without a fault.
 std::uint64_t run_with_fault(const Fault& fault) {

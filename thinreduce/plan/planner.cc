@@ -83,13 +83,15 @@ bool Planner::is_off() {
     const bool compresses = std::any_of(buckets_.begin(), buckets_.end(), [](const auto& entry) {
       return entry.second.choice != 0;
     });
-    slower_ = compresses && uncompressed_ > 0 && measured > (1 + kWorthwhile) * uncompressed_;
+    // The link may have changed since, so the comparison is with fp32 as it would be now.
+    const double fp32 = fp32_ratio_ * finish_with(all_fp32());
+    slower_ = compresses && fp32 > 0 && measured > (1 + kWorthwhile) * fp32;
   }
-  if (differs(ratio, usual_ratio_)) {
+  const bool changed = differs(ratio, usual_ratio_);
+  if (changed || (previous_ratio_ > 0 && differs(ratio, previous_ratio_))) {
     interval_ = kLeastInterval;
-    return opened_ >= tried_at_ + interval_;
   }
-  return (slower_ || differs(ratio, 1)) && opened_ >= tried_at_ + interval_;
+  return (changed || slower_ || differs(ratio, 1)) && opened_ >= tried_at_ + interval_;
 }
 
 bool Planner::is_allowed(const Known& bucket, std::size_t candidate) const {
@@ -113,6 +115,12 @@ double Planner::finish_with(const Choices& choices, double Known::*ready) const 
 Planner::Choices Planner::current() const {
   Choices choices;
   for (const auto& [id, bucket] : buckets_) choices[id] = bucket.choice;
+  return choices;
+}
+
+Planner::Choices Planner::all_fp32() const {
+  Choices choices;
+  for (const auto& [id, bucket] : buckets_) choices[id] = 0;
   return choices;
 }
 
@@ -171,6 +179,7 @@ const std::map<std::uint32_t, std::size_t>& Planner::decide(
     }
   }
   ++trials_;
+  if (!planned_ && uncompressed_ > 0) fp32_ratio_ = uncompressed_ / finish_with(all_fp32());
   const Choices before = current();
   Choices choices = more_exact(fastest());
   const bool can_stay =
@@ -178,9 +187,7 @@ const std::map<std::uint32_t, std::size_t>& Planner::decide(
         return entry.second.predictions.empty() || is_allowed(entry.second, entry.second.choice);
       });
   if (can_stay && finish_with(choices) > (1 - kHysteresis) * finish_with(before)) choices = before;
-  if (slower_ && choices == before) {
-    for (auto& [id, choice] : choices) choice = 0;
-  }
+  if (slower_ && choices == before) choices = all_fp32();
   adopt(choices);
   return choices_;
 }
@@ -196,6 +203,7 @@ void Planner::adopt(const Choices& choices) {
   planned_ = planned_ || trials_ > 0;
   slower_ = false;
   ratios_.clear();
+  if (usual_ratio_ > 0) previous_ratio_ = usual_ratio_;
   usual_ratio_ = 0;
   settled_at_ = opened_ + 3;  // figures of a step come in one step later, and the first is slow
   choices_ = choices;
@@ -234,10 +242,8 @@ Plan Planner::plan() const {
   plan.changes = changes_;
   plan.measured = finish_;
   if (planned_) {
-    Choices nothing = current();
-    for (auto& [id, choice] : nothing) choice = 0;
     plan.predicted = finish_with(current());
-    plan.uncompressed = finish_with(nothing);
+    plan.uncompressed = finish_with(all_fp32());
     plan.reason = explain(plan.uncompressed, plan.predicted);
   } else {
     plan.reason = "no plan yet: the first steps travel as fp32";

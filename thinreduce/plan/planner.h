@@ -86,6 +86,7 @@ class Planner {
     return finish_with(choices, &Known::ready);
   }
   [[nodiscard]] Choices current() const;
+  [[nodiscard]] Choices all_fp32() const;
   [[nodiscard]] Choices fastest() const;
   // Returns the choices with every bucket as exact as it can be at hardly more time.
   [[nodiscard]] Choices more_exact(Choices choices) const;
@@ -109,7 +110,9 @@ class Planner {
   std::deque<double> ratios_;     // measured over predicted, of the last steps of this plan
   double finish_ = 0;             // measured, of the last step
   double usual_ratio_ = 0;        // 0: not known yet
+  double previous_ratio_ = 0;     // the usual one of the plan before
   double uncompressed_ = 0;       // measured, of the last step before the first plan
+  double fp32_ratio_ = 0;         // that over the first prediction for fp32; 0: not known
   bool slower_ = false;           // the plan was measured to be slower than fp32
   std::uint64_t trials_ = 0;
   std::uint64_t changes_ = 0;

@@ -403,6 +403,10 @@ class Simulated final : public SimulatedTransport {
     machine_.share_work(own, elapsed);
   }
   void align() override { machine_.align(); }
+  void set_link(const Link& link) override {
+    const std::lock_guard lock(machine_.cluster().mutex);
+    machine_.own().link = link;
+  }
   void begin_chain() override {
     const std::lock_guard lock(machine_.cluster().mutex);
     for (auto& [track, course] : machine_.own().courses) course.chain = course.delivered_chain = 0;

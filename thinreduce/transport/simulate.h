@@ -55,6 +55,8 @@ class SimulatedTransport : public Transport {
   // Waits until all ranks have called it, and sets their clocks to the latest one: a barrier
   // without messages. Returns early if a rank has failed or left, which the next message reports.
   virtual void align() = 0;
+  // Gives this rank another link from now on.
+  virtual void set_link(const Link& link) = 0;
   // Starts to count the messages of the longest chain anew, on all tracks.
   virtual void begin_chain() = 0;
   // Returns the largest number of messages, each sent after the one before it was received, of
