@@ -97,8 +97,8 @@ const PlanCandidate& best_at(const PlanBucket& bucket, double bytes_per_second) 
 }
 
 void print_bucket(const PlanBucket& bucket) {
-  std::vector<std::vector<std::string>> rows{
-      {"method", "error", "encode+decode", "wire", "latency", "in all", "vs fp32", "sent/rank", ""}};
+  std::vector<std::vector<std::string>> rows{{"method", "error", "encode+decode", "wire", "latency",
+                                              "in all", "vs fp32", "sent/rank", ""}};
   for (const PlanCandidate& candidate : bucket.candidates) {
     if (!candidate.tried) continue;
     const char* remark = "";
@@ -141,7 +141,8 @@ void print(const Plan& plan, const PlanOptions& options, int ranks) {
   if (largest != nullptr) print_rates(*largest);
   fmt::print("{}", wrapped("Plan: " + plan.reason + ".", 0));
   if (plan.measured > 0) {
-    fmt::print("{}", wrapped(fmt::format("The last step took {}.", show_seconds(plan.measured)), 0));
+    fmt::print("{}",
+               wrapped(fmt::format("The last step took {}.", show_seconds(plan.measured)), 0));
   }
 }
 

@@ -96,8 +96,8 @@ SumOptions for_floats(SumOptions options, const FloatSum& payload) {
 void reduce_floats(Exchange& exchange, FloatSum& payload, const SumOptions& options) {
   const std::span<float> values = payload.values();
   if (values.empty()) return;
-  const SumBy by = options.by.value_or(
-      choose_sum(exchange, values.size_bytes(), /*may_be_direct=*/true));
+  const SumBy by =
+      options.by.value_or(choose_sum(exchange, values.size_bytes(), /*may_be_direct=*/true));
   if (exchange.size() > 1 && by != SumBy::direct) {
     SumOptions chosen = for_floats(options, payload);
     chosen.by = by;

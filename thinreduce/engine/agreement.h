@@ -49,7 +49,7 @@ struct Statement {
   Numbers numbers = Numbers::good;
   // Index of the first bad value, or the number of values given if that is wrong; else ignored.
   std::uint64_t first_bad = 0;
-  StepFigures figures;            // only sent with good numbers
+  StepFigures figures{};          // only sent with good numbers
   std::uint64_t fingerprint = 0;  // Method::fingerprint()
   std::uint64_t last_result = 0;  // hash of the bucket's last mean, 0 if it is not compared
 };

@@ -46,8 +46,8 @@ TEST(Statement, FiguresThatAreNoTimesAreRefused) {
   for (const float seconds : {-1.0F, INFINITY, NAN}) {
     Statement out = statement();
     out.figures.seconds = seconds;
-    const auto text = thrown_text(
-        ErrorCode::bad_frame, [&] { (void)decode_statement(encode_statement(out, 4), 4); });
+    const auto text = thrown_text(ErrorCode::bad_frame,
+                                  [&] { (void)decode_statement(encode_statement(out, 4), 4); });
     EXPECT_NE(text.find("rank 4"), std::string::npos) << text;
   }
 }

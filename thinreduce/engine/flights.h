@@ -38,8 +38,8 @@ class Flights {
   // share a link, but every one takes memory.
   static constexpr std::size_t kMostBytes = std::size_t{32} * 1024 * 1024;
 
-  // With a planner, a bucket that opens a step starts when all earlier ones have finished, and later
-  // ones start when the step is open.
+  // With a planner, a bucket that opens a step starts when all earlier ones have finished, and
+  // later ones start when the step is open.
   Flights(Transport& transport, Reducer& reducer, bool has_planner);
   // Waits for the submitted buckets.
   ~Flights();
@@ -62,7 +62,7 @@ class Flights {
   struct Flight {
     std::uint64_t number = 0;
     Job job;
-    Moment ready;  // when it may start, on a virtual clock
+    Moment ready;             // when it may start, on a virtual clock
     bool opens_step = false;  // only with a planner
     bool opened = false;      // that is done
     bool started = false;

@@ -52,9 +52,9 @@ std::size_t saved_variant(const RegisteredBucket& bucket, const BucketState& sta
                 fmt::format("bucket {}: its method has number {}, but 'auto' chooses among {}",
                             bucket.id(), variant, bucket.variants.size()));
   }
-  throw Error(ErrorCode::bad_state,
-              fmt::format("bucket {}: the state does not say which method 'auto' had chosen",
-                          bucket.id()));
+  throw Error(
+      ErrorCode::bad_state,
+      fmt::format("bucket {}: the state does not say which method 'auto' had chosen", bucket.id()));
 }
 
 }  // namespace

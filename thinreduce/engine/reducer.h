@@ -84,7 +84,7 @@ class Reducer {
     std::size_t variant = 0;
     StepFigures figures;        // of the last step, for the planner
     std::vector<float> sample;  // of the last step that kept one
-    bool confirmed = false;  // all ranks have agreed on the layout once
+    bool confirmed = false;     // all ranks have agreed on the layout once
     std::uint64_t step = 0;
     std::uint64_t last_result = 0;   // hash of the last mean, 0 unless the ranks compare it
     std::unique_ptr<Method> method;  // null when the bucket needs none

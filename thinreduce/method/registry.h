@@ -10,7 +10,8 @@ namespace thinreduce {
 // Returns all methods, simple ones first.
 [[nodiscard]] const std::vector<MethodInfo>& methods();
 
-// Returns the description of the spec `auto`, which is no method: the session chooses one per bucket.
+// Returns the description of the spec `auto`, which is no method: the session chooses one per
+// bucket.
 [[nodiscard]] const MethodInfo& auto_info();
 
 }  // namespace thinreduce

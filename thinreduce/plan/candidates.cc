@@ -61,13 +61,13 @@ const MethodInfo& auto_info() {
           "on a sample of the training's own gradients, and takes what ends a step first within an "
           "error bound. That may be fp32.",
       .paper = "none",
-      .options =
-          {OptionInfo::number("error", 0.05, 0, 1000,
-                              "Max error that a method may have: the squared error of a step's "
-                              "mean, relative to the mean's own sum of squares. dqsg:levels=15 is "
-                              "within 0.05."),
-           OptionInfo::names("methods", joined(method_names()), method_names(),
-                             "The methods to choose from, beside fp32.")},
+      .options = {OptionInfo::number(
+                      "error", 0.05, 0, 1000,
+                      "Max error that a method may have: the squared error of a step's "
+                      "mean, relative to the mean's own sum of squares. dqsg:levels=15 is "
+                      "within 0.05."),
+                  OptionInfo::names("methods", joined(method_names()), method_names(),
+                                    "The methods to choose from, beside fp32.")},
       .make = [](const Options&, const MethodSetup&) -> std::unique_ptr<Method> {
         throw Error(ErrorCode::bad_spec,
                     "'auto' chooses a method in a training run; here, name the method");

@@ -10,8 +10,8 @@ namespace thinreduce {
 
 // What the options of an `auto` spec ask for.
 struct AutoOptions {
-  double max_error = 0;           // of a step's mean: squared error relative to its energy
-  std::vector<Spec> candidates;   // most exact first; the first is fp32
+  double max_error = 0;          // of a step's mean: squared error relative to its energy
+  std::vector<Spec> candidates;  // most exact first; the first is fp32
 };
 
 // Returns the candidates of a spec for which is_auto() holds.

@@ -14,8 +14,7 @@ Prediction predict(const TrialFigures& trial, double times, const Link& link) {
   result.busy = trial.busy * times;
   result.wire = wire_seconds(result.bytes);
   // A sample is one piece: its stages follow one another.
-  result.latency =
-      link.latency.count() + std::max(0.0, trial.seconds - trial.busy - sample_wire);
+  result.latency = link.latency.count() + std::max(0.0, trial.seconds - trial.busy - sample_wire);
   // The other pieces of the bucket follow in a pipeline.
   const double busy = result.busy - trial.busy;
   const double wire = result.wire - sample_wire;

@@ -37,7 +37,7 @@ struct Plan {
   // if nothing were compressed. 0 before the first trials.
   double predicted = 0;
   double uncompressed = 0;
-  double measured = 0;  // the same as `predicted` in the last steps; 0 if there are none yet
+  double measured = 0;        // the same as `predicted` in the last steps; 0 if there are none yet
   std::uint64_t trials = 0;   // how often the methods were tried
   std::uint64_t changes = 0;  // how often a bucket changed its method
   std::string reason;         // of the choice, in a sentence

@@ -61,8 +61,8 @@ void Planner::watch() {
   }
   if (!complete || !(finish > 0)) return;
   if (!planned_) {
-    const bool is_fp32 = std::ranges::all_of(
-        buckets_, [](const auto& entry) { return entry.second.choice == 0; });
+    const bool is_fp32 =
+        std::ranges::all_of(buckets_, [](const auto& entry) { return entry.second.choice == 0; });
     if (is_fp32) uncompressed_ = finish;
     return;
   }
@@ -80,9 +80,8 @@ bool Planner::is_off() {
   if (usual_ratio_ == 0) {
     usual_ratio_ = ratio;
     const double measured = ratio * finish_with(current());
-    const bool compresses = std::any_of(buckets_.begin(), buckets_.end(), [](const auto& entry) {
-      return entry.second.choice != 0;
-    });
+    const bool compresses = std::any_of(buckets_.begin(), buckets_.end(),
+                                        [](const auto& entry) { return entry.second.choice != 0; });
     // The link may have changed since, so the comparison is with fp32 as it would be now.
     const double fp32 = fp32_ratio_ * finish_with(all_fp32());
     slower_ = compresses && fp32 > 0 && measured > (1 + kWorthwhile) * fp32;

@@ -73,7 +73,7 @@ class Planner {
     double ready = 0;       // smoothed over steps
     double last_ready = 0;  // the last step's
     double seconds = 0;     // the same
-    bool fresh = false;  // noted since the last step opened
+    bool fresh = false;     // noted since the last step opened
     std::size_t choice = 0;
     Trials trials;
     std::vector<Prediction> predictions;
@@ -101,10 +101,10 @@ class Planner {
   mutable std::mutex mutex_;
   std::map<std::uint32_t, Known> buckets_;
   Link link_{};
-  std::uint64_t opened_ = 0;      // steps
-  std::uint64_t tried_at_ = 0;    // the step before which candidates were tried last
+  std::uint64_t opened_ = 0;    // steps
+  std::uint64_t tried_at_ = 0;  // the step before which candidates were tried last
   std::uint64_t interval_ = kLeastInterval;
-  bool sampling_ = false;         // the current step keeps samples
+  bool sampling_ = false;  // the current step keeps samples
   bool planned_ = false;
   std::uint64_t settled_at_ = 0;  // the first step whose figures belong to the current plan
   std::deque<double> ratios_;     // measured over predicted, of the last steps of this plan

@@ -115,8 +115,9 @@ TEST(Planner, TriesAgainWhenTheLinkChanges) {
   const double usual = planner.plan().predicted;
   EXPECT_EQ(open_until_trials(planner, 40, usual), Planner::Task::none) << "nothing has changed";
   EXPECT_EQ(open_until_trials(planner, 20, 20 * usual), Planner::Task::try_candidates);
-  EXPECT_EQ(planner.decide({{7, trials_of(planner, 12.5e6)}},
-                           {.bytes_per_second = 12.5e6, .latency = Seconds{0}})
+  EXPECT_EQ(planner
+                .decide({{7, trials_of(planner, 12.5e6)}},
+                        {.bytes_per_second = 12.5e6, .latency = Seconds{0}})
                 .at(7),
             kCoarse);
   EXPECT_EQ(planner.plan().changes, 1);
@@ -145,8 +146,9 @@ TEST(Planner, GoesBackToFp32WhereThatWasFaster) {
   Planner planner = make_planner();
   EXPECT_EQ(choose(planner, 12.5e6, 0.32), kCoarse);  // fp32 took 0.32 s
   EXPECT_EQ(open_until_trials(planner, 40, 0.35), Planner::Task::try_candidates);
-  EXPECT_EQ(planner.decide({{7, trials_of(planner, 12.5e6)}},
-                           {.bytes_per_second = 12.5e6, .latency = Seconds{0}})
+  EXPECT_EQ(planner
+                .decide({{7, trials_of(planner, 12.5e6)}},
+                        {.bytes_per_second = 12.5e6, .latency = Seconds{0}})
                 .at(7),
             kFp32);
 }
@@ -157,8 +159,9 @@ TEST(Planner, StaysWithAPlanThatIsAsGood) {
   auto trials = trials_of(planner, 12.5e6);
   trials.figures[kFine] = trials.figures[kCoarse];
   trials.figures[kFine].seconds *= 0.97;  // 3 % faster
-  EXPECT_EQ(planner.decide({{7, trials}}, {.bytes_per_second = 12.5e6, .latency = Seconds{0}}).at(7),
-            kCoarse);
+  EXPECT_EQ(
+      planner.decide({{7, trials}}, {.bytes_per_second = 12.5e6, .latency = Seconds{0}}).at(7),
+      kCoarse);
 }
 
 TEST(Planner, TriesANewBucket) {

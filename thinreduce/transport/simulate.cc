@@ -367,8 +367,8 @@ class Simulated final : public SimulatedTransport {
     return to_point(machine_.advance());
   }
   [[nodiscard]] std::unique_ptr<Transport> open_track(int number) override {
-    auto track = std::make_unique<Simulated>(machine_.cluster_pointer(),
-                                             inner_->open_track(number), number);
+    auto track =
+        std::make_unique<Simulated>(machine_.cluster_pointer(), inner_->open_track(number), number);
     track->count_in(*this);
     return track;
   }

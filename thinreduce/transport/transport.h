@@ -150,8 +150,8 @@ class THINREDUCE_EXPORT Transport {
   [[nodiscard]] Traffic total_traffic() const;
 
  protected:
-  // Counts the traffic of this transport in that of `whole`, too, which must outlive it: for a track
-  // that does not send through `whole`.
+  // Counts the traffic of this transport in that of `whole`, too, which must outlive it: for a
+  // track that does not send through `whole`.
   void count_in(Transport& whole) { whole_ = &whole; }
 
  private:
