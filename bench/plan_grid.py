@@ -104,9 +104,7 @@ def main() -> None:
     if arguments.file.exists():
         results = json.loads(arguments.file.read_text())
     grid = list(
-        itertools.product(
-            arguments.floats, arguments.ranks, arguments.rates, arguments.latencies
-        )
+        itertools.product(arguments.floats, arguments.ranks, arguments.rates, arguments.latencies)
     )
     keys = {}
     for floats, ranks, rate, latency in grid:
