@@ -3,9 +3,9 @@
 
     bench/plan_grid.py build/plan-grid.json      runs what the file lacks, then prints the table
 
-Every point is one `thinreduce bench reduce --simulate LINK --ranks N --floats F` with all candidates
-in the same process. Its result is written at once, so a measurement that was interrupted goes on
-where it stopped.
+Every point is one `thinreduce bench reduce --simulate LINK --ranks N --floats F` with all
+candidates in the same process. Its result is written at once, so a measurement that was interrupted
+goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def print_table(points: list[Point]) -> None:
         )
     print(
         f"\n{len(points)} points. auto against the better of fp32 and bf16: median "
-        f"{statistics.median(slower):.2f}, largest {max(slower):.2f}. Regret against the best fixed "
-        f"candidate: median {100 * statistics.median(regret):.1f} %, 95th percentile "
+        f"{statistics.median(slower):.2f}, largest {max(slower):.2f}. Regret against the best "
+        f"fixed candidate: median {100 * statistics.median(regret):.1f} %, 95th percentile "
         f"{100 * percentile(regret, 0.95):.1f} %. Predictions of all candidates are off by "
         f"{100 * statistics.median(off):.0f} % (median), {100 * percentile(off, 0.95):.0f} % "
         "(95th percentile)."
