@@ -73,8 +73,8 @@ class OwnerReduction {
   }
 
   // In turn t a rank sends its parts of piece t and the answer of piece t - ahead. A turn consumes
-  // all that the peers sent `ahead` turns earlier, in the order in which it arrives, so that
-  // decoding overlaps with the wire even if there is only one piece.
+  // all that the peers sent `ahead` turns earlier, peer by peer, so that decoding overlaps with the
+  // wire even if there is only one piece.
   void run() {
     for (std::size_t turn = 0; turn < pieces_ + 2 * ahead_; ++turn) {
       post(turn);
