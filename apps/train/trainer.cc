@@ -13,6 +13,7 @@
 #include "apps/files.h"
 #include "apps/gather_values.h"
 #include "apps/gradients.h"
+#include "apps/plan_json.h"
 #include "apps/terminal.h"
 #include "apps/train/model_info.h"
 #include "apps/train/replica.h"
@@ -96,6 +97,9 @@ class Trainer {
     Outcome outcome{.interrupted = interrupted, .summary = {}};
     if (leads_) {
       outcome.summary = summary(interrupted);
+      if (const Plan plan = replica_->session().plan(); plan.active) {
+        outcome.summary["plan"] = apps::to_json(plan);
+      }
       folder_->write_summary(outcome.summary);
     }
     return outcome;
