@@ -78,18 +78,22 @@ Plan make_plan(const PlanOptions& options, const std::shared_ptr<Transport>& tra
   return session.plan();
 }
 
-// Returns the seconds that a candidate would take on a link of another rate.
-double seconds_at(const PlanCandidate& candidate, double bytes_per_second) {
+// Returns the seconds that a candidate would take on a link of another rate; docs/planner.md has
+// the formula.
+double seconds_at(const PlanBucket& bucket, const PlanCandidate& candidate,
+                  double bytes_per_second) {
   const double wire = candidate.bytes / bytes_per_second;
-  return candidate.latency + std::max(wire, candidate.busy) +
-         kNotHidden * std::min(wire, candidate.busy);
+  const double first = bucket.sample_fraction * (wire + candidate.busy);
+  const double rest = std::max(wire, candidate.busy) + kNotHidden * std::min(wire, candidate.busy);
+  return candidate.latency + first + (1 - bucket.sample_fraction) * rest;
 }
 
 const PlanCandidate& best_at(const PlanBucket& bucket, double bytes_per_second) {
   const PlanCandidate* best = &bucket.candidates[0];
   for (const PlanCandidate& candidate : bucket.candidates) {
     if (!candidate.allowed) continue;
-    if (seconds_at(candidate, bytes_per_second) < seconds_at(*best, bytes_per_second)) {
+    if (seconds_at(bucket, candidate, bytes_per_second) <
+        seconds_at(bucket, *best, bytes_per_second)) {
       best = &candidate;
     }
   }
@@ -118,10 +122,11 @@ void print_rates(const PlanBucket& bucket) {
   std::vector<std::vector<std::string>> rows{{"rate", "fastest", "time", "vs fp32"}};
   for (const double bits : kRates) {
     const PlanCandidate& best = best_at(bucket, bits / 8);
-    const double seconds = seconds_at(best, bits / 8);
-    rows.push_back({Link{.bytes_per_second = bits / 8, .latency = Seconds{0}}.to_string(),
-                    best.spec, show_seconds(seconds),
-                    fmt::format("{:.2f}x", seconds_at(bucket.candidates[0], bits / 8) / seconds)});
+    const double seconds = seconds_at(bucket, best, bits / 8);
+    rows.push_back(
+        {Link{.bytes_per_second = bits / 8, .latency = Seconds{0}}.to_string(), best.spec,
+         show_seconds(seconds),
+         fmt::format("{:.2f}x", seconds_at(bucket, bucket.candidates[0], bits / 8) / seconds)});
   }
   fmt::print("bucket {} at other rates, with the same latency:\n{}\n", bucket.id, table(rows));
 }

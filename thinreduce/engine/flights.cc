@@ -54,13 +54,7 @@ std::future<Report> Flights::submit(Job job) {
     flight.number = submitted_++;
     flight.ready = job.submitted;
     flight.job = std::move(job);
-    if (has_planner_) {
-      Job& own = flight.job;
-      if (!first_id_) first_id_ = own.bucket->id();
-      flight.opens_step = own.bucket->id() == *first_id_;
-      if (flight.opens_step) step_began_ = own.submitted.time;
-      own.ready = Seconds(own.submitted.time - step_began_).count();
-    }
+    if (has_planner_) count_in_step(flight);
     try {
       add_threads_if_needed();
     } catch (const std::exception& error) {
@@ -74,6 +68,17 @@ std::future<Report> Flights::submit(Job job) {
   }
   changed_.notify_all();
   return future;
+}
+
+void Flights::count_in_step(Flight& flight) {
+  const bool is_new = in_step_.insert(flight.job.bucket->id()).second;
+  flight.opens_step = !is_new || in_step_.size() == 1;
+  if (flight.opens_step) {
+    in_step_ = {flight.job.bucket->id()};
+    step_began_ = flight.job.submitted.time;
+  }
+  const Seconds ready = flight.job.submitted.time - step_began_;
+  flight.job.ready = std::max(0.0, ready.count());
 }
 
 void Flights::add_threads_if_needed() {
@@ -103,7 +108,7 @@ Report Flights::take_reports() {
 
 void Flights::forget(std::uint32_t id) {
   const std::lock_guard lock(mutex_);
-  if (first_id_ == id) first_id_.reset();
+  in_step_.erase(id);
 }
 
 void Flights::abandon(const std::string& reason) {

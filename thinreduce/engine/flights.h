@@ -20,6 +20,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -38,8 +39,9 @@ class Flights {
   // share a link, but every one takes memory.
   static constexpr std::size_t kMostBytes = std::size_t{32} * 1024 * 1024;
 
-  // With a planner, a bucket that opens a step starts when all earlier ones have finished, and
-  // later ones start when the step is open.
+  // With a planner, a step opens with the first bucket and with each bucket that was already
+  // submitted since the last one opened. That bucket starts when all earlier ones have finished,
+  // and later ones start when the step is open.
   Flights(Transport& transport, Reducer& reducer, bool has_planner);
   // Waits for the submitted buckets.
   ~Flights();
@@ -72,6 +74,8 @@ class Flights {
     std::exception_ptr error;
   };
 
+  // Sets whether the bucket opens a step, and when it is ready in its step.
+  void count_in_step(Flight& flight);
   // Throws if there is no thread at all and none can be started.
   void add_threads_if_needed();
   void run();
@@ -100,7 +104,7 @@ class Flights {
   std::condition_variable changed_;
   std::deque<Flight> flights_;  // by number; references stay valid while others come and go
   std::uint64_t submitted_ = 0;
-  std::optional<std::uint32_t> first_id_;  // of the bucket that opens each step
+  std::set<std::uint32_t> in_step_;  // ids submitted since a step opened; only with a planner
   Clock::time_point step_began_;
   std::size_t working_ = 0;  // threads
   bool stopping_ = false;

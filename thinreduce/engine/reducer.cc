@@ -46,6 +46,7 @@ std::size_t saved_variant(const RegisteredBucket& bucket, const BucketState& sta
   if (bucket.variants.empty()) return 0;
   for (const StateField& field : split_fields(state)) {
     if (field.name != kVariantField || field.kind != FieldKind::number) continue;
+    if (field.values.size() != sizeof(std::uint64_t)) break;
     const auto variant = load_value<std::uint64_t>(field.values, 0);
     if (variant < bucket.variants.size()) return static_cast<std::size_t>(variant);
     throw Error(ErrorCode::bad_state,
@@ -100,18 +101,21 @@ Reducer::Slot Reducer::make_slot(std::shared_ptr<const RegisteredBucket> given) 
 
 void Reducer::set_variant(Slot& slot, std::size_t variant) const {
   const bool is_auto = !slot.given->variants.empty();
+  const auto bucket = is_auto ? slot.given->variants[variant] : slot.given;
+  std::unique_ptr<Method> method;
+  if (bucket->compressible || bucket->spec.momentum_inside()) {
+    const BucketLayout nothing{.id = bucket->id(), .elements = 0, .tensors = {}};
+    method = bucket->spec.make({.layout = bucket->compressible ? bucket->compressed : nothing,
+                                .rank = transport_.rank(),
+                                .world = transport_.size(),
+                                .seed = options_.seed});
+  }
+  std::vector<float> raw_values(bucket->compressible ? bucket->raw : 0);
+  // From here on nothing can fail.
   slot.variant = variant;
-  slot.bucket = is_auto ? slot.given->variants[variant] : slot.given;
-  if (is_auto) planner_->set_choice(slot.given->id(), variant);
-  const RegisteredBucket& own = *slot.bucket;
-  slot.method.reset();
-  slot.raw_values.assign(own.compressible ? own.raw : 0, 0.0F);
-  if (!own.compressible && !own.spec.momentum_inside()) return;
-  const BucketLayout nothing{.id = own.id(), .elements = 0, .tensors = {}};
-  slot.method = own.spec.make({.layout = own.compressible ? own.compressed : nothing,
-                               .rank = transport_.rank(),
-                               .world = transport_.size(),
-                               .seed = options_.seed});
+  slot.bucket = bucket;
+  slot.method = std::move(method);
+  slot.raw_values = std::move(raw_values);
 }
 
 std::uint16_t Reducer::method_id(const Slot& slot) const {
@@ -129,6 +133,7 @@ void Reducer::refuse(const Job& job, Transport& transport) const {
     agree(transport, statement, options_.limits(), job.bucket->layout);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::mismatch && error.code() != ErrorCode::bad_input) throw;
+    if (planner_ != nullptr && error.code() == ErrorCode::mismatch) planner_->freeze();
     throw Disagreement{error};
   }
   throw BrokenInvariant("an agreement with a refusal fails");
@@ -172,6 +177,7 @@ void Reducer::agree_on(Slot& slot, const Job& job, Transport& transport) {
   try {
     const StepFigures last = agree(transport, statement_of(slot, job, Workers(pool_, transport)),
                                    options_.limits(), bucket.layout);
+    if (!slot.given->variants.empty()) planner_->set_choice(bucket.id(), slot.variant);
     if (!slot.given->variants.empty() && last.seconds > 0) {
       planner_->note(bucket.id(), bucket.elements() - bucket.raw, last.ready, last.seconds);
     }
@@ -185,6 +191,7 @@ void Reducer::agree_on(Slot& slot, const Job& job, Transport& transport) {
   } catch (const Error& error) {
     const std::lock_guard lock(mutex_);
     if (error.code() == ErrorCode::mismatch || error.code() == ErrorCode::bad_input) {
+      if (planner_ != nullptr && error.code() == ErrorCode::mismatch) planner_->freeze();
       // A bucket that was never reduced may be submitted again with the layout of the others.
       if (!slot.confirmed) slots_.erase(bucket.id());
       throw Disagreement{error};
@@ -232,7 +239,12 @@ Report Reducer::reduce(Job& job, Transport& track) {
 
   copy_for_undo(slot);
   if (keeping_samples_) keep_sample(slot, job);
-  reduce_slot(slot, job, exchange);
+  try {
+    reduce_slot(slot, job, exchange);
+  } catch (...) {
+    slot.sample = {};  // it may hold what the step failed by
+    throw;
+  }
 
   ++slot.step;
   const auto every = options_.check_replicas_every;
@@ -338,8 +350,10 @@ void Reducer::keep(const Job& job) {
 
 void Reducer::show_state(Slot& slot, Archive& archive) {
   const Spec& spec = slot.bucket->spec;
-  if (!slot.bucket->layout.spec.empty()) {
-    // Only a bucket's own spec: the session's is in the settings.
+  const bool is_auto = !slot.given->variants.empty();
+  if (is_auto) archive.count(kVariantField, slot.variant, slot.given->variants.size() - 1);
+  if (!slot.bucket->layout.spec.empty() || is_auto) {
+    // Only a bucket's own spec, or the one that 'auto' chose: the session's is in the settings.
     const std::uint64_t own = checksum(spec.full_text());
     std::uint64_t saved = own;
     archive.number("spec", saved);
@@ -349,8 +363,6 @@ void Reducer::show_state(Slot& slot, Archive& archive) {
                               spec.full_text()));
     }
   }
-  const bool is_auto = !slot.given->variants.empty();
-  if (is_auto) archive.count(kVariantField, slot.variant, slot.given->variants.size() - 1);
   if (slot.bucket->keeps || is_auto) {
     archive.summed("unsent", slot.unsent, Archive::Length::per_element_or_none);
     if (const auto bad = kernels::first_nonfinite(slot.unsent); bad < slot.unsent.size()) {

@@ -1,5 +1,7 @@
 // The part of the reducer that follows a planner: samples, trials, and buckets that change their
 // method.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -30,15 +32,23 @@ void Reducer::keep_sample(Slot& slot, const Job& job) const {
 }
 
 void Reducer::try_candidates(Transport& track) {
-  // A rank that submits other buckets learns here that the others expect trials.
+  // All ranks must be about to try the same; this also lets them start together.
   Statement statement;
   statement.id.method = auto_info().wire_id;
   statement.id.bucket = kNoBucket;
+  statement.id.step = planner_->opened();
+  for (const auto& [id, slot] : slots_) {
+    if (!slot.sample.empty()) statement.id.elements += id + slot.sample.size();
+  }
   try {
     agree(track, statement, options_.limits(), {});
   } catch (const Error& error) {
     if (error.code() != ErrorCode::mismatch && error.code() != ErrorCode::bad_input) throw;
-    throw Disagreement{error};
+    planner_->freeze();
+    throw Disagreement{
+        Error(error.code(),
+              fmt::format("this rank is about to try methods for 'auto', another one is not: {}",
+                          error.what()))};
   }
   if (planner_->plan().trials > 0) {
     link_ = agree_on_link(track, options_.limits(), options_.link);
@@ -54,7 +64,6 @@ void Reducer::try_candidates(Transport& track) {
     trials[id] = thinreduce::try_candidates(setup, *slot.given, slot.sample);
     slot.sample = {};
   }
-  if (trials.empty()) return;
   for (const auto& [id, variant] : planner_->decide(trials, link_)) {
     if (const auto found = slots_.find(id); found != slots_.end()) {
       change_variant(found->second, variant);
@@ -64,6 +73,7 @@ void Reducer::try_candidates(Transport& track) {
 
 void Reducer::change_variant(Slot& slot, std::size_t variant) const {
   if (slot.variant == variant || slot.given->variants.empty()) return;
+  std::vector<float> unsent = slot.unsent;
   if (slot.method) {
     std::vector<float> owed(slot.bucket->elements());
     slot.method->add_residual(owed);
@@ -72,11 +82,12 @@ void Reducer::change_variant(Slot& slot, std::size_t variant) const {
       std::fill_n(owed.begin() + static_cast<std::ptrdiff_t>(first), count, 0.0F);
     });
     if (std::ranges::any_of(owed, [](float value) { return value != 0; })) {
-      slot.unsent.resize(owed.size());
-      add_finite(slot.unsent, owed);
+      unsent.resize(owed.size());
+      add_finite(unsent, owed);
     }
   }
   set_variant(slot, variant);
+  slot.unsent = std::move(unsent);
 }
 
 }  // namespace thinreduce

@@ -10,8 +10,8 @@
 #include "thinreduce/engine/state_file.h"
 #include "thinreduce/error.h"
 #include "thinreduce/method/archive.h"
+#include "thinreduce/methods/auto.h"
 #include "thinreduce/methods/fp32.h"
-#include "thinreduce/plan/candidates.h"
 #include "thinreduce/wire/checksum.h"
 
 namespace thinreduce {

@@ -114,11 +114,11 @@ class Session::Worker {
 
   [[nodiscard]] std::shared_ptr<const RegisteredBucket> add_bucket(BucketLayout layout) const {
     Spec spec = layout.spec.empty() ? spec_ : checked_spec(layout.spec, options_);
-    if (spec.is_auto() && !layout.spec.empty()) {
+    if (spec.is_auto() && spec.full_text() != spec_.full_text()) {
       throw Error(ErrorCode::bad_spec,
-                  fmt::format("bucket {} has the spec '{}' of its own; 'auto' must be the spec of "
-                              "the whole session",
-                              layout.id, layout.spec));
+                  fmt::format("bucket {} has the spec '{}', the session '{}'; give 'auto' to the "
+                              "whole session",
+                              layout.id, layout.spec, spec_.full_text()));
     }
     return std::make_shared<RegisteredBucket>(std::move(layout), std::move(spec),
                                               options_.min_elements);

@@ -19,6 +19,8 @@ constexpr std::size_t kSmallestSample = std::size_t{16} * 1024;
 constexpr std::size_t kLargestSample = std::size_t{256} * 1024;
 // The time that an uncompressed sample may take on the link.
 constexpr double kSampleSeconds = 0.02;
+// How often a candidate is tried where computing counts.
+constexpr int kRuns = 4;
 
 // Returns the squared error of `mean` relative to the sum of squares of `exact`.
 double relative_error(std::span<const float> mean, std::span<const float> exact) {
@@ -57,12 +59,14 @@ class Trial {
     mean = mean_;
     if (is_link_slow_) return first;
     TrialFigures best = run_once();
-    for (int more = 0; more < 2; ++more) {
+    for (int run = 2; run < kRuns; ++run) {
       const TrialFigures other = run_once();
       if (other.seconds < best.seconds) best = other;
     }
     return best;
   }
+
+  [[nodiscard]] int runs() const { return is_link_slow_ ? 1 : kRuns; }
 
  private:
   TrialFigures run_once() {
@@ -169,7 +173,9 @@ Planner::Trials try_candidates(const TrialSetup& setup, const RegisteredBucket& 
     const Spec& spec = candidates[i];
     if (too_coarse.contains(spec.name())) continue;
     std::vector<float> mean;
-    trials.figures[i] = Trial(setup, spec, id, sample, trials.times).run(mean);
+    Trial trial(setup, spec, id, sample, trials.times);
+    trials.figures[i] = trial.run(mean);
+    trials.runs = trial.runs();
     trials.tried[i] = true;
     if (i == 0) exact = mean;
     trials.figures[i].error = relative_error(mean, exact);

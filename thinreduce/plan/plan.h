@@ -25,8 +25,9 @@ struct PlanCandidate {
 struct PlanBucket {
   std::uint32_t id = 0;
   std::uint64_t elements = 0;
-  double ready = 0;  // seconds from the step's first bucket until this one is submitted
-  std::string spec;  // the choice
+  double ready = 0;            // seconds from the step's first bucket until this one is submitted
+  std::string spec;            // the choice
+  double sample_fraction = 1;  // part of the bucket that the candidates were tried on
   std::vector<PlanCandidate> candidates;  // empty until the first trials
 };
 

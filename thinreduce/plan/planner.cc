@@ -21,49 +21,69 @@ bool differs(double ratio, double usual) {
 
 void Planner::note(std::uint32_t bucket, std::uint64_t elements, double ready, double seconds) {
   const std::lock_guard lock(mutex_);
-  const auto [found, is_new] = buckets_.try_emplace(bucket);
-  Known& known = found->second;
+  Known& known = buckets_[bucket];
   known.elements = elements;
+  known.seen_at = opened_;
+  // The figures are those of the step before. Trials in it delayed its buckets.
+  if (known.noted && tried_at_ > 0 && opened_ == tried_at_ + 1) return;
   known.last_ready = ready;
-  known.ready = is_new ? ready : 0.7 * known.ready + 0.3 * ready;
+  known.ready = known.noted ? 0.7 * known.ready + 0.3 * ready : ready;
   known.seconds = seconds;
-  known.fresh = true;
+  known.noted = true;
 }
 
 Planner::Task Planner::open_step() {
   const std::lock_guard lock(mutex_);
   ++opened_;
+  if (frozen_) return Task::none;
   watch();
   if (sampling_) {
     sampling_ = false;
     tried_at_ = opened_;
     return Task::try_candidates;
   }
-  const bool rested = opened_ >= tried_at_ + kLeastInterval;
-  sampling_ = planned_ ? is_off() || (rested && has_new_bucket()) : opened_ > kFirstSteps;
+  sampling_ = planned_ ? is_off() || has_new_bucket() : opened_ > kFirstSteps;
   return sampling_ ? Task::keep_samples : Task::none;
 }
 
+void Planner::freeze() {
+  const std::lock_guard lock(mutex_);
+  frozen_ = true;
+}
+
+std::uint64_t Planner::opened() const {
+  const std::lock_guard lock(mutex_);
+  return opened_;
+}
+
+bool Planner::is_active(const Known& bucket) const {
+  return bucket.noted && opened_ <= bucket.seen_at + kForgotten;
+}
+
+bool Planner::compresses() const {
+  return std::ranges::any_of(buckets_, [](const auto& entry) { return entry.second.choice != 0; });
+}
+
 bool Planner::has_new_bucket() const {
-  return std::any_of(buckets_.begin(), buckets_.end(), [](const auto& entry) {
-    return entry.second.elements > 0 && entry.second.predictions.empty();
+  if (opened_ < tried_at_ + interval_) return false;
+  return std::ranges::any_of(buckets_, [&](const auto& entry) {
+    const Known& bucket = entry.second;
+    return is_active(bucket) && bucket.elements > 0 && bucket.predictions.empty();
   });
 }
 
 // The figures that came in since the last step opened are those of the step before it.
 void Planner::watch() {
+  if (tried_at_ > 0 && opened_ == tried_at_ + 2) return;  // note() left them out
   double finish = 0;
-  bool complete = !buckets_.empty();
-  for (auto& [id, bucket] : buckets_) {
-    complete = complete && bucket.fresh;
+  for (const auto& [id, bucket] : buckets_) {
+    if (!is_active(bucket)) continue;
+    if (bucket.seen_at + 1 != opened_) return;  // incomplete
     finish = std::max(finish, bucket.last_ready + bucket.seconds);
-    bucket.fresh = false;
   }
-  if (!complete || !(finish > 0)) return;
+  if (!(finish > 0)) return;
   if (!planned_) {
-    const bool is_fp32 =
-        std::ranges::all_of(buckets_, [](const auto& entry) { return entry.second.choice == 0; });
-    if (is_fp32) uncompressed_ = finish;
+    if (!compresses()) uncompressed_ = finish;
     return;
   }
   if (opened_ < settled_at_) return;
@@ -80,17 +100,17 @@ bool Planner::is_off() {
   if (usual_ratio_ == 0) {
     usual_ratio_ = ratio;
     const double measured = ratio * finish_with(current());
-    const bool compresses = std::any_of(buckets_.begin(), buckets_.end(),
-                                        [](const auto& entry) { return entry.second.choice != 0; });
     // The link may have changed since, so the comparison is with fp32 as it would be now.
     const double fp32 = fp32_ratio_ * finish_with(all_fp32());
-    slower_ = compresses && fp32 > 0 && measured > (1 + kWorthwhile) * fp32;
+    slower_ = compresses() && fp32 > 0 && measured > (1 + kWorthwhile) * fp32;
   }
-  const bool changed = differs(ratio, usual_ratio_);
-  if (changed || (previous_ratio_ > 0 && differs(ratio, previous_ratio_))) {
-    interval_ = kLeastInterval;
-  }
-  return (changed || slower_ || differs(ratio, 1)) && opened_ >= tried_at_ + interval_;
+  const bool changed =
+      differs(ratio, usual_ratio_) || (previous_ratio_ > 0 && differs(ratio, previous_ratio_));
+  if (changed) interval_ = kLeastInterval;
+  if (changed && differs(ratio, 1)) return opened_ >= tried_at_ + interval_;
+  if (opened_ < hold_until_) return false;
+  const std::uint64_t wait = slower_ ? kLeastInterval : std::max(interval_, affordable_);
+  return (slower_ || differs(ratio, 1)) && opened_ >= tried_at_ + wait;
 }
 
 bool Planner::is_allowed(const Known& bucket, std::size_t candidate) const {
@@ -101,6 +121,7 @@ bool Planner::is_allowed(const Known& bucket, std::size_t candidate) const {
 double Planner::finish_with(const Choices& choices, double Known::*ready) const {
   std::vector<TimedBucket> timed;
   for (const auto& [id, bucket] : buckets_) {
+    if (!is_active(bucket)) continue;
     TimedBucket& one = timed.emplace_back();
     one.ready = bucket.*ready;
     one.cost.seconds = bucket.seconds;  // of one that nobody has tried: as it was measured
@@ -153,6 +174,7 @@ Planner::Choices Planner::fastest() const {
 Planner::Choices Planner::more_exact(Choices choices) const {
   const double limit = (1 + kWorthwhile) * finish_with(choices);
   for (const auto& [id, bucket] : buckets_) {
+    if (bucket.predictions.empty()) continue;
     for (std::size_t i = 0; i < choices[id]; ++i) {
       if (!is_allowed(bucket, i)) continue;
       Choices other = choices;
@@ -169,29 +191,36 @@ const std::map<std::uint32_t, std::size_t>& Planner::decide(
     const std::map<std::uint32_t, Trials>& trials, const Link& link) {
   const std::lock_guard lock(mutex_);
   link_ = link;
+  double cost = 0;
   for (const auto& [id, one] : trials) {
     Known& bucket = buckets_[id];
     bucket.trials = one;
     bucket.predictions.clear();
     for (const TrialFigures& figures : one.figures) {
+      cost += one.runs * figures.seconds;
       bucket.predictions.push_back(predict(figures, one.times, link));
     }
   }
   ++trials_;
-  if (!planned_ && uncompressed_ > 0) fp32_ratio_ = uncompressed_ / finish_with(all_fp32());
+  const double fp32 = finish_with(all_fp32());
+  if (!planned_ && uncompressed_ > 0 && fp32 > 0) fp32_ratio_ = uncompressed_ / fp32;
   const Choices before = current();
   Choices choices = more_exact(fastest());
   const bool can_stay =
-      planned_ && std::all_of(buckets_.begin(), buckets_.end(), [&](const auto& entry) {
+      planned_ && std::ranges::all_of(buckets_, [&](const auto& entry) {
         return entry.second.predictions.empty() || is_allowed(entry.second, entry.second.choice);
       });
   if (can_stay && finish_with(choices) > (1 - kHysteresis) * finish_with(before)) choices = before;
-  if (slower_ && choices == before) choices = all_fp32();
-  adopt(choices);
+  const bool fell_back = slower_ && choices == before;
+  if (fell_back) choices = all_fp32();
+  adopt(choices, fell_back);
+  const double step = std::max(finish_with(current()), 1e-9);
+  affordable_ = static_cast<std::uint64_t>(
+      std::clamp(cost / (kTrialShare * step), double{kLeastInterval}, double{kMostInterval}));
   return choices_;
 }
 
-void Planner::adopt(const Choices& choices) {
+void Planner::adopt(const Choices& choices, bool fell_back) {
   std::uint64_t changed = 0;
   for (auto& [id, bucket] : buckets_) {
     if (bucket.choice != choices.at(id)) ++changed;
@@ -199,11 +228,16 @@ void Planner::adopt(const Choices& choices) {
   }
   changes_ += changed;
   interval_ = changed > 0 ? kLeastInterval : std::min(2 * interval_, kMostInterval);
-  planned_ = planned_ || trials_ > 0;
+  if (fell_back) {
+    hold_until_ = opened_ + hold_;
+    hold_ *= 2;
+  }
+  planned_ = true;
   slower_ = false;
   ratios_.clear();
   if (usual_ratio_ > 0) previous_ratio_ = usual_ratio_;
   usual_ratio_ = 0;
+  finish_ = 0;
   settled_at_ = opened_ + 3;  // figures of a step come in one step later, and the first is slow
   choices_ = choices;
 }
@@ -220,9 +254,7 @@ void Planner::forget(std::uint32_t bucket) {
 
 std::string Planner::explain(double uncompressed, double predicted) const {
   const auto ms = [](double seconds) { return fmt::format("{:.3g} ms", 1000 * seconds); };
-  const bool compresses = std::any_of(buckets_.begin(), buckets_.end(),
-                                      [](const auto& entry) { return entry.second.choice != 0; });
-  if (!compresses) {
+  if (!compresses()) {
     return fmt::format(
         "nothing is compressed: no method with an error of at most {} ends a step earlier than "
         "fp32, whose means are there {} after the first bucket",
@@ -252,6 +284,7 @@ Plan Planner::plan() const {
     one.id = id;
     one.elements = bucket.elements;
     one.ready = bucket.ready;
+    one.sample_fraction = 1 / bucket.trials.times;
     one.spec = options_.candidates[bucket.choice].short_text();
     for (std::size_t i = 0; i < bucket.predictions.size(); ++i) {
       const Prediction& cost = bucket.predictions[i];

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "thinreduce/plan/candidates.h"
+#include "thinreduce/methods/auto.h"
 #include "thinreduce/plan/cost.h"
 #include "thinreduce/plan/plan.h"
 
@@ -39,6 +39,12 @@ class Planner {
   // Steps between trials: at least, and at most when they change nothing.
   static constexpr std::uint64_t kLeastInterval = 10;
   static constexpr std::uint64_t kMostInterval = 320;
+  // Trials must not take more than this part of the time, unless the link has changed.
+  static constexpr double kTrialShare = 0.005;
+  // Steps for which fp32 stays after a plan was slower, the first time; then twice as many.
+  static constexpr std::uint64_t kFirstHold = 40;
+  // A bucket that was not reduced in so many steps is left out.
+  static constexpr std::uint64_t kForgotten = 5;
 
   [[nodiscard]] const AutoOptions& options() const { return options_; }
 
@@ -54,32 +60,43 @@ class Planner {
   // The trials of one bucket, one per candidate; those that were not tried have no figures.
   struct Trials {
     double times = 1;  // how many times larger the bucket is than its sample
+    double runs = 1;   // of each candidate
     std::vector<bool> tried;
     std::vector<TrialFigures> figures;
   };
-  // Plans anew. Returns the candidate of every bucket that was tried.
+  // Plans anew, with the trials of all buckets that had a sample. Returns the candidate of every
+  // bucket.
   [[nodiscard]] const std::map<std::uint32_t, std::size_t>& decide(
       const std::map<std::uint32_t, Trials>& trials, const Link& link);
-  // Tells which candidate a bucket has, when that was loaded from a state.
+  // Keeps the plan as it is for good. For ranks that no longer submit the same buckets: they would
+  // not open the same steps.
+  void freeze();
+  // Tells which candidate a bucket has: it may have been loaded from a state.
   void set_choice(std::uint32_t bucket, std::size_t candidate);
 
   void forget(std::uint32_t bucket);
 
+  // Returns the number of steps that opened.
+  [[nodiscard]] std::uint64_t opened() const;
   [[nodiscard]] Plan plan() const;
 
  private:
   struct Known {
     std::uint64_t elements = 0;
-    double ready = 0;       // smoothed over steps
-    double last_ready = 0;  // the last step's
-    double seconds = 0;     // the same
-    bool fresh = false;     // noted since the last step opened
+    double ready = 0;           // smoothed over steps
+    double last_ready = 0;      // the last step's
+    double seconds = 0;         // the same
+    bool noted = false;         // the figures above are there
+    std::uint64_t seen_at = 0;  // the step in which it was noted last
     std::size_t choice = 0;
     Trials trials;
     std::vector<Prediction> predictions;
   };
   using Choices = std::map<std::uint32_t, std::size_t>;
 
+  // Returns whether the bucket was reduced lately.
+  [[nodiscard]] bool is_active(const Known& bucket) const;
+  [[nodiscard]] bool compresses() const;
   [[nodiscard]] bool is_allowed(const Known& bucket, std::size_t candidate) const;
   [[nodiscard]] double finish_with(const Choices& choices, double Known::*ready) const;
   [[nodiscard]] double finish_with(const Choices& choices) const {
@@ -94,7 +111,7 @@ class Planner {
   void watch();
   // Returns whether trials are due because predictions are off.
   [[nodiscard]] bool is_off();
-  void adopt(const Choices& choices);
+  void adopt(const Choices& choices, bool fell_back);
   [[nodiscard]] std::string explain(double uncompressed, double predicted) const;
 
   AutoOptions options_;
@@ -104,6 +121,10 @@ class Planner {
   std::uint64_t opened_ = 0;    // steps
   std::uint64_t tried_at_ = 0;  // the step before which candidates were tried last
   std::uint64_t interval_ = kLeastInterval;
+  std::uint64_t affordable_ = kLeastInterval;  // the interval at which trials take kTrialShare
+  std::uint64_t hold_ = kFirstHold;
+  std::uint64_t hold_until_ = 0;
+  bool frozen_ = false;
   bool sampling_ = false;  // the current step keeps samples
   bool planned_ = false;
   std::uint64_t settled_at_ = 0;  // the first step whose figures belong to the current plan

@@ -1,4 +1,4 @@
-#include "thinreduce/plan/candidates.h"
+#include "thinreduce/methods/auto.h"
 
 #include <algorithm>
 #include <array>
