@@ -41,6 +41,45 @@ py::dict to_dict(const Report& report) {
   return result;
 }
 
+py::dict to_dict(const PlanCandidate& candidate) {
+  py::dict result;
+  result["spec"] = candidate.spec;
+  result["tried"] = candidate.tried;
+  result["allowed"] = candidate.allowed;
+  result["error"] = candidate.error;
+  result["seconds"] = candidate.seconds;
+  result["busy_seconds"] = candidate.busy;
+  result["wire_seconds"] = candidate.wire;
+  result["latency_seconds"] = candidate.latency;
+  result["bytes_sent"] = candidate.bytes;
+  return result;
+}
+
+py::dict to_dict(const Plan& plan) {
+  py::list buckets;
+  for (const PlanBucket& bucket : plan.buckets) {
+    py::dict one;
+    one["id"] = bucket.id;
+    one["elements"] = bucket.elements;
+    one["ready_seconds"] = bucket.ready;
+    one["spec"] = bucket.spec;
+    py::list candidates;
+    for (const PlanCandidate& candidate : bucket.candidates) candidates.append(to_dict(candidate));
+    one["candidates"] = candidates;
+    buckets.append(one);
+  }
+  py::dict result;
+  result["link"] = plan.link.to_string();
+  result["predicted_seconds"] = plan.predicted;
+  result["fp32_seconds"] = plan.uncompressed;
+  result["measured_seconds"] = plan.measured;
+  result["trials"] = plan.trials;
+  result["changes"] = plan.changes;
+  result["reason"] = plan.reason;
+  result["buckets"] = buckets;
+  return result;
+}
+
 py::bytes to_bytes(const std::vector<std::byte>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -217,6 +256,12 @@ void bind_session(py::module_& module) {
            [](PythonSession& self, const std::string& bytes) {
              const py::gil_scoped_release free;
              self.open().load_bytes(view(bytes));
+           })
+      .def("plan",
+           [](PythonSession& self) -> py::object {
+             const Plan plan = self.open().plan();
+             if (!plan.active) return py::none();
+             return to_dict(plan);
            })
       .def("abandon",
            [](PythonSession& self, const std::string& reason) {

@@ -31,6 +31,30 @@ def every_method_trains_and_replicas_stay_the_same():
 
 
 @scenario
+def auto_plans_the_same_on_all_ranks():
+    model, optimizer, state = make("auto", link="10mbit,1ms", check_replicas_every=1)
+    assert state.plan() is None
+    train(model, optimizer, 8)
+    same_on_all_ranks(model)
+    plan = state.plan()
+    assert plan["trials"] == 1 and plan["reason"], plan
+    specs = [bucket["spec"] for bucket in plan["buckets"]]
+    assert any(spec != "fp32" for spec in specs), plan
+    everywhere = [None] * dist.get_world_size()
+    dist.all_gather_object(everywhere, specs)
+    assert all(other == specs for other in everywhere), everywhere
+    saved = state.state_dict()
+    state.load_state_dict(saved)
+    train(model, optimizer, 2, 8)
+    same_on_all_ranks(model)
+    state.close()
+    other, _, fixed = make("fp32")
+    train(other, torch.optim.SGD(other.parameters(), lr=0.1), 1)
+    assert fixed.plan() is None
+    fixed.close()
+
+
+@scenario
 def fp32_is_what_ddp_does_itself():
     model, optimizer, _ = make("fp32")
     train(model, optimizer, 4)

@@ -247,6 +247,16 @@ class State:
         ``for tag, values in state.scalars().items(): writer.add_scalars(tag, values, step)``."""
         return self._stats().scalars()
 
+    def plan(self) -> dict[str, Any] | None:
+        """Returns which method each bucket has with the spec "auto", and why; None with another
+        spec and before the first step.
+
+        "reason" is a sentence; "buckets" lists per bucket the "spec" that was chosen and, under
+        "candidates", what each method would take: "seconds", "bytes_sent" and "error", the squared
+        error of the mean relative to its sum of squares. docs/planner.md explains the figures.
+        """
+        return None if self._reduction is None else self._reduction.session.plan()
+
     def _stats(self) -> Stats:
         return Stats() if self._reduction is None else self._reduction.stats
 

@@ -8,6 +8,9 @@
 namespace thinreduce {
 namespace {
 
+// An agreement and a sum by owners, and one to spare.
+constexpr double kLatenciesOfRaw = 4;
+
 double median(std::deque<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
@@ -124,7 +127,12 @@ double Planner::finish_with(const Choices& choices, double Known::*ready) const 
     if (!is_active(bucket)) continue;
     TimedBucket& one = timed.emplace_back();
     one.ready = bucket.*ready;
-    one.cost.seconds = bucket.seconds;  // of one that nobody has tried: as it was measured
+    // A bucket that nobody has tried takes as long as it did. One of raw tensors alone is small:
+    // what it took was a wait for the others.
+    one.cost.seconds = bucket.seconds;
+    if (bucket.elements == 0) {
+      one.cost.seconds = std::min(bucket.seconds, kLatenciesOfRaw * link_.latency.count());
+    }
     if (!bucket.predictions.empty()) one.cost = bucket.predictions[choices.at(id)];
   }
   std::stable_sort(timed.begin(), timed.end(),

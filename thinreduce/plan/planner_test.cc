@@ -109,6 +109,19 @@ TEST(Planner, PrefersExactnessWhereTheLinkIsIdleAnyway) {
   EXPECT_LE(planner.plan().predicted, planner.plan().uncompressed);
 }
 
+TEST(Planner, BucketsThatAreNeverCompressedDoNotHideTheOthers) {
+  // The small bucket waits for the large one; that does not mean that it takes so long itself.
+  Planner planner = make_planner();
+  for (int step = 0; step < 4; ++step) {
+    static_cast<void>(planner.open_step());
+    planner.note(1, 1'000'000, 0, 0.33);
+    planner.note(2, 0, 0.01, 0.33);
+  }
+  const auto choices = planner.decide({{1, trials_of(planner, 12.5e6)}},
+                                      {.bytes_per_second = 12.5e6, .latency = Seconds{0.001}});
+  EXPECT_EQ(choices.at(1), kCoarse);
+}
+
 TEST(Planner, TriesAgainWhenTheLinkChanges) {
   Planner planner = make_planner();
   EXPECT_EQ(choose(planner, 1e11), kFp32);
