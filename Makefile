@@ -29,6 +29,7 @@ python: setup ## build the Python package; use it with PYTHONPATH=build/release/
 	@cmake --build --preset release -j $(JOBS) --target thinreduce_python
 
 wheel: setup ## build a wheel for this Python in build/dist
+	@scripts/setup.sh python
 	@scripts/wheel.sh
 
 # Builds only the program: the tests take longer to compile than the demo to run.

@@ -25,17 +25,24 @@ def wait_for_line(rank, text: str) -> None:
 
 # "orphan": a process that the rank forked, such as a DataLoader's worker, outlives it.
 @pytest.mark.parametrize(
-    ("what", "transport"), [("kill", "gloo"), ("orphan", "gloo"), ("kill", "torch")]
+    ("what", "transport", "victim"),
+    [
+        ("kill", "gloo", 2),
+        ("orphan", "gloo", 2),
+        ("kill", "torch", 2),
+        ("kill", "torch", 1),
+        ("kill", "torch", 0),
+    ],
 )
-def test_a_rank_that_is_killed_is_named_by_the_others(what, transport):
-    started = ranks.start(SCRIPT, 3, what, "2", transport)
+def test_a_rank_that_is_killed_is_named_by_the_others(what, transport, victim):
+    started = ranks.start(SCRIPT, 3, what, str(victim), transport)
     finished = ranks.finish(started)
-    assert finished[2][0] == -signal.SIGKILL
-    for code, out, err in finished[:2]:
+    assert finished.pop(victim)[0] == -signal.SIGKILL
+    for code, out, err in finished:
         assert code == 4, err
         seconds = float(re.search(r"after ([\d.]+) s", out).group(1))
         assert seconds < ranks.PATIENCE / 2, out  # the timeout is PATIENCE
-        assert "rank 2" in out and "LostPeer" in out, out
+        assert f"rank {victim}" in out and "LostPeer" in out, out
 
 
 @pytest.mark.parametrize("transport", ["gloo", "torch"])

@@ -18,6 +18,9 @@ from .errors import BadInput, Mismatch, Timeout
 # because they connect in the same order.
 _connections: dict[tuple[int, ...], int] = {}
 
+# What PyTorch was told when this module was imported.
+_DEVICE_TRANSPORT = os.environ.get("GLOO_DEVICE_TRANSPORT", "")
+
 
 def interface_from_environment() -> str:
     """Returns THINREDUCE_INTERFACE or the first interface of GLOO_SOCKET_IFNAME; "" if unset."""
@@ -37,7 +40,9 @@ def choose_transport(given: str) -> str:
     those of PyTorch when it is told to encrypt, or to use anything else than plain TCP."""
     if given != "auto":
         return given
-    plain = os.environ.get("GLOO_DEVICE_TRANSPORT", "") in ("", "TCP")
+    # PyTorch reads the variable once, so a value that is gone by now may still hold.
+    values = (_DEVICE_TRANSPORT, os.environ.get("GLOO_DEVICE_TRANSPORT", ""))
+    plain = all(value in ("", "TCP") for value in values)
     return "gloo" if plain and _core.have_gloo() else "torch"
 
 
@@ -104,7 +109,7 @@ def connect_group(
             rank,
             world,
             timeout=timeout,
-            interface=interface,
+            interface=interface or os.environ.get("THINREDUCE_INTERFACE", ""),
             devices=_gloo_devices(group),
         )
         return _core.connect_torch(messages, link=link, timeout=timeout)

@@ -8,6 +8,7 @@ and encryption.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from datetime import timedelta
 from typing import Any
@@ -26,6 +27,11 @@ _WORD_TAG, _UNUSED_TAG = 1000, 1001
 _WORD_BYTES = 1024
 _SECONDS_FOR_LAST_WORD = 1.0
 _NOTHING = torch.empty(0, dtype=torch.uint8)
+
+
+def _limit(seconds: float) -> timedelta:
+    """Returns a time that Gloo takes; 0 would mean its default."""
+    return timedelta(seconds=min(max(seconds, 0.001), _LONGEST_WAIT.total_seconds()))
 
 
 def _new_word() -> torch.Tensor:
@@ -69,16 +75,19 @@ class Messages:
         self.size = size
         self._store = store  # its server, at rank 0, lives as long
         self._has_spoken = False
+        self._lock = threading.Lock()  # of the last words, sent and received
+        self._heard: dict[int, str] = {}
         _check_all_are_here(store, rank, size, timeout)
         gloo: Any = dist.ProcessGroupGloo  # torch's type hints lack most of it
-        limit = timedelta(seconds=timeout)
+        limit = _limit(timeout)
         try:
             if interface:
                 devices = [gloo.create_device(interface=interface)]
             if devices:
                 options = gloo._Options()
                 options._timeout = limit
-                options._devices = devices
+                # One: PyTorch would choose among several by tag, and give_up() must close them all.
+                options._devices = devices[:1]
                 self._group = gloo(store.part("gloo"), rank, size, options)
             else:
                 self._group = gloo(store.part("gloo"), rank, size, limit)
@@ -107,22 +116,30 @@ class Messages:
 
     def wait(self, work: Any, seconds: float) -> None:
         """Waits for a message. When ``seconds`` have passed, all connections close."""
-        limit = min(timedelta(seconds=max(seconds, 0.001)), _LONGEST_WAIT)
-        work.wait(limit)
+        if work.wait(_limit(seconds)) is False:
+            raise RuntimeError("aborted")
 
     def give_up(self, reason: str) -> None:
         """Tells the others why, and ends all waits here and those of the others for this rank."""
-        self._say(reason)
-        if self.size > 1:
-            peer = 1 if self.rank == 0 else 0
-            with contextlib.suppress(RuntimeError):  # a wait that times out closes the connections
+        with self._lock:
+            try:
+                self._say(reason)
+            finally:
+                self._close()
+
+    def _close(self) -> None:
+        """Closes all connections: a wait that times out does. A connection that is closed already
+        fails at once and closes no other, so every peer has its turn."""
+        for peer in self._last_words:
+            with contextlib.suppress(RuntimeError):
                 self.wait(self._group.recv([_new_word()], peer, _UNUSED_TAG), 0)
 
     def leave(self, reason: str) -> None:
         """Disconnects; ``reason`` is empty unless this rank has given up."""
-        self._say(reason or "left")
-        self._last_words.clear()
-        self._group = None
+        with self._lock:
+            self._say(reason or "left")
+            self._last_words.clear()
+            self._group = None
 
     def _say(self, word: str) -> None:
         """Sends the last word of this rank, once. The peers are ready to receive it."""
@@ -144,12 +161,17 @@ class Messages:
     def last_word_of(self, peer: int) -> str:
         """Returns what a peer said before it closed its connection, or an empty string. Must be
         called after a wait for that peer has failed."""
-        message, work = self._last_words[peer]
-        try:
-            self.wait(work, 0)
-        except RuntimeError:
-            return ""
-        return bytes(message.tolist()).rstrip(b"\0").decode(errors="replace")
+        with self._lock:
+            # Once: a second wait for the same message would time out and close all connections.
+            if peer not in self._heard:
+                message, work = self._last_words[peer]
+                try:
+                    self.wait(work, 0)
+                    word = bytes(message.tolist()).rstrip(b"\0").decode(errors="replace")
+                except RuntimeError:
+                    word = ""
+                self._heard[peer] = word
+            return self._heard[peer]
 
 
 def connect_at(
@@ -163,7 +185,7 @@ def connect_at(
 ) -> _core.Connection:
     """Connects ranks that have no process group; rank 0 listens at ``master``."""
     host, port = master
-    limit = timedelta(seconds=timeout)
+    limit = _limit(timeout)
     try:
         store = dist.TCPStore(host, port, world, rank == 0, limit, wait_for_workers=False)
     except RuntimeError as error:
