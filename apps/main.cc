@@ -233,6 +233,14 @@ int run(int argc, char** argv) {
   if (*codec_command) {
     check_codec(*codec_command);
     codec.specs = checked_specs(codec.specs);
+    for (const auto& spec : codec.specs) {
+      if (!Spec::parse(spec).is_auto()) continue;
+      throw Error(
+          ErrorCode::bad_input,
+          fmt::format("--method {} chooses a method for a link, and one rank has none: name "
+                      "the method, or see `thinreduce plan`",
+                      spec));
+    }
     return bench_codec(codec);
   }
   reduce.specs = checked_specs(reduce.specs);

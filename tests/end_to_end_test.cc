@@ -242,7 +242,7 @@ struct Usage {
 
 TEST(WrongUsage, ExitsWithTwoAndSaysWhatToDo) {
   const std::vector<Usage> cases{
-      {{}, "`thinreduce` needs a command: methods, train, bench, report", {}},
+      {{}, "`thinreduce` needs a command: methods, train, bench, plan, report", {}},
       {{"bogus"}, "`thinreduce` has no command 'bogus'; the commands are: methods, train", {}},
       {{"--bogus"}, "`thinreduce` has no option '--bogus'", {}},
       {{"bench"}, "`thinreduce bench` needs a command: codec, reduce", {}},
@@ -259,6 +259,11 @@ TEST(WrongUsage, ExitsWithTwoAndSaysWhatToDo) {
       {{"bench", "reduce", "--method", "topk:feedback=on,feedback=on"}, "twice", {}},
       {{"bench", "reduce", "--method", "fp32:x=1"}, "no options", {}},
       {{"bench", "reduce", "--method", "dqsg:levels=4"}, "levels must be odd", {}},
+      {{"bench", "codec", "--method", "auto", "--floats", "10"}, "name the method", {}},
+      {{"bench", "reduce", "--method", "auto:methods=gradiveq"}, "each once, joined by a plus", {}},
+      {{"plan"}, "give the link to plan for", {}},
+      {{"plan", "--link", "1gbit", "--method", "dqsg"}, "is no plan", {}},
+      {{"plan", "--link", "1gbit", "--transport", "gloo"}, "needs --probe", {}},
       {{"bench", "codec", "--gradients", "recorded", "--warmup", "3"}, "leave out --warmup", {}},
       {{"bench", "reduce", "--link", "fast"}, "100mbit,5ms", {}},
       {{"bench", "reduce", "--simulate", "1gbit;3"}, "must be RANKS=LINK", {}},
@@ -284,9 +289,19 @@ TEST(WrongUsage, ExitsWithTwoAndSaysWhatToDo) {
   }
 }
 
+TEST(PlanCommand, CompressesOnASlowLink) {
+  const Finished end =
+      run({kProgram, "plan", "--link", "10mbit,1ms", "--ranks", "3", "--floats", "100k", "--json"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  const auto plan = nlohmann::json::parse(end.out);
+  EXPECT_NE(plan["buckets"][0]["spec"], "fp32") << end.out;
+  EXPECT_LT(plan["predicted_seconds"], plan["fp32_seconds"]);
+  EXPECT_NEAR(plan["bytes_per_second"].get<double>(), 1.25e6, 1e5);
+}
+
 TEST(Help, ShowsRangesAndDefaultsThatAgree) {
   const std::vector<std::vector<std::string>> commands{
-      {}, {"methods"}, {"bench"}, {"bench", "codec"}, {"bench", "reduce"}, {"report"}};
+      {}, {"methods"}, {"bench"}, {"bench", "codec"}, {"bench", "reduce"}, {"plan"}, {"report"}};
   std::size_t ranges = 0;
   for (const auto& words : commands) {
     std::vector<std::string> command{kProgram};
