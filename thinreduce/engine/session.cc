@@ -289,8 +289,7 @@ void Session::load_bytes(std::span<const std::byte> bytes) {
   worker_->load(decode_state(bytes, name), name);
 }
 Plan Session::plan() const {
-  Plan plan = worker_->planner() ? worker_->planner()->plan() : Plan{};
-  return plan;
+  return worker_->planner() ? worker_->planner()->plan() : Plan{};
 }
 void Session::abandon(const std::string& reason) {
   worker_->flights().abandon(reason);

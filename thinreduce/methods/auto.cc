@@ -64,8 +64,8 @@ const MethodInfo& auto_info() {
       .options = {OptionInfo::number(
                       "error", 0.05, 0, 1000,
                       "Max error that a method may have: the squared error of a step's "
-                      "mean, relative to the mean's own sum of squares. dqsg:levels=15 is "
-                      "within 0.05."),
+                      "mean, relative to the mean's own sum of squares. It is measured per "
+                      "bucket."),
                   OptionInfo::names("methods", joined(method_names()), method_names(),
                                     "The methods to choose from, beside fp32.")},
       .make = [](const Options&, const MethodSetup&) -> std::unique_ptr<Method> {
