@@ -51,12 +51,12 @@ class Gradients {
 
 Plan make_plan(const PlanOptions& options, const std::shared_ptr<Transport>& transport) {
   const Gradients gradients(options);
+  std::vector<std::vector<float>> values;  // outlive the session, which writes to them
   Session session(transport, {.spec = options.spec,
                               .timeout = options.launch.timeout,
                               .patience = options.launch.patience,
                               .threads = options.launch.threads});
   std::vector<BucketHandle> buckets;
-  std::vector<std::vector<float>> values;
   for (const BucketLayout& layout : gradients.layouts()) {
     buckets.push_back(session.add_bucket(layout));
     values.emplace_back(layout.elements);

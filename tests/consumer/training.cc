@@ -19,9 +19,10 @@ std::vector<thinreduce::BucketLayout> layouts() {
 }
 
 std::vector<std::byte> train(std::unique_ptr<thinreduce::Transport> transport) {
+  // Before the session, which writes to them until its destructor has returned.
+  std::vector<std::vector<float>> gradients;
   thinreduce::Session session(std::move(transport), {.spec = "dqsg", .warmup_steps = 1});
   std::vector<thinreduce::BucketHandle> buckets;
-  std::vector<std::vector<float>> gradients;
   for (const auto& layout : layouts()) {
     buckets.push_back(session.add_bucket(layout));
     gradients.emplace_back(layout.elements);

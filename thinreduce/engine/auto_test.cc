@@ -3,9 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
-#include <barrier>
-#include <chrono>
 #include <cmath>
 #include <functional>
 #include <future>
@@ -14,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/faulty_transport.h"
+#include "tests/auto_world.h"
 #include "tests/session_world.h"
 #include "thinreduce/engine/session.h"
 #include "thinreduce/engine/state_file.h"
@@ -25,28 +22,6 @@
 
 namespace thinreduce {
 namespace {
-
-constexpr std::size_t kElements = 40'000;
-
-// A virtual cluster whose ranks compute in no time, so that times follow from the links alone and
-// plans do not depend on this machine.
-std::vector<std::unique_ptr<SimulatedTransport>> make_cluster(const std::string& links, int world) {
-  return simulate(connect_threads(world), {.links = ClusterLinks::parse(links),
-                                           .cpu_time = [] { return std::chrono::nanoseconds(0); }});
-}
-
-// Runs `work` on every rank of a virtual cluster.
-void on_cluster(const std::string& links, int world, const SessionOptions& options,
-                const std::function<void(Session&)>& work) {
-  auto ranks = make_cluster(links, world);
-  std::vector<std::jthread> threads;
-  for (auto& rank : ranks) {
-    threads.emplace_back([&, transport = std::shared_ptr<Transport>(std::move(rank))] {
-      Session session(transport, options);
-      work(session);
-    });
-  }
-}
 
 // The steps of one rank: gradients that went in, means that came out.
 struct Steps {
@@ -265,63 +240,6 @@ TEST(Auto, FollowsALinkThatBecomesSlow) {
   }
 }
 
-// Runs two ranks over threads until the step with the trials; there, an operation of rank 0 fails.
-// Returns the number of messages that rank 0 sent in that step without a fault.
-std::uint64_t run_with_fault(const Fault& fault) {
-  auto transports = connect_threads(2);
-  std::barrier together(2);
-  std::uint64_t sent = 0;
-  std::atomic<int> errors = 0;
-  bool struck = false;
-  std::vector<std::jthread> ranks;
-  for (auto& transport : transports) {
-    const bool leads = transport->rank() == 0;
-    ranks.emplace_back([&, leads, inner = std::move(transport)]() mutable {
-      const auto faulty = std::make_shared<FaultyTransport>(std::move(inner));
-      Session session(faulty, {.spec = "auto:methods=topk,error=1000",
-                               .timeout = Seconds{20},
-                               .link = Link::parse("1gbit,0.1ms")});
-      for (std::uint64_t step = 0; step <= Planner::kFirstSteps + 1; ++step) {
-        auto values = gradient(5000, session.rank(), step);
-        together.arrive_and_wait();
-        if (step <= Planner::kFirstSteps) {
-          session.reduce(0, values);
-          continue;
-        }
-        faulty->arm(leads ? fault : Fault{});
-        together.arrive_and_wait();
-        try {
-          session.reduce(0, values);
-        } catch (const Error& error) {
-          EXPECT_TRUE(error.code() == ErrorCode::bad_frame ||
-                      error.code() == ErrorCode::lost_peer || error.code() == ErrorCode::mismatch ||
-                      std::string(error.what()).find(kInjected) != std::string::npos)
-              << error.what();
-          ++errors;
-        }
-        if (leads) sent = faulty->sends();
-        if (leads) struck = faulty->peer() >= 0;
-        static_cast<void>(session.save_bytes());
-      }
-    });
-  }
-  ranks.clear();
-  // A rank may have its mean when the last message to the other is lost. The reduce after the
-  // trials may have fewer messages than in another run.
-  EXPECT_EQ(errors > 0, struck);
-  return sent;
-}
-
-TEST(Auto, AFaultDuringTheTrialsIsNoticed) {
-  const std::uint64_t messages = run_with_fault({});
-  ASSERT_GT(messages, 10);
-  for (std::uint64_t k = 0; k < messages; k += 3) {
-    SCOPED_TRACE(k);
-    run_with_fault({FaultKind::flipped_bit, k, k * 2654435761U});
-    run_with_fault({FaultKind::lost_send, k, 0});
-  }
-}
-
 TEST(Auto, SeveralBucketsInFlightAreCompressed) {
   std::vector<std::vector<std::vector<float>>> means(3);  // of the last step, by rank and bucket
   on_cluster("20mbit,2ms", 3, {.spec = "auto"}, [&](Session& session) {
@@ -346,25 +264,6 @@ TEST(Auto, SeveralBucketsInFlightAreCompressed) {
   });
   EXPECT_EQ(means[1], means[0]);
   EXPECT_EQ(means[2], means[0]);
-}
-
-TEST(Auto, ANanInTheStepThatKeepsSamplesEndsNothing) {
-  constexpr std::size_t kLarge = 400'000;  // checked during the sum
-  on_cluster("10mbit,1ms", 2, {.spec = "auto"}, [](Session& session) {
-    int errors = 0;
-    for (std::uint64_t step = 0; step < 8; ++step) {
-      auto values = gradient(kLarge, session.rank(), step);
-      if (step == Planner::kFirstSteps) std::fill(values.begin(), values.end(), NAN);
-      try {
-        session.reduce(0, values);
-      } catch (const Error& error) {
-        EXPECT_TRUE(error.is_nonfinite()) << error.what();
-        ++errors;
-      }
-    }
-    EXPECT_EQ(errors, 1);
-    EXPECT_GE(session.plan().trials, 1);
-  });
 }
 
 TEST(Auto, WaitsForTheWarmUp) {

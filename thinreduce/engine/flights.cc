@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <new>
+#include <optional>
 #include <utility>
 
 namespace thinreduce {
@@ -47,6 +48,7 @@ Flights::~Flights() {
 
 std::future<Report> Flights::submit(Job job) {
   auto future = job.done.get_future();
+  std::optional<Error> refused;
   {
     const std::lock_guard lock(mutex_);
     if (failure_) throw Error(*failure_);
@@ -59,13 +61,13 @@ std::future<Report> Flights::submit(Job job) {
       add_threads_if_needed();
     } catch (const std::exception& error) {
       flights_.pop_back();
-      --submitted_;
-      throw Error(ErrorCode::unavailable,
-                  fmt::format("no thread that reduces buckets can be started: {}; the limit on "
-                              "threads or memory is reached",
-                              error.what()));
+      refused = Error(ErrorCode::unavailable,
+                      fmt::format("no thread that reduces buckets can be started: {}; the limit on "
+                                  "threads or memory is reached",
+                                  error.what()));
     }
   }
+  if (refused) throw fail(*refused);  // the other ranks wait for this bucket
   changed_.notify_all();
   return future;
 }

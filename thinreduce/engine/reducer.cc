@@ -158,8 +158,9 @@ Statement Reducer::statement_of(const Slot& slot, const Job& job, Workers worker
   statement.id.layout_hash = bucket.hash;
   statement.fingerprint = (slot.method ? slot.method->fingerprint() : 0) + slot.variant;
   statement.last_result = slot.last_result;
-  statement.first_bad =
-      checks_late(slot, job) ? job.values.size() : first_nonfinite(workers, job.values);
+  // An unsent gradient is added with a clamp, in which Inf would vanish before the late check.
+  const bool late = checks_late(slot, job) && slot.unsent.empty();
+  statement.first_bad = late ? job.values.size() : first_nonfinite(workers, job.values);
   statement.figures = slot.figures;
   if (statement.first_bad < job.values.size()) {
     statement.numbers = Numbers::gradient_not_finite;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <set>
 #include <string>
 
@@ -19,6 +20,9 @@ constexpr std::size_t kSmallestSample = std::size_t{16} * 1024;
 constexpr std::size_t kLargestSample = std::size_t{256} * 1024;
 // The time that an uncompressed sample may take on the link.
 constexpr double kSampleSeconds = 0.02;
+// Magnitudes of a sample are cut off here: a candidate whose sums overflow must not end a session
+// whose own step succeeded, and 256 Ki squares still add up in float32.
+constexpr float kLargestMagnitude = 1e15F;
 // How often a candidate is tried where computing counts.
 constexpr int kRuns = 4;
 
@@ -153,7 +157,9 @@ std::vector<float> take_sample(const BucketLayout& layout, std::span<const float
   for_compressed(layout, [&](std::size_t first, std::size_t count) {
     const auto taken = static_cast<std::size_t>(std::ceil(share * static_cast<double>(count)));
     const auto run = values.subspan(first + (count - taken) / 2, taken);
-    sample.insert(sample.end(), run.begin(), run.end());
+    std::ranges::transform(run, std::back_inserter(sample), [](float value) {
+      return std::clamp(value, -kLargestMagnitude, kLargestMagnitude);
+    });
   });
   return sample;
 }
