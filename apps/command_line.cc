@@ -13,8 +13,8 @@
 namespace thinreduce::apps {
 namespace {
 
-constexpr double kUnbounded = 1e18;            // ranges beyond it are not worth showing
-constexpr double kExact = 9007199254740992.0;  // 2^53: larger doubles skip whole numbers
+constexpr double kUnbounded = 1e18;  // ranges beyond it are not worth showing in a help text
+constexpr double kLarge = 1e6;       // ranges beyond it deserve a hint that 1e6 and 1M are numbers
 
 // Option lines as "--name TYPE   Description. [range; default VALUE]".
 class HelpFormatter : public CLI::Formatter {
@@ -85,8 +85,7 @@ bool take_whole_number(std::string& text, double min, double max) {
   const auto value = parse_with_suffix(text);
   if (!value || *value != std::floor(*value) || *value < min || *value > max) return false;
   if (text.find_first_not_of("0123456789") == std::string::npos) return true;
-  if (std::abs(*value) > kExact) return false;
-  text = fmt::format("{}", static_cast<long long>(*value));
+  text = fmt::format("{:.0f}", *value);
   return true;
 }
 
@@ -119,7 +118,11 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error) {
                        fmt::join(names, ", "));
   }
   if (is_option) return fmt::format("`{}` has no option '{}'", path, unknown[0]);
-  if (!unknown.empty()) return fmt::format("`{}` takes no arguments (got '{}')", path, unknown[0]);
+  if (!unknown.empty()) {
+    const bool takes_method = command->get_option_no_throw("--method") != nullptr;
+    return fmt::format("`{}` takes no arguments (got '{}'){}", path, unknown[0],
+                       takes_method ? "; give a method as --method SPEC" : "");
+  }
   for (const CLI::Option* option : command->get_options()) {
     if (!option->get_required() || option->count() > 0) continue;
     return fmt::format("`{}` needs {}: {}", path, option->get_name(), option->get_description());
@@ -141,16 +144,20 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error) {
 CLI::Validator whole_number(double min, double max) {
   return {[min, max](std::string& text) {
             if (take_whole_number(text, min, max)) return std::string();
-            return fmt::format("must be a whole number, {}, such as 1000, 1e3 or 1k; got '{}'",
-                               show_range(min, max), text);
+            return fmt::format("must be a whole number from {} to {}{}; got '{}'", min,
+                               fmt::format("{:.0f}", max),
+                               max > kLarge ? ", such as 1000, 1e3 or 1k" : "", text);
           },
           show_range(min, max)};
 }
 
 CLI::Validator whole_number_or_auto(double min, double max) {
   return {[min, max](std::string& text) {
-            if (text == "auto") text = "-1";
-            if (text == "-1" || take_whole_number(text, min, max)) return std::string();
+            if (take_whole_number(text, min, max)) return std::string();
+            if (text == "auto") {
+              text = "-1";
+              return std::string();
+            }
             return fmt::format("must be auto or a whole number, {}; got '{}'", show_range(min, max),
                                text);
           },
@@ -164,6 +171,14 @@ CLI::Validator number(double min, double max) {
             return fmt::format("must be a number, {}; got '{}'", show_range(min, max), text);
           },
           show_range(min, max)};
+}
+
+CLI::Validator not_empty() {
+  return {[](std::string& text) {
+            return text.empty() ? std::string("must not be empty; is a shell variable unset?")
+                                : std::string();
+          },
+          ""};
 }
 
 CLI::Validator one_of(std::vector<std::string> words) {
@@ -187,7 +202,7 @@ void add_launch_options(CLI::App& command, LaunchOptions& launch) {
           "--transport", launch.transport,
           "How ranks run and communicate: threads of this process, processes over Gloo, or "
           "processes over MPI. With gloo under torchrun, or mpi under mpirun, this process is "
-          "one rank of that launch.")
+          "one rank of that launch; with threads, the variables of torchrun are ignored.")
       ->type_name("NAME")
       ->transform(one_of({"threads", "gloo", "mpi"}))
       ->group(group);
@@ -205,7 +220,8 @@ void add_launch_options(CLI::App& command, LaunchOptions& launch) {
   command
       .add_option_function<double>(
           "--timeout", [&](double seconds) { launch.timeout = Seconds(seconds); },
-          "Max silence of a rank, in seconds. A rank that computes is not silent.")
+          "Max seconds without a sign of life from a rank, and max seconds to connect; for gloo. A "
+          "rank that computes gives signs of life.")
       ->type_name("SECONDS")
       ->transform(number(0.01, 1e6))
       ->default_str(fmt::format("{}", launch.timeout.count()))

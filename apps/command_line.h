@@ -16,6 +16,7 @@ namespace thinreduce::apps {
 // Also takes the word "auto", which becomes -1.
 [[nodiscard]] CLI::Validator whole_number_or_auto(double min, double max);
 [[nodiscard]] CLI::Validator number(double min, double max);
+[[nodiscard]] CLI::Validator not_empty();
 [[nodiscard]] CLI::Validator one_of(std::vector<std::string> words);
 
 // Adds --ranks, --transport, --link, --interface and --timeout.

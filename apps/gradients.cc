@@ -21,7 +21,7 @@ constexpr int kMaxRanks = 1024;
 using Json = nlohmann::ordered_json;
 
 [[noreturn]] void refuse(const std::string& what, const std::string& why) {
-  throw Error(ErrorCode::bad_input, fmt::format("{}: {}", what, why));
+  throw Error(ErrorCode::bad_state, fmt::format("{}: {}", what, why));
 }
 
 std::string record_name(std::uint64_t step, int rank, std::uint32_t bucket) {

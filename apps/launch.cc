@@ -1,12 +1,12 @@
 #include "apps/launch.h"
 
 #include <fmt/format.h>
+#include <net/if.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -47,7 +47,7 @@ int run_rank(const LaunchOptions& options, std::unique_ptr<Transport> connected,
   } catch (const std::exception& error) {
     if (transport) transport->abandon(error.what());
     print_error(with_rank(rank, error.what()));
-    return 1;
+    return exit_code(error);
   }
 }
 
@@ -59,15 +59,16 @@ int run_threads(const LaunchOptions& options, const RankMain& rank_main) {
     transports.assign(std::make_move_iterator(simulated.begin()),
                       std::make_move_iterator(simulated.end()));
   }
-  std::atomic<int> code = 0;
+  // Wrong usage on one rank is the cause of the failures of the others, and has the larger code.
+  std::vector<int> codes(transports.size());
   std::vector<std::thread> threads;
   for (auto& transport : transports) {
-    threads.emplace_back([&] {
-      if (run_rank(options, std::move(transport), rank_main) != 0) code = 1;
+    threads.emplace_back([&, own = codes.begin() + transport->rank()] {
+      *own = run_rank(options, std::move(transport), rank_main);
     });
   }
   for (auto& thread : threads) thread.join();
-  return code;
+  return *std::ranges::max_element(codes);
 }
 
 void check_world(const LaunchOptions& options, int world, const char* source) {
@@ -102,10 +103,23 @@ pid_t start_rank(const LaunchOptions& options, int rank, int world, std::uint16_
   ::_exit(127);
 }
 
+// Throws for a network interface that this machine lacks, once and before any rank starts.
+void check_interface(const LaunchOptions& options) {
+  const char* variable = std::getenv("THINREDUCE_INTERFACE");
+  const std::string name =
+      options.interface.empty() && variable != nullptr ? variable : options.interface;
+  if (name.empty() || ::if_nametoindex(name.c_str()) != 0) return;
+  throw Error(
+      ErrorCode::bad_input,
+      fmt::format("there is no network interface '{}' on this machine; `ip link` lists them",
+                  name));
+}
+
 // Starts all ranks on this machine and waits for them. After one has failed, the others notice by
 // themselves; those that still run after kGrace are killed.
 int run_local_processes(const LaunchOptions& options) {
   constexpr auto kGrace = std::chrono::seconds(10);
+  check_interface(options);
   const int world = options.ranks > 0 ? options.ranks : kDefaultRanks;
   const std::uint16_t port = free_port();
   // A terminal sends Ctrl-C to the ranks as well: ignore it here and wait for them.
@@ -121,6 +135,7 @@ int run_local_processes(const LaunchOptions& options) {
     running[child] = rank;
   }
   int code = 0;
+  bool killing = false;
   Clock::time_point failed_at{};
   while (!running.empty()) {
     int status = 0;
@@ -128,19 +143,21 @@ int run_local_processes(const LaunchOptions& options) {
     if (child < 0 && errno == EINTR) continue;
     if (child < 0) break;
     if (child == 0) {
-      if (Clock::now() - failed_at > kGrace) {
+      if (!killing && Clock::now() - failed_at > kGrace) {
+        killing = true;
         for (const auto& [pid, rank] : running) ::kill(pid, SIGKILL);
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       continue;
     }
-    if (WIFSIGNALED(status)) {
+    if (WIFSIGNALED(status) && !killing) {
       print_error(fmt::format("rank {} was ended by signal {} ({})", running[child],
                               WTERMSIG(status), strsignal(WTERMSIG(status))));
     }
-    if (status != 0 && code == 0) {
-      code = 1;
-      failed_at = Clock::now();
+    if (status != 0 && code == 0) failed_at = Clock::now();
+    if (status != 0) {
+      const bool usage = WIFEXITED(status) && WEXITSTATUS(status) == kUsage;
+      code = std::max(code, usage ? kUsage : kFailed);
     }
     running.erase(child);
   }
@@ -187,9 +204,15 @@ std::string link_text(const LaunchOptions& options) {
 
 int launch(const LaunchOptions& options, const RankMain& rank_main) {
   if (options.simulate && (options.transport != "threads" || options.link.limits())) {
+    throw Error(
+        ErrorCode::bad_input,
+        "--simulate has links in virtual time: leave out --link and --transport gloo or mpi");
+  }
+  if (!options.interface.empty() && options.transport != "gloo") {
     throw Error(ErrorCode::bad_input,
-                "--simulate gives the ranks, which are threads, links in virtual time: leave out "
-                "--transport and --link");
+                fmt::format("--interface applies to --transport gloo, and this is {}: leave out "
+                            "--interface or add --transport gloo",
+                            options.transport));
   }
   if (options.transport == "gloo") return run_gloo(options, rank_main);
   if (options.transport == "mpi") return run_mpi(options, rank_main);

@@ -36,7 +36,8 @@ struct LaunchOptions {
 // Runs on every rank; throws when the rank fails.
 using RankMain = std::function<void(std::shared_ptr<Transport>)>;
 
-// Runs all ranks. Returns the exit code: 0, or 1 after a rank failed and printed its error.
+// Runs all ranks. Returns the exit code: 0, or kFailed or kUsage after a rank failed and printed
+// its error.
 int launch(const LaunchOptions& options, const RankMain& rank_main);
 
 }  // namespace thinreduce::apps

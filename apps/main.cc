@@ -58,15 +58,15 @@ void add_bench_options(CLI::App& command, Options& options) {
       ->transform(whole_number(1, 10000));
   command
       .add_option("--warmup", options.warmup,
-                  "Number of untimed steps before; auto takes the method's uncompressed steps and "
-                  "one more.")
+                  "Number of untimed steps before the timed ones; auto: the method's uncompressed "
+                  "steps and one more.")
       ->type_name("N")
       ->transform(whole_number_or_auto(0, 1000000))
       ->default_str("auto");
   command
       .add_option("--threads", options.threads,
-                  "Threads per rank that share the work on its gradient; the results are the same "
-                  "for any number.")
+                  "Threads per rank that share the work on its gradient; the means have the same "
+                  "bits for any number.")
       ->type_name("N")
       ->transform(whole_number(1, SessionOptions::kMaxThreads));
   command.add_flag("--json", options.json, "Prints the results as JSON.");
@@ -80,7 +80,8 @@ CLI::App* add_codec(CLI::App& bench, BenchCodecOptions& options) {
       ->add_option("--gradients", options.gradients,
                    "Folder of gradients that `thinreduce train --save-gradients` recorded, to use "
                    "instead of a synthetic gradient.")
-      ->type_name("DIR");
+      ->type_name("DIR")
+      ->transform(not_empty());
   command->footer("Example: thinreduce bench codec --method topk:density=0.01 --floats 1e6");
   return command;
 }
@@ -120,12 +121,18 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
       ->add_option("--gradients", options.gradients,
                    "Folder of gradients that `thinreduce train --save-gradients` recorded, to use "
                    "instead of a synthetic gradient.")
-      ->type_name("DIR");
+      ->type_name("DIR")
+      ->transform(not_empty());
   command->add_flag("--probe", options.probe,
                     "Runs in real time on the network between the ranks. Without it, the ranks are "
                     "a virtual cluster: each has a core and the link of --link.");
   command->add_flag("--json", options.json, "Prints the plan as JSON.");
   add_launch_options(*command, options.launch);
+  command->get_option("--link")
+      ->description(
+          "Link to plan for, BANDWIDTH[,LATENCY], for example 100mbit,15ms; required "
+          "without --probe. With --probe it is emulated in real time.")
+      ->default_str("");
   command->footer("Example: thinreduce plan --link 100mbit,15ms --ranks 8 --floats 1e6");
   return command;
 }
@@ -134,8 +141,8 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
 void finish_plan(const CLI::App& command, PlanOptions& options) {
   if (!Spec::parse(options.spec).is_auto()) {
     throw Error(ErrorCode::bad_input,
-                fmt::format("--method {} is no plan: give auto with its options, or measure a "
-                            "method with `thinreduce bench reduce`",
+                fmt::format("`thinreduce plan` works with --method auto and its options only; to "
+                            "measure {0}, run `thinreduce bench reduce --method {0}`",
                             options.spec));
   }
   if (!options.gradients.empty() && command.count("--floats") > 0) {
@@ -165,7 +172,8 @@ CLI::App* add_report(CLI::App& app, ReportOptions& options) {
   command
       ->add_option("-o,--output", options.output,
                    "HTML file to write; - writes the page, and no table, to standard output.")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->transform(not_empty());
   command
       ->add_option(
           "--codec", options.codec,
@@ -206,7 +214,7 @@ int run(int argc, char** argv) {
   auto* methods_command =
       app.add_subcommand("methods", "Lists every method with its options and its paper.");
   methods_command->add_flag("--json", methods_json, "Prints the list as JSON.");
-  app.add_subcommand("train", "Trains a network on images, its gradients reduced by any method.");
+  app.add_subcommand("train", "Trains a network and reduces its gradients with --method.");
   auto* bench = app.add_subcommand("bench", "Measures methods on this machine.");
   bench->require_subcommand(1);
   BenchCodecOptions codec;
@@ -237,8 +245,8 @@ int run(int argc, char** argv) {
       if (!Spec::parse(spec).is_auto()) continue;
       throw Error(
           ErrorCode::bad_input,
-          fmt::format("--method {} chooses a method for a link, and one rank has none: name "
-                      "the method, or see `thinreduce plan`",
+          fmt::format("`thinreduce bench codec` has no link for which '{}' could choose a method: "
+                      "name a method, or see `thinreduce plan`",
                       spec));
     }
     return bench_codec(codec);

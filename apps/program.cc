@@ -10,16 +10,19 @@
 
 namespace thinreduce::apps {
 
+int exit_code(const std::exception& error) {
+  const auto* known = dynamic_cast<const Error*>(&error);
+  if (known == nullptr || known->is_nonfinite()) return kFailed;
+  const bool usage = known->code() == ErrorCode::bad_spec || known->code() == ErrorCode::bad_input;
+  return usage ? kUsage : kFailed;
+}
+
 int guarded(const std::function<int()>& program) {
   try {
     return program();
-  } catch (const Error& error) {
-    fmt::print(stderr, "thinreduce: {}\n", error.what());
-    const bool usage = error.code() == ErrorCode::bad_spec || error.code() == ErrorCode::bad_input;
-    return usage ? kUsage : kFailed;
   } catch (const std::exception& error) {
     fmt::print(stderr, "thinreduce: {}\n", error.what());
-    return kFailed;
+    return exit_code(error);
   }
 }
 

@@ -179,11 +179,15 @@ TEST_F(Train, ResumesToTheSameBits) {
   }
   EXPECT_FALSE(fs::exists(folder / "halves" / "checkpoint-10"));
 
-  // A checkpoint that was cut is refused.
+  // A checkpoint that was cut is refused, and so are other ranks; the results stay.
+  const Finished fewer = resume("halves", {"--ranks", "1"});
+  EXPECT_EQ(fewer.code, 2);
+  EXPECT_NE(fewer.err.find("leave out --ranks or give --ranks 2"), std::string::npos) << fewer.err;
   fs::resize_file(folder / "halves" / "checkpoint-20" / "model.bin", 1000);
   const Finished cut = resume("halves");
   EXPECT_EQ(cut.code, 1);
   EXPECT_NE(cut.err.find("model.bin is cut or altered"), std::string::npos) << cut.err;
+  EXPECT_EQ(json_of(folder / "halves" / "summary.json")["status"], "finished");
 
   // So are files of a later format.
   for (const char* name : {"checkpoint.json", "config.json"}) {
@@ -436,8 +440,9 @@ TEST(TrainUsage, ExitsWithTwoAndSaysWhatToDo) {
       {{"--model", "lenet", "--data", "cifar10", "--ranks", "1"}, "--data mnist"},
       {{"--resume", "/tmp", "--model", "lenet"}, "leave out --model"},
       {{"--resume", "/tmp", "--out", "x"}, "leave out --out"},
-      {{"--steps", "many"},
-       "must be a whole number, 1 or more, such as 1000, 1e3 or 1k; got 'many'"},
+      {{"--steps", "many"}, ", such as 1000, 1e3 or 1k; got 'many'"},
+      {{"--resume", ""}, "--resume must not be empty"},
+      {{"--save-every", "5"}, "--save-every needs --save-gradients"},
       {{"--nonsense"}, "`thinreduce train` has no option '--nonsense'"},
       {{"--link", "fast"}, "100mbit,5ms"},
   };

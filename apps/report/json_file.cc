@@ -55,7 +55,8 @@ std::map<std::string, double> JsonObject::numbers() const {
 }
 
 void JsonObject::require(const char* key) const {
-  if (find(key) == nullptr) fail(fmt::format("\"{}\" is missing", key));
+  if (find(key) == nullptr)
+    fail(fmt::format("\"{}\" is missing; the file is damaged, or not written by thinreduce", key));
 }
 
 void JsonObject::require_format(int known) const {

@@ -104,7 +104,7 @@ RunRecord read_run(const std::filesystem::path& folder) {
   }
   if (!std::filesystem::exists(folder / "config.json")) {
     throw Error(ErrorCode::unavailable,
-                fmt::format("{} is not a run folder: it has no config.json; give folders that "
+                fmt::format("'{}' is not a run folder: it has no config.json; give folders that "
                             "`thinreduce train` wrote",
                             folder.string()));
   }

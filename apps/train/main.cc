@@ -1,4 +1,4 @@
-// `thinreduce train`: trains a network, its gradients reduced by any method. A program of
+// `thinreduce train`: trains a network and reduces its gradients with any method. A program of
 // its own, because loading libtorch takes longer than most other commands run.
 #include <fmt/format.h>
 #include <unistd.h>
@@ -48,13 +48,13 @@ void add_training_options(CLI::App& app, TrainOptions& options) {
   app.add_option("--model", options.model, "Network to train.")
       ->type_name("NAME")
       ->transform(one_of(names));
-  app.add_option("--data", options.data, "Data set; must be the one of the model.")
+  app.add_option("--data", options.data, "Data set; must be the one that --model needs.")
       ->type_name("NAME")
       ->transform(one_of(data_sets()))
       ->default_str("the model's");
   app.add_option("--method", options.method,
-                 "Method that reduces the gradients, for example topk:density=0.01; `thinreduce "
-                 "methods` lists them.")
+                 "Method that reduces the gradients, for example topk:density=0.01, or auto, which "
+                 "chooses one; `thinreduce methods` lists them.")
       ->type_name("SPEC");
   app.add_option("--epochs", options.epochs, "Number of passes over the training data.")
       ->type_name("X")
@@ -144,6 +144,7 @@ void add_run_options(CLI::App& app, TrainOptions& options) {
   const char* group = "Run folder";
   app.add_option("--out", options.out, "Run folder to write.")
       ->type_name("DIR")
+      ->transform(not_empty())
       ->default_str("runs/DATA-MODEL-METHOD-N")
       ->group(group);
   app.add_flag("--overwrite", options.overwrite,
@@ -151,9 +152,10 @@ void add_run_options(CLI::App& app, TrainOptions& options) {
       ->group(group);
   app.add_option(
          "--resume", options.resume,
-         "Run folder to continue, with the run's own settings. Its ranks, transport and link are "
-         "used unless given.")
+         "Run folder to continue, with the run's own settings and ranks. --transport and --link "
+         "may differ from those of the run.")
       ->type_name("RUN")
+      ->transform(not_empty())
       ->group(group);
   app.add_option("--stop-after", options.stop_after,
                  "Saves and stops after this step, as Ctrl-C does.")
@@ -170,6 +172,7 @@ void add_run_options(CLI::App& app, TrainOptions& options) {
                  "Folder in which to record every rank's gradients, for `thinreduce bench codec "
                  "--gradients`.")
       ->type_name("DIR")
+      ->transform(not_empty())
       ->group(group);
   app.add_option("--save-every", options.save_every,
                  "Steps between recorded gradients; used with --save-gradients.")
@@ -191,7 +194,8 @@ void add_options(CLI::App& app, Arguments& arguments) {
          "--data-dir", options.data_dir,
          "Folder that holds the data sets or receives them. By default $THINREDUCE_DATA, or "
          "a folder in the user's cache.")
-      ->type_name("DIR");
+      ->type_name("DIR")
+      ->transform(not_empty());
   app.add_flag("--fetch-only", arguments.fetch_only, "Downloads the data and exits.");
   app.add_flag("--bench-plain", arguments.bench_plain,
                "Times --steps training steps of one rank with thinreduce and in plain libtorch.");
@@ -199,9 +203,16 @@ void add_options(CLI::App& app, Arguments& arguments) {
                "Times --steps backward passes of one rank with and without second moments.");
 }
 
-// Throws for options that contradict --resume.
-void check_resume(const CLI::App& app) {
+// Throws for options that contradict each other.
+void check_options(const CLI::App& app) {
+  if (app.count("--save-every") > 0 && app.count("--save-gradients") == 0) {
+    throw Error(ErrorCode::bad_input,
+                "--save-every needs --save-gradients DIR: add it, or leave out --save-every");
+  }
   if (app.count("--resume") == 0) return;
+  if (app.count("--overwrite") > 0 && app.count("--save-gradients") == 0) {
+    throw Error(ErrorCode::bad_input, "--resume continues a run: leave out --overwrite");
+  }
   for (const CLI::Option* option : app.get_options()) {
     const bool contradicts = option->get_group() == kSettings || option->get_name() == "--out";
     if (!contradicts || option->count() == 0) continue;
@@ -246,7 +257,7 @@ void print_summary(const Json& summary) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"Trains a network, its gradients reduced by any method.", "thinreduce train"};
+  CLI::App app{"Trains a network and reduces its gradients with --method.", "thinreduce train"};
   apps::prepare(app);
   Arguments arguments;
   TrainOptions& options = arguments.options;
@@ -254,13 +265,17 @@ int run(int argc, char** argv) {
   add_options(app, arguments);
   app.footer("Example: thinreduce train --model lenet --method topk --ranks 4 --link 100mbit,5ms");
   if (const auto code = apps::parse(app, argc, argv)) return *code;
-  check_resume(app);
+  check_options(app);
   options.launch.arguments.assign(argv, argv + argc);
   options.interrupted = [] { return stop_signals != 0; };
   if (!options.resume.empty()) {
     const apps::LaunchOptions given = options.launch;
     read_config(options.resume, options);
-    if (app.count("--ranks") > 0) options.launch.ranks = given.ranks;
+    if (app.count("--ranks") > 0 && given.ranks != options.launch.ranks) {
+      throw Error(ErrorCode::bad_input,
+                  fmt::format("{0} was trained on {1} ranks: leave out --ranks or give --ranks {1}",
+                              options.resume.string(), options.launch.ranks));
+    }
     if (app.count("--transport") > 0) options.launch.transport = given.transport;
     if (app.count("--link") > 0) options.launch.link = given.link;
   } else if (app.count("--data") == 0) {
@@ -275,6 +290,9 @@ int run(int argc, char** argv) {
     return 0;
   }
   if (arguments.bench_plain) return bench_plain(options, data.get(options));
+  // An error is reported once, not by every rank, where this process starts them.
+  RunFolder::check_unused(options);
+  if (options.launch.transport == "threads") data.get(options);
 
   Outcome outcome;  // of rank 0, or of the only rank in this process
   const int code = apps::launch(options.launch, [&](const std::shared_ptr<Transport>& transport) {

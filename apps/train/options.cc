@@ -143,12 +143,15 @@ void from_json(const nlohmann::json& json, const std::string& what, TrainOptions
     read("check_every", options.check_every);
     read("threads", options.threads);
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorCode::bad_input, fmt::format("{}: {}", what, apps::plain_text(error)));
+    throw Error(ErrorCode::bad_state,
+                fmt::format("{}: {}; the file is damaged, or not written by `thinreduce train`",
+                            what, apps::plain_text(error)));
   }
   for (const char* key : {"batch", "steps", "evaluate_every", "check_every", "threads"}) {
     if (const auto& value = json.at(key); value < 1) {
-      throw Error(ErrorCode::bad_input,
-                  fmt::format("{}: \"{}\" is {}, must be 1 or more", what, key, value.dump()));
+      throw Error(ErrorCode::bad_state,
+                  fmt::format("{}: \"{}\" is {}, must be 1 or more; the file is damaged", what, key,
+                              value.dump()));
     }
   }
 }

@@ -62,30 +62,35 @@ void cut_lines(const fs::path& file, std::uint64_t step) {
 
 RunFolder::RunFolder(fs::path path) : path_(std::move(path)) {}
 
+void RunFolder::check_unused(const TrainOptions& options) {
+  if (!options.resume.empty() || options.out.empty() || options.overwrite) return;
+  if (!fs::exists(options.out / "config.json")) return;
+  throw Error(ErrorCode::unavailable,
+              fmt::format("{0} already holds a run; continue it with --resume {0}, replace it "
+                          "with --overwrite, or choose another --out",
+                          options.out.string()));
+}
+
 RunFolder RunFolder::create(const TrainOptions& options, std::uint64_t bytes) {
+  check_unused(options);
   RunFolder folder(options.out.empty() ? choose_folder(options) : options.out);
   apps::require_space(folder.path_, bytes);
-  if (fs::exists(folder.path_ / "config.json")) {
-    if (!options.overwrite) {
-      throw Error(ErrorCode::unavailable,
-                  fmt::format("{0} already holds a run; continue it with --resume {0}, replace it "
-                              "with --overwrite, or choose another --out",
-                              folder.path_.string()));
-    }
-    remove_run(folder.path_);
-  }
+  if (fs::exists(folder.path_ / "config.json")) remove_run(folder.path_);
   folder.open();
   return folder;
 }
 
-RunFolder RunFolder::resume(const fs::path& path, std::uint64_t step) {
+RunFolder RunFolder::resume(const fs::path& path) {
   RunFolder folder(path);
   apps::require_space(path, 1 << 20U);
-  cut_lines(path / kSteps, step);
-  cut_lines(path / kEvaluations, step);
-  fs::remove(path / "summary.json");
-  folder.open();
   return folder;
+}
+
+void RunFolder::continue_after(std::uint64_t step) {
+  cut_lines(path_ / kSteps, step);
+  cut_lines(path_ / kEvaluations, step);
+  fs::remove(path_ / "summary.json");
+  open();
 }
 
 std::vector<double> RunFolder::step_seconds() const {
@@ -189,16 +194,18 @@ void read_config(const fs::path& run, TrainOptions& options) {
   const fs::path file = run / "config.json";
   if (!fs::exists(file)) {
     throw Error(ErrorCode::unavailable,
-                fmt::format("{} is not a run folder: it has no config.json; give a folder that "
-                            "`thinreduce train` wrote",
-                            run.string()));
+                fmt::format("'{}' {}; give a folder that `thinreduce train` wrote", run.string(),
+                            fs::is_directory(run) ? "is not a run folder: it has no config.json"
+                                                  : "does not exist or is not a folder"));
   }
   const std::string text = apps::read_text(file);
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (json.is_discarded()) {
     throw Error(
-        ErrorCode::bad_input,
-        fmt::format("{} is not JSON; it must be written by `thinreduce train`", file.string()));
+        ErrorCode::bad_state,
+        fmt::format("{} is not JSON: it is damaged, or not written by `thinreduce train`; give "
+                    "another run folder",
+                    file.string()));
   }
   try {
     check_format(json);
@@ -211,8 +218,9 @@ void read_config(const fs::path& run, TrainOptions& options) {
     options.launch.transport = json.at("transport").get<std::string>();
     options.launch.link = Link::parse(json.at("link").get<std::string>());
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorCode::bad_input,
-                fmt::format("{}: {}", file.string(), apps::plain_text(error)));
+    throw Error(ErrorCode::bad_state,
+                fmt::format("{}: {}; the file is damaged, or not written by `thinreduce train`",
+                            file.string(), apps::plain_text(error)));
   }
 }
 

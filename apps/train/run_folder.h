@@ -18,8 +18,12 @@ class RunFolder {
   // Creates the folder, or removes the old run from it when `overwrite` allows that. Checks that
   // `bytes` can be written to it. Throws Error{unavailable}.
   static RunFolder create(const TrainOptions& options, std::uint64_t bytes);
-  // Opens an existing folder and removes the lines after `step`.
-  static RunFolder resume(const std::filesystem::path& path, std::uint64_t step);
+  // Returns an existing folder, which stays as it is until continue_after().
+  static RunFolder resume(const std::filesystem::path& path);
+  // Removes the summary and the lines after `step`, and opens the files for more lines.
+  void continue_after(std::uint64_t step);
+  // Throws Error{unavailable} if `create` would refuse the folder because it holds a run.
+  static void check_unused(const TrainOptions& options);
   // Returns the seconds of every step that is in the folder.
   [[nodiscard]] std::vector<double> step_seconds() const;
 

@@ -76,6 +76,9 @@ class Trainer {
       if (leads_) folder_->write_config(config());
     } else {
       load();
+      // A state that one rank can't load must leave the run as it was.
+      apps::barrier(*transport_, options_.launch.timeout);
+      if (leads_) folder_->continue_after(state_.step);
     }
     prepare_recording();
   }
@@ -305,8 +308,9 @@ class Trainer {
                         options_.resume.string(), steps[0], rank, steps[rank]));
       }
       if (leads_) {
-        folder_ = RunFolder::resume(options_.resume, state_.step);
+        folder_ = RunFolder::resume(options_.resume);
         step_seconds_ = folder_->step_seconds();
+        step_seconds_.resize(std::min<std::size_t>(step_seconds_.size(), state_.step));
       }
     }
     std::array<std::byte, 4096> text{};

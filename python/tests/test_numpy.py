@@ -271,7 +271,7 @@ def test_errors_have_the_text_of_the_engine():
         thinreduce.connect(5, 2, "127.0.0.1:29999")
     with pytest.raises(thinreduce.BadInput, match="link"):
         thinreduce.connect(0, 2, "127.0.0.1:29999", link="fast")
-    with pytest.raises(thinreduce.Timeout, match="rank 1 never arrived"):
+    with pytest.raises(thinreduce.Timeout, match="rank 1 did not connect"):
         thinreduce.connect(0, 2, "127.0.0.1:29998", connect_timeout=0.3)
     comms = thinreduce.local(2)
 

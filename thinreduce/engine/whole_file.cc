@@ -34,7 +34,7 @@ int write_through(int fd, std::span<const std::byte> bytes) {
 void write_file(const std::filesystem::path& file, std::span<const std::byte> bytes) {
   const std::string partial = file.string() + ".partial";
   const int fd = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) fail(partial, "create", errno);
+  if (fd < 0) fail(file, "create", errno);
   int reason = write_through(fd, bytes);
   ::close(fd);
   if (reason == 0 && ::rename(partial.c_str(), file.c_str()) != 0) reason = errno;

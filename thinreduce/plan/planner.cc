@@ -265,10 +265,10 @@ std::string Planner::explain(double uncompressed, double predicted) const {
   if (!compresses()) {
     return fmt::format(
         "nothing is compressed: no method with an error of at most {} ends a step earlier than "
-        "fp32, whose means are there {} after the first bucket",
+        "fp32, which takes {} from the first bucket of a step to its last mean",
         options_.max_error, ms(uncompressed));
   }
-  return fmt::format("the last mean of a step is there {} after its first bucket, with fp32 {}",
+  return fmt::format("from the first bucket of a step to its last mean it takes {}, with fp32 {}",
                      ms(predicted), ms(uncompressed));
 }
 

@@ -28,9 +28,9 @@ std::optional<RankRange> parse_ranks(std::string_view text) {
 
 [[noreturn]] void refuse(std::string_view part) {
   throw Error(ErrorCode::bad_input,
-              fmt::format("link '{}' must be RANKS=LINK or RANKS|RANKS=LINK: after the link of "
-                          "most ranks, others follow as in 1gbit,5ms;3=100mbit,40ms or "
-                          "10gbit;0-3|4-7=1gbit,30ms",
+              fmt::format("link '{}' must be RANKS=LINK or RANKS|RANKS=LINK, for example "
+                          "3=100mbit,40ms or 0-3|4-7=1gbit,30ms; the first rank of a range must "
+                          "not be above its last",
                           part));
 }
 
@@ -75,6 +75,11 @@ constexpr int kMaxRank = 1 << 20;
 
 ClusterLinks ClusterLinks::parse(std::string_view text) {
   ClusterLinks links;
+  if (text.substr(0, text.find(';')).find('=') != std::string_view::npos) {
+    throw Error(
+        ErrorCode::bad_input,
+        fmt::format("links '{0}' must begin with the link of all other ranks: 1gbit;{0}", text));
+  }
   links.common = Link::parse(text.substr(0, text.find(';')));
   while (text.find(';') != std::string_view::npos) {
     text.remove_prefix(text.find(';') + 1);

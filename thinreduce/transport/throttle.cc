@@ -44,10 +44,14 @@ double parse_quantity(std::string_view text, const std::array<Unit, N>& units,
       return number * candidate.factor;
     }
   }
-  throw Error(ErrorCode::bad_input,
-              fmt::format("link '{}': '{}' is not understood; write a bandwidth in kbit, mbit or "
-                          "gbit, optionally a latency in us, ms or s, as in 100mbit,5ms",
-                          whole, text));
+  throw Error(
+      ErrorCode::bad_input,
+      fmt::format("link '{}': {} is not understood; write a bandwidth in kbit, mbit or "
+                  "gbit, optionally a latency in us, ms or s, as in 100mbit,5ms{}",
+                  whole, text.empty() ? "an empty part" : fmt::format("'{}'", text),
+                  whole.find(';') == std::string_view::npos
+                      ? ""
+                      : "; only `bench reduce --simulate` takes links that differ by rank"));
 }
 
 // Returns a number that is equal on ranks that share a monotonic clock: on one boot of one kernel.
@@ -195,7 +199,7 @@ void compare_clocks(const std::vector<LinkStatement>& ranks) {
     if (ranks[rank].clock == ranks[0].clock) continue;
     throw Error(ErrorCode::unavailable,
                 fmt::format("rank {} runs on another machine than rank 0, and a throttled link "
-                            "needs one clock; omit --link to use the real network",
+                            "needs one clock; omit the link to use the real network",
                             rank));
   }
 }

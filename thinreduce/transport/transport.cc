@@ -25,7 +25,7 @@ class Track final : public Transport {
   void abandon(const std::string& reason) noexcept override { whole_.abandon(reason); }
   [[nodiscard]] std::unique_ptr<Transport> open_track(int /*number*/) override {
     throw Error(ErrorCode::bad_input,
-                "a track has no tracks of its own; open a session on the whole transport");
+                "a session can't be opened on a track of a transport; open it on the transport");
   }
 
  private:
@@ -58,7 +58,7 @@ void WaitLimits::check() const {
 Deadline Deadline::after(Seconds allowed) {
   if (!(allowed.count() >= 0)) {
     throw Error(ErrorCode::bad_input,
-                fmt::format("a timeout of {} s; it must be at least 0, and inf means forever",
+                fmt::format("a time limit is {} s; it must be at least 0, and inf means forever",
                             allowed.count()));
   }
   const Seconds bounded = std::min(allowed, kForever);

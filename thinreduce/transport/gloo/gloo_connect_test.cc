@@ -38,7 +38,7 @@ TEST(GlooConnect, NamesTheRankThatNeverArrived) {
       const Error error = error_of([&] { (void)connect_gloo(options); });
       EXPECT_EQ(error.code(), ErrorCode::timeout);
       EXPECT_THAT(error.what(), HasSubstr(fmt::format("rank {}: ", rank)));
-      EXPECT_THAT(error.what(), HasSubstr("ranks 2, 3 never arrived within 1 s"));
+      EXPECT_THAT(error.what(), HasSubstr("ranks 2, 3 did not connect within 1 s"));
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -56,7 +56,7 @@ TEST(GlooConnect, WorldSizesMustAgree) {
   const Error error = error_of([&] { (void)connect_gloo(options); });
   other.join();
   EXPECT_EQ(error.code(), ErrorCode::timeout);
-  EXPECT_THAT(error.what(), HasSubstr("rank 1 never arrived"));
+  EXPECT_THAT(error.what(), HasSubstr("rank 1 did not connect"));
   EXPECT_THAT(error.what(), HasSubstr("has world size 3, rank 0 has 2"));
 }
 

@@ -44,7 +44,7 @@ std::string_view as_verdict(std::string_view text) {
 
 }  // namespace
 
-const Meeting::Round Meeting::kAddresses{"address", "addresses", "never arrived"};
+const Meeting::Round Meeting::kAddresses{"address", "addresses", "did not connect"};
 const Meeting::Round Meeting::kConnected{"connected", "all connected",
                                          "did not connect to all others"};
 
@@ -122,9 +122,10 @@ void Meeting::name_missing(const Round& round) {
                        round.missing);
   }
   const std::string more = board_.remark();
-  throw Error(ErrorCode::timeout, fmt::format("{}: {} within {:g} s{}", name_of(options_.rank),
-                                              what, deadline_.allowed.count(),
-                                              more.empty() ? "" : fmt::format(" ({})", more)));
+  throw Error(ErrorCode::timeout,
+              fmt::format("{}: {} within {:g} s{}; start all {} ranks, or raise the timeout",
+                          name_of(options_.rank), what, deadline_.allowed.count(),
+                          more.empty() ? "" : fmt::format(" ({})", more), options_.world));
 }
 
 std::vector<char> Meeting::unwrap(const std::vector<char>& message) const {
