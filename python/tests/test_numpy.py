@@ -352,3 +352,8 @@ def test_methods_describe_themselves():
     gradiveq = next(method for method in thinreduce.methods() if method.name == "gradiveq")
     assert set(gradiveq.composes_with) == {"qsgd", "dqsg"}
     assert thinreduce.simd_target()
+
+
+def test_auto_has_no_link_to_choose_for():
+    with pytest.raises(thinreduce.BadSpec, match="name a method"):
+        thinreduce.encode(np.zeros(2000), "auto")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from . import _core
 from ._arguments import whole_number
+from .errors import BadSpec
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ def encode(array: Any, spec: str, *, seed: int = 0) -> Encoded:
     values = np.ascontiguousarray(array, dtype=np.float32)
     seed = whole_number("seed", seed)
     full = _core.spec_text(spec)
+    if full.startswith("auto"):
+        raise BadSpec(f"'{spec}' chooses a method for a link, and encode() has none; name a method")
     messages, payload = _core.encode(_layout(values.shape, full), values.ctypes.data, seed)
     return Encoded(full, values.shape, seed, messages, payload)
 

@@ -192,7 +192,7 @@ void require_finite_sum(const Exchange& exchange, std::span<const float> sums,
   if (bad == sums.size()) return;
   throw Error(ErrorCode::bad_frame,
               fmt::format("bucket {}, step {}: {} {} is {} after the sum over {} ranks; a gradient "
-                          "overflowed or a rank sent garbage",
+                          "overflowed: lower the learning rate or the loss scale",
                           exchange.id().bucket, exchange.id().step, what, first + bad, sums[bad],
                           exchange.size()));
 }
@@ -203,10 +203,11 @@ void require_maxima(const Exchange& exchange, std::span<const float> maxima,
     if (std::isfinite(maxima[i]) && maxima[i] >= own[i]) continue;
     throw Error(
         ErrorCode::bad_frame,
-        fmt::format("rank {}, bucket {}, step {}: maximum {} of the {} magnitudes is {} over all "
-                    "ranks and {} on this rank; a gradient overflowed or a rank sent garbage",
-                    exchange.rank(), exchange.id().bucket, exchange.id().step, i, what, maxima[i],
-                    own[i]));
+        fmt::format(
+            "rank {}, bucket {}, step {}: maximum {} of the {} magnitudes is {} over all "
+            "ranks and {} on this rank; a gradient overflowed: lower the learning rate or the "
+            "loss scale",
+            exchange.rank(), exchange.id().bucket, exchange.id().step, i, what, maxima[i], own[i]));
   }
 }
 

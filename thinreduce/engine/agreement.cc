@@ -131,9 +131,10 @@ std::string describe_refusal(const Refusal& refusal, std::uint64_t elements) {
     return "its handle is from another session; add the bucket to this one";
   }
   return refusal.why == Numbers::second_moment_missized
-             ? fmt::format("the second moment has {} values for {} elements", refusal.given,
+             ? fmt::format("the second moment has {} values, the bucket {} elements", refusal.given,
                            elements)
-             : fmt::format("{} values were given for {} elements", refusal.given, elements);
+             : fmt::format("submit() got {} values, but the bucket has {} elements", refusal.given,
+                           elements);
 }
 
 Error nonfinite_gradient(const FrameId& id, int rank, std::string_view place,

@@ -15,7 +15,11 @@ Error current_error(const Job& job) {
   try {
     throw;
   } catch (const Error& error) {
-    return error;
+    if (error.code() != ErrorCode::bad_frame) return error;
+    return Error(error.code(),
+                 fmt::format("{}; all ranks must run the same build over a network that alters "
+                             "nothing",
+                             error.what()));
   } catch (const std::bad_alloc&) {
     return Error(ErrorCode::unavailable,
                  fmt::format("bucket {}: out of memory while {} elements were reduced",

@@ -74,7 +74,10 @@ void check_fields(const Fields& fields, std::uint32_t bucket) {
     const bool equal = std::equal(
         fields[0].begin(), fields[0].end(), one.begin(), one.end(),
         [](const auto& a, const auto& b) { return a.name == b.name && a.kind == b.kind; });
-    if (!equal) refuse(fmt::format("bucket {}: the ranks' methods keep different fields", bucket));
+    if (!equal)
+      refuse(fmt::format(
+          "bucket {}: the ranks' methods keep different fields; use the states of one run",
+          bucket));
   }
 }
 

@@ -49,9 +49,11 @@ std::size_t saved_variant(const RegisteredBucket& bucket, const BucketState& sta
     if (field.values.size() != sizeof(std::uint64_t)) break;
     const auto variant = load_value<std::uint64_t>(field.values, 0);
     if (variant < bucket.variants.size()) return static_cast<std::size_t>(variant);
-    throw Error(ErrorCode::bad_state,
-                fmt::format("bucket {}: its method has number {}, but 'auto' chooses among {}",
-                            bucket.id(), variant, bucket.variants.size()));
+    throw Error(
+        ErrorCode::bad_state,
+        fmt::format("bucket {}: its method has number {}, but 'auto' chooses among {}; the state "
+                    "is damaged or of another version: use another checkpoint",
+                    bucket.id(), variant, bucket.variants.size()));
   }
   throw Error(
       ErrorCode::bad_state,
@@ -89,7 +91,8 @@ Reducer::Slot Reducer::make_slot(std::shared_ptr<const RegisteredBucket> given) 
   }
   if (saved->second.elements != own.elements()) {
     throw Error(ErrorCode::bad_state,
-                fmt::format("the saved state of bucket {} has {} elements, the bucket has {}",
+                fmt::format("the saved state of bucket {} has {} elements, the bucket has {}; load "
+                            "the state of the same model and buckets",
                             own.id(), saved->second.elements, own.elements()));
   }
   set_variant(slot, saved_variant(own, saved->second));

@@ -45,10 +45,12 @@ void Reducer::try_candidates(Transport& track) {
   } catch (const Error& error) {
     if (error.code() != ErrorCode::mismatch && error.code() != ErrorCode::bad_input) throw;
     planner_->freeze();
-    throw Disagreement{
-        Error(error.code(),
-              fmt::format("this rank is about to try methods for 'auto', another one is not: {}",
-                          error.what()))};
+    throw Disagreement{Error(
+        error.code(),
+        fmt::format(
+            "this rank is about to try methods for 'auto', another one is not; all ranks must "
+            "submit the same buckets in the same order: {}",
+            error.what()))};
   }
   if (planner_->plan().trials > 0) {
     link_ = agree_on_link(track, options_.limits(), options_.link);

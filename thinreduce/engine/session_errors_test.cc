@@ -244,7 +244,7 @@ TEST(SessionErrors, ARefusedBucketIsAnErrorOnAllRanksAndTheSessionGoesOn) {
       EXPECT_EQ(text.find("bucket 6, rank 1: ") == std::string::npos, refuses) << text;
     };
     for (int round = 0; round < 2; ++round) {
-      expect_refused("3999 values were given for 4000 elements",
+      expect_refused("submit() got 3999 values, but the bucket has 4000 elements",
                      [&] { return session.submit(bucket, std::span(values).first(3999)); });
       expect_refused("the second moment has 3999 values for 4000 elements",
                      [&] { return session.submit(bucket, values, moment); });
@@ -265,7 +265,8 @@ TEST(SessionErrors, ABucketThatDoesNotFitItsTensorsIsRefused) {
       return thrown_text(ErrorCode::bad_input,
                          [&] { (void)session.submit(session.add_bucket(layout), values); });
     };
-    EXPECT_NE(text_of({}, 11).find("10 values were given for 11"), std::string::npos);
+    EXPECT_NE(text_of({}, 11).find("submit() got 10 values, but the bucket has 11"),
+              std::string::npos);
     EXPECT_NE(text_of({{.name = "w", .shape = {3, 4}}}, 10).find("'w'"), std::string::npos);
     EXPECT_NE(text_of({{.name = "w", .shape = {3, 3}}}, 10).find("9 elements"), std::string::npos);
     EXPECT_NE(text_of({{.name = "w", .shape = {-1, 10}}}, 10).find("-1"), std::string::npos);

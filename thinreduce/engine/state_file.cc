@@ -241,7 +241,7 @@ SessionState decode_state(std::span<const std::byte> bytes, std::string_view wha
   }
   const auto body = bytes.first(bytes.size() - sizeof(std::uint64_t));
   if (checksum(body) != load_value<std::uint64_t>(bytes, body.size())) {
-    refuse("it is truncated or damaged: its checksum is wrong; use an older one");
+    refuse("it is truncated or damaged: its checksum is wrong; use an older checkpoint");
   }
   try {
     ByteReader reader(body.subspan(8), "the state");

@@ -11,7 +11,7 @@ namespace thinreduce {
 void Archive::check_count(std::string_view name, std::uint64_t value, std::uint64_t max) {
   if (value <= max) return;
   throw Error(ErrorCode::bad_state,
-              fmt::format("'{}' is {} and must be at most {}", name, value, max));
+              fmt::format("field '{}' is {} and must be at most {}", name, value, max));
 }
 
 double Archive::exchange_real(std::string_view name, double value, Range range) {
@@ -19,8 +19,8 @@ double Archive::exchange_real(std::string_view name, double value, Range range) 
   number(name, bits);
   const auto shown = std::bit_cast<double>(bits);
   if (loading() && !(shown >= range.min && shown <= range.max)) {
-    throw Error(ErrorCode::bad_state, fmt::format("'{}' is {} and must be between {} and {}", name,
-                                                  shown, range.min, range.max));
+    throw Error(ErrorCode::bad_state, fmt::format("field '{}' is {} and must be between {} and {}",
+                                                  name, shown, range.min, range.max));
   }
   return shown;
 }
