@@ -158,10 +158,12 @@ std::vector<Trial> keeping_trials() {
   std::vector<Trial> trials;
   const std::vector<std::string> defaults = default_specs();
   std::vector<std::string> specs = law_specs();
-  specs.insert(specs.end(),
-               {"gradiveq:warmup=1,interval=1", "dqsg:clip=1.5,feedback=on",
-                "dqsg:feedback=on,collective=owner", "qsgd:feedback=on,collective=owner",
-                "terngrad:feedback=on,collective=owner"});
+  specs.insert(
+      specs.end(),
+      {"gradiveq:warmup=1,interval=1", "dqsg:clip=1.5,feedback=on", "dqsg:clip=1.5,collective=root",
+       "dqsg:feedback=on,collective=gather", "dqsg:feedback=on,collective=root",
+       "dqsg:feedback=on,collective=owner", "ndqsg:feedback=on,collective=owner",
+       "qsgd:feedback=on,collective=owner", "terngrad:feedback=on,collective=owner"});
   for (const std::string& spec : specs) {
     const RegisteredBucket bucket(mixed_layout(0), Spec::parse(spec), kMinElements);
     if (!bucket.keeps || spec == "variance:residual=drop") continue;
@@ -173,6 +175,21 @@ std::vector<Trial> keeping_trials() {
       trials.push_back({.spec = spec, .world = 3, .steps = {steps_of(spec, 1)}});
     } else {
       trials.push_back({.spec = spec, .world = 2, .steps = {steps_of(spec, 0)}});
+    }
+  }
+  // Sums that travel in a ring or directly, and buckets of several pieces.
+  if (!kSanitized) {
+    for (const char* spec : {"powersgd", "gradiveq", "sketch", "topk"}) {
+      for (const Link& link : {kRingLink, kDirectLink}) {
+        trials.push_back({.spec = spec, .world = 3, .link = link, .steps = {steps_of(spec, 0)}});
+      }
+    }
+    BucketLayout large{.id = 0, .elements = 0, .tensors = {}};
+    large.add("fc.weight", {700, 800});
+    large.add("fc.bias", {700});
+    for (const char* spec : {"fft", "fft:collective=owner", "topk:collective=owner",
+                             "dqsg:feedback=on,collective=owner", "variance:collective=owner"}) {
+      trials.push_back({.spec = spec, .world = 2, .layout = large, .steps = {0}});
     }
   }
   // Warm-up steps, and buckets with nothing to compress.
