@@ -46,6 +46,7 @@ struct PlanOptions {
   std::size_t floats = 25'600'000;  // of a synthetic gradient
   std::filesystem::path gradients;  // folder of recorded gradients; empty: a synthetic gradient
   bool probe = false;               // on real ranks; else on a virtual cluster
+  std::string html;                 // page to write; "": none
   bool json = false;
   LaunchOptions launch;
 };

@@ -127,6 +127,11 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
                     "Runs in real time on the network between the ranks. Without it, the ranks are "
                     "a virtual cluster: each has a core and the link of --link.");
   command->add_flag("--json", options.json, "Prints the plan as JSON.");
+  command
+      ->add_option("--html", options.html,
+                   "HTML page to write, with a chart of predicted times over the rate of the link.")
+      ->type_name("FILE")
+      ->transform(not_empty());
   add_launch_options(*command, options.launch);
   command->get_option("--link")
       ->description(

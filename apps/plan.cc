@@ -1,20 +1,20 @@
 // `thinreduce plan`: what `auto` would choose on a link, and why.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
 #include <future>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "apps/commands.h"
+#include "apps/files.h"
 #include "apps/plan_json.h"
+#include "apps/plan_page.h"
+#include "apps/plan_rates.h"
 #include "apps/synthetic.h"
 #include "apps/terminal.h"
 #include "thinreduce/engine/session.h"
 #include "thinreduce/error.h"
-#include "thinreduce/plan/cost.h"
 
 namespace thinreduce::apps {
 namespace {
@@ -23,8 +23,6 @@ using Json = nlohmann::ordered_json;
 
 // After the first steps, as fp32, come the trials; the rest show whether the plan keeps its word.
 constexpr int kSteps = 10;
-// Rates for which the best method is listed, in bits per second.
-constexpr std::array kRates = {1e7, 3e7, 1e8, 3e8, 1e9, 2.5e9, 1e10, 2.5e10};
 
 // The gradients of one rank.
 class Gradients {
@@ -78,28 +76,6 @@ Plan make_plan(const PlanOptions& options, const std::shared_ptr<Transport>& tra
   return session.plan();
 }
 
-// Returns the seconds that a candidate would take on a link of another rate; docs/planner.md has
-// the formula.
-double seconds_at(const PlanBucket& bucket, const PlanCandidate& candidate,
-                  double bytes_per_second) {
-  const double wire = candidate.bytes / bytes_per_second;
-  const double first = bucket.sample_fraction * (wire + candidate.busy);
-  const double rest = std::max(wire, candidate.busy) + kNotHidden * std::min(wire, candidate.busy);
-  return candidate.latency + first + (1 - bucket.sample_fraction) * rest;
-}
-
-const PlanCandidate& best_at(const PlanBucket& bucket, double bytes_per_second) {
-  const PlanCandidate* best = &bucket.candidates[0];
-  for (const PlanCandidate& candidate : bucket.candidates) {
-    if (!candidate.allowed) continue;
-    if (seconds_at(bucket, candidate, bytes_per_second) <
-        seconds_at(bucket, *best, bytes_per_second)) {
-      best = &candidate;
-    }
-  }
-  return *best;
-}
-
 void print_bucket(const PlanBucket& bucket) {
   std::vector<std::vector<std::string>> rows{{"method", "error", "encode+decode", "wire", "latency",
                                               "in all", "vs fp32", "sent/rank", ""}};
@@ -134,16 +110,14 @@ void print_rates(const PlanBucket& bucket) {
 void print(const Plan& plan, const PlanOptions& options, int ranks) {
   fmt::print("{} ranks; the link as measured: {}; spec {}\n\n", ranks, plan.link.to_string(),
              options.spec);
-  const PlanBucket* largest = nullptr;
   for (const PlanBucket& bucket : plan.buckets) {
     if (bucket.candidates.empty()) {
       fmt::print("bucket {}: nothing in it is compressed\n\n", bucket.id);
-      continue;
+    } else {
+      print_bucket(bucket);
     }
-    print_bucket(bucket);
-    if (largest == nullptr || bucket.elements > largest->elements) largest = &bucket;
   }
-  if (largest != nullptr) print_rates(*largest);
+  if (const PlanBucket* largest = largest_bucket(plan)) print_rates(*largest);
   fmt::print("{}", wrapped("Plan: " + plan.reason + ".", 0));
   if (plan.measured > 0) {
     fmt::print("{}",
@@ -157,6 +131,11 @@ int plan(const PlanOptions& options) {
   return launch(options.launch, [&](const std::shared_ptr<Transport>& transport) {
     const Plan made = make_plan(options, transport);
     if (transport->rank() != 0) return;
+    if (!options.html.empty()) {
+      write_text(options.html,
+                 plan_page(made, fmt::format("Plan for {} ranks, {}", transport->size(),
+                                             made.link.to_string())));
+    }
     if (options.json) {
       Json json = to_json(made);
       json["ranks"] = transport->size();

@@ -302,9 +302,16 @@ TEST(WrongUsage, ExitsWithTwoAndSaysWhatToDo) {
 }
 
 TEST(PlanCommand, CompressesOnASlowLink) {
-  const Finished end =
-      run({kProgram, "plan", "--link", "10mbit,1ms", "--ranks", "3", "--floats", "100k", "--json"});
+  const auto page =
+      std::filesystem::temp_directory_path() / fmt::format("plan-{}.html", ::getpid());
+  const Finished end = run({kProgram, "plan", "--link", "10mbit,1ms", "--ranks", "3", "--floats",
+                            "100k", "--json", "--html", page});
   ASSERT_EQ(end.code, 0) << end.err;
+  std::ifstream file(page);
+  const std::string html(std::istreambuf_iterator<char>(file), {});
+  std::filesystem::remove(page);
+  EXPECT_NE(html.find("<svg"), std::string::npos) << html;
+  EXPECT_NE(html.find("is the fastest from 10mbit to"), std::string::npos) << html;
   const auto plan = nlohmann::json::parse(end.out);
   EXPECT_NE(plan["buckets"][0]["spec"], "fp32") << end.out;
   EXPECT_LT(plan["predicted_seconds"], plan["fp32_seconds"]);

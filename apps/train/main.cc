@@ -38,6 +38,7 @@ struct Arguments {
 constexpr const char* kSettings = "Training settings (a resumed run keeps its own)";
 constexpr double kNoLimit = 1e18;
 
+using apps::not_empty;
 using apps::number;
 using apps::one_of;
 using apps::whole_number;
