@@ -19,11 +19,15 @@
 
 namespace thinreduce {
 
+// Returns the first `size` floats of a buffer, which grows if it is shorter.
+[[nodiscard]] inline std::span<float> room(std::vector<float>& buffer, std::size_t size) {
+  if (buffer.size() < size) buffer.resize(size);
+  return std::span(buffer).first(size);
+}
+
 class Slicing {
  public:
-  // Takes `elements` floats of unknown shape, from `offset` on, as they are stored.
-  static Slicing of_run(std::size_t offset, std::size_t elements);
-  // `order` is paper, channel or row; tensors of fewer than two dimensions are runs.
+  // `order` is paper, channel or row; tensors of fewer than two dimensions are taken as stored.
   static Slicing of_tensor(const Tensor& tensor, const std::string& order);
 
   // Cuts slices of `slice` floats; the elements after the last full slice are in none. There are no
@@ -45,20 +49,15 @@ class Slicing {
   void gather(std::span<const float> bucket, std::size_t place, std::span<float> out) const;
   void scatter(std::span<const float> in, std::size_t place, std::span<float> bucket) const;
 
-  // Returns whether the sequence is the memory itself, so that memory() can replace copies.
+  // Returns whether the sequence is the memory itself.
   [[nodiscard]] bool contiguous() const { return axes_.size() == 1 && axes_[0].stride == 1; }
-  template <typename Float>
-  [[nodiscard]] std::span<Float> memory(std::span<Float> bucket, UnitRange places) const {
-    return bucket.subspan(offset_ + places.begin, places.size());
-  }
   // Returns the elements at `places`: the memory itself, or a copy in `scratch`. scatter() writes
   // either back.
   template <typename Float>
   [[nodiscard]] std::span<Float> view(std::span<Float> bucket, UnitRange places,
                                       std::vector<float>& scratch) const {
-    if (contiguous()) return memory(bucket, places);
-    if (scratch.size() < places.size()) scratch.resize(places.size());
-    const auto out = std::span(scratch).first(places.size());
+    if (contiguous()) return bucket.subspan(offset_ + places.begin, places.size());
+    const auto out = room(scratch, places.size());
     gather(bucket, places.begin, out);
     return out;
   }
