@@ -177,9 +177,9 @@ std::vector<Trial> keeping_trials() {
   }
   // Flushed slices and errors of codes that are taken back after they were delivered, because the
   // exchange of new bases failed.
-  for (const char* spec :
-       {"gradiveq:warmup=1,interval=3,flush=0.25", "gradiveq:warmup=1,interval=3,flush=0.25+dqsg",
-        "gradiveq:warmup=1,interval=3,flush=0.25+qsgd"}) {
+  for (const char* spec : {"gradiveq:warmup=1,interval=3,flush=0.25,trigger=off",
+                           "gradiveq:warmup=1,interval=3,flush=0.25,trigger=off+dqsg",
+                           "gradiveq:warmup=1,interval=3,flush=0.25,trigger=off+qsgd"}) {
     if (!kSanitized) trials.push_back({.spec = spec, .world = 2, .steps = {steps_of(spec, 2)}});
   }
   // Warm-up steps, and buckets with nothing to compress.

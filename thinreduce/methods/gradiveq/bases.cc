@@ -66,13 +66,16 @@ auto& evidence_for(Layer& layer, std::size_t candidate) {
   return layer.evidence[layer.evidence.size() > 1 ? candidate : 0];
 }
 
+SliceStatistics joined(SliceStatistics fit, const SliceStatistics& test) {
+  fit.add(test);
+  return fit;
+}
+
 NewBasis propose(const GradiveqSettings& settings, const GradiveqLayer& layer) {
   NewBasis proposal{.layer = layer.number, .candidate = layer.chosen};
   if (layer.evidence.size() > 1) proposal.candidate = best_candidate(settings, layer);
   const auto& [fit, test] = evidence_for(layer, proposal.candidate);
-  SliceStatistics samples = fit;
-  samples.add(test);
-  const Spectrum spectrum = samples.spectrum();
+  const Spectrum spectrum = test.weight() > 0 ? joined(fit, test).spectrum() : fit.spectrum();
   const Slicing& slicing = layer.candidates[proposal.candidate];
   proposal.size = basis_size(settings, slicing, spectrum);
   const bool by_energy = settings.energy > 0 && settings.basis_size == 0;
