@@ -17,8 +17,7 @@ std::vector<Slicing> candidates_of(const Tensor& tensor, const std::string& layo
   std::vector<Slicing> candidates;
   for (const char* order : {"channel", "row", "paper"}) {
     const Slicing slicing = Slicing::of_tensor(tensor, order);
-    const auto same = [&](const Slicing& other) { return other.same_order(slicing); };
-    if (std::none_of(candidates.begin(), candidates.end(), same)) candidates.push_back(slicing);
+    if (std::ranges::count(candidates, slicing) == 0) candidates.push_back(slicing);
   }
   return candidates;
 }

@@ -87,12 +87,12 @@ void GradiveqLearner::vote(GradiveqState& state, std::span<const float> values, 
 void GradiveqLearner::measure_loss(GradiveqLayer& layer, std::size_t slice,
                                    std::span<const float> values, std::span<const float> means,
                                    float share) {
-  const std::size_t k = layer.slicing().slice();
-  const auto own = room(scratch_.values, k);
-  const auto mean = room(scratch_.mean, k);
+  const Slicing& slicing = layer.slicing();
+  const UnitRange places = slicing.places_of(slice);
+  const auto mean = slicing.view(means, places, scratch_.mean);
+  const auto own = room(scratch_.values, places.size());
   const auto projection = room(scratch_.projections, layer.basis.size());
-  layer.slicing().gather(values, slice * k, own);
-  layer.slicing().gather(means, slice * k, mean);
+  slicing.gather(values, places.begin, own);
   add_energy(layer.energy, dot(own, own));
   kernels::add_multiple(own, mean, -layer.mean_weight * share, own);
   layer.basis.project(own, projection);
@@ -115,11 +115,10 @@ void GradiveqLearner::add_samples(GradiveqLayer& layer, const Taking& taking, co
   auto& [fit, test] = layer.evidence[taking.evidence];
   const Slicing& slicing = layer.slicing_of(taking.evidence);
   const auto sum = room(scratch_.values, slicing.slice());
-  const auto mean = room(scratch_.mean, slicing.slice());
   samples_.clear();
   for (const auto slice : layer.samples) {
     if (!sum_of(slice, sum)) continue;
-    slicing.gather(taking.mean, slice * slicing.slice(), mean);
+    const auto mean = slicing.view(taking.mean, slicing.places_of(slice), scratch_.mean);
     if (taking.evidence == 0) {
       layer.agreement += dot(sum, mean);
       layer.strength += dot(mean, mean);
@@ -144,12 +143,12 @@ void GradiveqLearner::move_means(GradiveqState& state, const GradiveqRing& ring)
   for (const GradiveqLayer& layer : state.layers) {
     const Slicing& slicing = layer.slicing();
     const auto sum = room(scratch_.values, slicing.slice());
-    const auto mean = room(scratch_.mean, slicing.slice());
     for (const auto slice : layer.samples) {
       if (!ring.sample_sum(layer, slice, sum)) continue;
-      slicing.gather(state.mean, slice * slicing.slice(), mean);
+      const UnitRange places = slicing.places_of(slice);
+      const auto mean = slicing.view(std::span(state.mean), places, scratch_.mean);
       move_mean(mean, sum, kMeanRate);
-      slicing.scatter(mean, slice * slicing.slice(), state.mean);
+      slicing.scatter(mean, places.begin, state.mean);
     }
   }
 }
@@ -172,7 +171,7 @@ void GradiveqLearner::learn(GradiveqState& state, std::span<const float> sums,
       draw(layer, slicing.slices(), count / collection.steps, collection.step);
       add_samples(layer, {.evidence = c, .mean = state.mean, .weight = weight, .tests = tests},
                   [&](std::size_t slice, std::span<float> sum) {
-                    slicing.gather(sums, slice * slicing.slice(), sum);
+                    slicing.gather(sums, slicing.places_of(slice).begin, sum);
                     return true;
                   });
     }

@@ -82,11 +82,10 @@ void QuantizedProjections::get_own(std::size_t l, UnitRange places, std::span<fl
 void QuantizedProjections::clear_whole_slices() {
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     const GradiveqLayer& layer = layers_[l];
-    const std::size_t k = layer.basis.slice();
     for (std::size_t slice = 0; slice < layer.sent_as.size(); ++slice) {
       const SentAs sent_as = layer.sent_as[slice];
       if (sent_as == SentAs::projection) continue;
-      for_projections(layer, {slice * k, slice * k + k}, [&](std::size_t i, std::size_t) {
+      for_projections(layer, layer.slicing().places_of(slice), [&](std::size_t i, std::size_t) {
         own_[begin_[l] + i] = sent_as == SentAs::sample ? layer.owed[i] : 0;
         sent_[begin_[l] + i] = 0;
       });

@@ -292,7 +292,7 @@ void GradiveqRing::add_projected(const Part& part, std::span<float> residual,
 
 bool GradiveqRing::sample_sum(const GradiveqLayer& layer, std::size_t slice,
                               std::span<float> sum) const {
-  const std::size_t place = slice * sum.size();
+  const std::size_t place = layer.slicing().places_of(slice).begin;
   if (!layer.compressed()) {
     layer.slicing().gather(values_, place, sum);
     kernels::scale(sum, static_cast<float>(exchange_->size()));

@@ -41,8 +41,11 @@ class Slicing {
   [[nodiscard]] std::size_t elements() const { return elements_; }
   [[nodiscard]] std::size_t slice() const { return slice_; }
   [[nodiscard]] std::size_t slices() const { return slice_ == 0 ? 0 : elements_ / slice_; }
-  // Returns the number of elements that are in slices.
+  // Returns the number of elements that are in slices, and the places of one slice.
   [[nodiscard]] std::size_t sliced() const { return slices() * slice_; }
+  [[nodiscard]] UnitRange places_of(std::size_t slice) const {
+    return {slice * slice_, (slice + 1) * slice_};
+  }
 
   // Copies the elements at the places [place, place + size) of the sequence out of the bucket, and
   // back into it.
@@ -62,9 +65,7 @@ class Slicing {
     return out;
   }
 
-  [[nodiscard]] bool same_order(const Slicing& other) const {
-    return offset_ == other.offset_ && axes_ == other.axes_;
-  }
+  bool operator==(const Slicing&) const = default;
 
  private:
   struct Axis {

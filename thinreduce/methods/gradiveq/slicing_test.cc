@@ -49,7 +49,7 @@ TEST(Slicing, OrdersOfAConvolution) {
 
 TEST(Slicing, AMatrixHasTwoOrders) {
   const auto tensor = tensor_of({3, 4});
-  EXPECT_TRUE(Slicing::of_tensor(tensor, "row").same_order(Slicing::of_tensor(tensor, "channel")));
+  EXPECT_EQ(Slicing::of_tensor(tensor, "row"), Slicing::of_tensor(tensor, "channel"));
   EXPECT_EQ(order_of(Slicing::of_tensor(tensor, "paper"), 12),
             (std::vector<float>{0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11}));
 }
