@@ -192,6 +192,13 @@ std::vector<Trial> keeping_trials() {
       trials.push_back({.spec = spec, .world = 2, .layout = large, .steps = {0}});
     }
   }
+  // Flushed slices and errors of codes that are taken back after they were delivered, because the
+  // exchange of new bases failed.
+  for (const char* spec : {"gradiveq:warmup=1,interval=3,flush=0.25,trigger=off",
+                           "gradiveq:warmup=1,interval=3,flush=0.25,trigger=off+dqsg",
+                           "gradiveq:warmup=1,interval=3,flush=0.25,trigger=off+qsgd"}) {
+    if (!kSanitized) trials.push_back({.spec = spec, .world = 2, .steps = {steps_of(spec, 2)}});
+  }
   // Warm-up steps, and buckets with nothing to compress.
   trials.push_back({.spec = "topk", .world = 3, .warmup = 2, .steps = {1, 2}});
   BucketLayout biases{.id = 0, .elements = 0, .tensors = {}};

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <optional>
 
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/error.h"
@@ -60,19 +59,24 @@ std::size_t best_candidate(const GradiveqSettings& settings, const GradiveqLayer
   return best;
 }
 
-// Returns whether the next basis also decides on one of several candidates.
-bool decides(const GradiveqLayer& layer) {
-  return !layer.decided && layer.evidence.size() > 1;
+// Returns the samples in the order of a candidate. There is one part of evidence after the
+// decision.
+template <typename Layer>
+auto& evidence_for(Layer& layer, std::size_t candidate) {
+  return layer.evidence[layer.evidence.size() > 1 ? candidate : 0];
+}
+
+SliceStatistics joined(SliceStatistics fit, const SliceStatistics& test) {
+  fit.add(test);
+  return fit;
 }
 
 NewBasis propose(const GradiveqSettings& settings, const GradiveqLayer& layer) {
-  NewBasis proposal;
-  proposal.candidate = decides(layer) ? best_candidate(settings, layer) : layer.chosen;
-  const auto& [fit, test] = layer.evidence[decides(layer) ? proposal.candidate : 0];
-  std::optional<SliceStatistics> joined;
-  if (decides(layer)) joined.emplace(fit).add(test);
+  NewBasis proposal{.layer = layer.number, .candidate = layer.chosen};
+  if (layer.evidence.size() > 1) proposal.candidate = best_candidate(settings, layer);
+  const auto& [fit, test] = evidence_for(layer, proposal.candidate);
+  const Spectrum spectrum = test.weight() > 0 ? joined(fit, test).spectrum() : fit.spectrum();
   const Slicing& slicing = layer.candidates[proposal.candidate];
-  const Spectrum spectrum = (joined ? *joined : fit).spectrum();
   proposal.size = basis_size(settings, slicing, spectrum);
   const bool by_energy = settings.energy > 0 && settings.basis_size == 0;
   const double worthwhile = kWorthwhileSize * static_cast<double>(slicing.slice());
@@ -82,26 +86,6 @@ NewBasis propose(const GradiveqSettings& settings, const GradiveqLayer& layer) {
   const double weight = layer.strength > 0 ? layer.agreement / layer.strength : 0;
   proposal.mean_weight = settings.phases ? 1 : static_cast<float>(std::clamp(weight, 0.0, 1.0));
   return proposal;
-}
-
-// At the owner: the evidence for the basis after `basis`. Old samples count less, in phases not at
-// all.
-void renew_evidence(const GradiveqSettings& settings, const NewBasis& basis, GradiveqLayer& layer) {
-  const std::size_t slice = layer.candidates[basis.candidate].slice();
-  if (decides(layer)) {
-    GradiveqLayer::Evidence chosen = std::move(layer.evidence[basis.candidate]);
-    chosen.fit.add(chosen.test);
-    chosen.test = SliceStatistics(slice);
-    layer.evidence.assign(1, std::move(chosen));
-  }
-  SliceStatistics& statistics = layer.evidence[0].fit;
-  if (settings.phases) {
-    statistics = SliceStatistics(slice);
-  } else {
-    statistics.forget(kMemory * static_cast<double>(slice));
-  }
-  layer.agreement /= 2;
-  layer.strength /= 2;
 }
 
 // A proposal on the wire: a header (u32 candidate, u32 size, f32 weight of the mean, u32 zero, u64
@@ -136,7 +120,7 @@ NewBasis read_proposal(ByteReader& reader, const GradiveqLayer& layer, int owner
                             "tensor '{}': {}",
                             exchange.id().bucket, exchange.id().step, owner, layer.name, expected));
   };
-  NewBasis proposal;
+  NewBasis proposal{.layer = layer.number};
   proposal.candidate = load_value<std::uint32_t>(head, 0);
   proposal.size = load_value<std::uint32_t>(head, 4);
   proposal.mean_weight = load_value<float>(head, 8);
@@ -186,25 +170,36 @@ std::vector<NewBasis> exchange_bases(const GradiveqSettings& settings,
     for (std::size_t i = 0; i < due.size(); ++i) {
       if (Archive::owner_of(due[i], exchange.size()) != rank) continue;
       bases[i] = read_proposal(reader, layers[due[i]], rank, exchange);
-      bases[i].layer = due[i];
     }
     reader.finish();
   });
   return bases;
 }
 
-void apply_bases(const GradiveqSettings& settings, std::span<GradiveqLayer> layers,
-                 std::span<const NewBasis> bases, std::uint64_t step) {
-  for (const NewBasis& basis : bases) {
-    GradiveqLayer& layer = layers[basis.layer];
-    if (layer.owned) renew_evidence(settings, basis, layer);
-    layer.chosen = basis.candidate;
-    layer.decided = true;
-    layer.mean_weight = basis.mean_weight;
-    layer.fresh = true;
-    layer.renewed_at = step;
-    layer.set_basis(basis.columns, basis.size);
+void adopt(const GradiveqSettings& settings, const NewBasis& basis, std::uint64_t step,
+           GradiveqLayer& layer) {
+  if (layer.owned) {
+    // The evidence for the next basis: old samples count less, in phases not at all.
+    const std::size_t slice = layer.candidates[basis.candidate].slice();
+    std::swap(layer.evidence[0], evidence_for(layer, basis.candidate));
+    layer.evidence.resize(1);
+    auto& [fit, test] = layer.evidence[0];
+    fit.add(test);
+    test = SliceStatistics(slice);
+    if (settings.phases) {
+      fit = SliceStatistics(slice);
+    } else {
+      fit.forget(kMemory * static_cast<double>(slice));
+    }
+    layer.agreement /= 2;
+    layer.strength /= 2;
   }
+  layer.chosen = basis.candidate;
+  layer.decided = true;
+  layer.mean_weight = basis.mean_weight;
+  layer.fresh = true;
+  layer.renewed_at = step;
+  layer.set_basis(basis.columns, basis.size);
 }
 
 }  // namespace thinreduce

@@ -16,7 +16,7 @@ struct NewBasis {
   std::size_t candidate = 0;
   std::size_t size = 0;  // 0: the layer is sent uncompressed
   float mean_weight = 0;
-  std::vector<float> columns;  // U, row-major
+  std::vector<float> columns{};  // U, row-major
 };
 
 // Computes a new basis for each of the layers `due` at its owner and sends it to all ranks. Changes
@@ -26,8 +26,8 @@ struct NewBasis {
                                                    std::span<const GradiveqLayer> layers,
                                                    const std::vector<std::size_t>& due,
                                                    Exchange& exchange);
-// Gives the layers their new bases.
-void apply_bases(const GradiveqSettings& settings, std::span<GradiveqLayer> layers,
-                 std::span<const NewBasis> bases, std::uint64_t step);
+// Gives a layer its new basis.
+void adopt(const GradiveqSettings& settings, const NewBasis& basis, std::uint64_t step,
+           GradiveqLayer& layer);
 
 }  // namespace thinreduce

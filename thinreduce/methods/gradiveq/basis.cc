@@ -33,6 +33,13 @@ using Doubles = Eigen::MatrixXd;
 // Below this fraction of the largest energy, the direction of float32 samples is rounding noise.
 constexpr double kNoise = 1e-11;
 
+// A matrix as the kernels take it: with padded rows.
+using Padded = Eigen::Map<RowMajor, 0, Eigen::OuterStride<>>;
+Padded as_padded(std::span<float> values, std::size_t rows, std::size_t columns) {
+  return {values.data(), static_cast<Eigen::Index>(rows), static_cast<Eigen::Index>(columns),
+          Eigen::OuterStride<>(static_cast<Eigen::Index>(kernels::padded_columns(columns)))};
+}
+
 Eigen::Map<const RowMajor> as_matrix(std::span<const float> values, std::size_t columns) {
   return {values.data(), static_cast<Eigen::Index>(values.size() / columns),
           static_cast<Eigen::Index>(columns)};
@@ -72,12 +79,8 @@ Basis::Basis(std::span<const float> columns, std::size_t slice, std::size_t size
       up_(size * kernels::padded_columns(slice)),
       hash_(checksum(std::as_bytes(columns))) {
   ensure(columns.size() == slice * size && size > 0, "basis: columns must be slice x size floats");
-  for (std::size_t k = 0; k < slice; ++k) {
-    for (std::size_t j = 0; j < size; ++j) {
-      down_[k * kernels::padded_columns(size) + j] = columns[k * size + j];
-      up_[j * kernels::padded_columns(slice) + k] = columns[k * size + j];
-    }
-  }
+  as_padded(down_, slice, size) = as_matrix(columns, size);
+  as_padded(up_, size, slice) = as_matrix(columns, size).transpose();
 }
 
 void Basis::project(std::span<const float> slices, std::span<float> projections) const {
@@ -205,9 +208,7 @@ Spectrum SliceStatistics::spectrum() const {
 
 double SliceStatistics::energy() const {
   if (!folded_) return dot(values_, values_);
-  double trace = 0;
-  for (std::size_t k = 0; k < slice_; ++k) trace += values_[k * slice_ + k];
-  return trace;
+  return as_matrix(values_, slice_).diagonal().cast<double>().sum();
 }
 
 // Returns the trace of U^T C U.
@@ -236,23 +237,18 @@ void SliceStatistics::add_moments(std::span<const float> samples) {
   scratch_.resize(kSamples * stride + kRows * kSamples + kRows * slice_);
   for (std::size_t first = 0; first < samples.size(); first += kSamples * slice_) {
     const auto part = samples.subspan(first, std::min(kSamples * slice_, samples.size() - first));
+    const auto x = as_matrix(part, slice_);
     const std::size_t count = part.size() / slice_;
     const auto padded = std::span(scratch_).first(count * stride);
     std::fill(padded.begin(), padded.end(), 0.0f);
-    for (std::size_t i = 0; i < count; ++i) {
-      std::copy_n(part.begin() + static_cast<std::ptrdiff_t>(i * slice_), slice_,
-                  padded.begin() + static_cast<std::ptrdiff_t>(i * stride));
-    }
+    as_padded(padded, count, slice_) = x;
     for (std::size_t row = 0; row < slice_; row += kRows) {
       const std::size_t rows = std::min(kRows, slice_ - row);
       const auto transposed = std::span(scratch_).subspan(kSamples * stride, rows * count);
-      for (std::size_t r = 0; r < rows; ++r) {
-        for (std::size_t i = 0; i < count; ++i) {
-          transposed[r * count + i] = part[i * slice_ + row + r];
-        }
-      }
       const auto product =
           std::span(scratch_).subspan(kSamples * stride + kRows * kSamples, rows * slice_);
+      Eigen::Map<RowMajor>(transposed.data(), static_cast<Eigen::Index>(rows), x.rows()) =
+          x.middleCols(static_cast<Eigen::Index>(row), static_cast<Eigen::Index>(rows)).transpose();
       kernels::multiply({padded, count, slice_}, transposed, product);
       kernels::add(std::span(values_).subspan(row * slice_, product.size()), product);
     }

@@ -19,6 +19,7 @@ namespace {
 
 // A compressed step, with g this rank's gradient of a slice, N ranks, and the layer's basis U:
 //   sample    a few slices are sent whole, the same on all ranks      learner.cc
+//   vote      for a new basis, where the samples lose too much        learner.cc
 //   project   g' = U^T (g - weight * mean / N)                        ring.cc
 //   sum       g' and the whole slices over the ranks                  ring.cc, projections.cc
 //   rebuild   (U * sum + weight * mean) / N replaces g                ring.cc
@@ -36,8 +37,8 @@ class GradiVeQ final : public Method {
         bucket_(setup.layout.id),
         state_{cut_layers(settings, setup), std::vector<float>(setup.layout.elements),
                std::vector<float>(settings.feedback ? setup.layout.elements : 0)},
-        learner_(settings_, setup, state_),
-        ring_(settings_, setup, state_) {}
+        learner_(settings_, setup),
+        ring_(settings_, setup) {}
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
     ensure(bucket.values.size() == state_.mean.size(),
@@ -63,11 +64,10 @@ class GradiVeQ final : public Method {
   // Until the last exchange has succeeded, all ranks keep what they must have alike, and this rank
   // can take its gradient back.
   void compressed_step(std::span<float> values, Exchange& exchange) {
-    const auto world = static_cast<float>(exchange.size());
     exchange.timed(Stage::encode, [&] {
-      learner_.choose_slices(step_);
-      learner_.vote(values, 1.0f / world);
-      ring_.start(values, exchange);
+      learner_.choose_slices(state_.layers, step_);
+      learner_.vote(state_, values, 1.0f / static_cast<float>(exchange.size()));
+      ring_.start(state_, values, exchange);
     });
     Layers due;
     Bases bases;
@@ -75,7 +75,7 @@ class GradiVeQ final : public Method {
       ring_.reduce(step_, exchange);
       due = due_layers(exchange);
       if (!settings_.phases) {
-        exchange.timed(Stage::decode, [&] { learner_.learn(values, ring_, world); });
+        exchange.timed(Stage::decode, [&] { learner_.learn(state_, ring_); });
         bases = new_bases(due, exchange);
       }
     } catch (...) {
@@ -83,9 +83,10 @@ class GradiVeQ final : public Method {
       throw;
     }
     // Nothing can fail from here on.
-    exchange.statistics["loss"] = learner_.loss();
+    exchange.statistics["loss"] = GradiveqLearner::loss(state_.layers);
     exchange.timed(Stage::decode, [&] {
-      if (!settings_.phases) learner_.move_means(values, ring_, world);
+      ring_.keep_errors(state_.layers);
+      if (!settings_.phases) learner_.move_means(state_, ring_);
       finish_compressed(due, bases);
     });
   }
@@ -104,17 +105,17 @@ class GradiVeQ final : public Method {
     const auto collection = this->collection();
     exchange.timed(Stage::decode, [&] {
       require_finite_sum(exchange, values, "element");
-      if (collection) learner_.collect(values, *collection);
+      if (collection) learner_.learn(state_, values, *collection);
     });
     const bool last = phase_step_ + 1 >= settings_.uncompressed_steps(cycle_ == 0);
     Bases bases;
-    if (last) bases = new_bases(layers_where([](std::size_t) { return true; }), exchange);
+    if (last) bases = new_bases(layers_where([](const auto&) { return true; }), exchange);
     // Nothing can fail from here on.
     exchange.timed(Stage::decode, [&] {
       std::fill(kept.begin(), kept.end(), 0.0f);
-      if (collection) learner_.move_means(values, *collection);
+      if (collection) learner_.move_means(state_, values, *collection);
       kernels::scale(values, 1.0f / static_cast<float>(exchange.size()));
-      apply_bases(settings_, state_.layers, bases, step_);
+      adopt_all(bases);
     });
     phase_step_ = last ? 0 : phase_step_ + 1;
     compressing_ = last;
@@ -133,17 +134,16 @@ class GradiVeQ final : public Method {
   [[nodiscard]] Layers due_layers(const Exchange& exchange) const {
     const std::uint64_t interval = settings_.interval;
     const std::uint64_t steps = phase_step_ + 1;
-    return layers_where([&](std::size_t l) {
-      const bool turn = (steps + l * interval / state_.layers.size()) % interval == 0;
-      return voted_out(l, exchange) || (turn && !settings_.phases);
+    return layers_where([&](const GradiveqLayer& layer) {
+      const std::uint64_t turn = layer.number * interval / state_.layers.size();
+      return voted_out(layer, exchange) || (!settings_.phases && (steps + turn) % interval == 0);
     });
   }
 
   // Returns whether most ranks voted for a new basis of a layer whose basis is not too new.
-  [[nodiscard]] bool voted_out(std::size_t l, const Exchange& exchange) const {
+  [[nodiscard]] bool voted_out(const GradiveqLayer& layer, const Exchange& exchange) const {
     if (settings_.trigger == 0) return false;
-    const GradiveqLayer& layer = state_.layers[l];
-    const float votes = ring_.vote_sums()[l];
+    const float votes = ring_.vote_sums()[layer.number];
     const auto world = static_cast<float>(exchange.size());
     if (!(votes >= 0 && votes <= world)) {
       throw Error(ErrorCode::bad_frame,
@@ -160,8 +160,8 @@ class GradiVeQ final : public Method {
   template <typename Wanted>
   [[nodiscard]] Layers layers_where(Wanted wanted) const {
     Layers layers;
-    for (std::size_t l = 0; l < state_.layers.size(); ++l) {
-      if (wanted(l) && state_.layers[l].slicing().slices() > 0) layers.push_back(l);
+    for (const GradiveqLayer& layer : state_.layers) {
+      if (wanted(layer) && layer.slicing().slices() > 0) layers.push_back(layer.number);
     }
     return layers;
   }
@@ -171,13 +171,17 @@ class GradiVeQ final : public Method {
     return exchange_bases(settings_, state_.layers, layers, exchange);
   }
 
+  void adopt_all(const Bases& bases) {
+    for (const NewBasis& basis : bases) adopt(settings_, basis, step_, state_.layers[basis.layer]);
+  }
+
   // Ends the bases that are due. With `phases`, one or the interval ends all of them.
   void finish_compressed(const Layers& due, const Bases& bases) {
     for (auto& layer : state_.layers) layer.fresh = !layer.compressed();
     ++phase_step_;
     if (!settings_.phases) {
       for (const auto l : due) settle(state_.layers[l]);
-      apply_bases(settings_, state_.layers, bases, step_);
+      adopt_all(bases);
     } else if (phase_step_ >= settings_.interval || !due.empty()) {
       for (auto& layer : state_.layers) settle(layer);
       compressing_ = false;
@@ -200,6 +204,7 @@ class GradiVeQ final : public Method {
     ring_.take_back();
     taken_back_ = state_.kept;
     std::fill(state_.kept.begin(), state_.kept.end(), 0.0f);
+    for (auto& layer : state_.layers) std::fill(layer.owed.begin(), layer.owed.end(), 0.0f);
   }
 
   const GradiveqSettings settings_;
@@ -250,7 +255,7 @@ void GradiVeQ::state(Archive& archive) {
     archive.summed("kept", state_.kept);
     archive.summed("taken back", taken_back_, Archive::Length::per_element_or_none);
   }
-  for (std::size_t l = 0; l < state_.layers.size(); ++l) state_.layers[l].state(archive, l);
+  for (GradiveqLayer& layer : state_.layers) layer.state(archive);
 }
 
 std::uint64_t GradiVeQ::fingerprint() const {

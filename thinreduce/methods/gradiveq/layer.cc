@@ -17,8 +17,7 @@ std::vector<Slicing> candidates_of(const Tensor& tensor, const std::string& layo
   std::vector<Slicing> candidates;
   for (const char* order : {"channel", "row", "paper"}) {
     const Slicing slicing = Slicing::of_tensor(tensor, order);
-    const auto same = [&](const Slicing& other) { return other.same_order(slicing); };
-    if (std::none_of(candidates.begin(), candidates.end(), same)) candidates.push_back(slicing);
+    if (std::ranges::count(candidates, slicing) == 0) candidates.push_back(slicing);
   }
   return candidates;
 }
@@ -35,7 +34,8 @@ std::vector<GradiveqLayer> cut_layers(const GradiveqSettings& settings, const Me
     if (tensor.elements() == 0) continue;
     GradiveqLayer layer;
     layer.name = tensor.name;
-    layer.owned = Archive::owner_of(layers.size(), setup.world) == setup.rank;
+    layer.number = layers.size();
+    layer.owned = Archive::owner_of(layer.number, setup.world) == setup.rank;
     layer.quantized = settings.quantizer && settings.feedback;
     layer.mean_weight = settings.phases ? 1 : 0;
     layer.candidates = candidates_of(tensor, settings.layout);
@@ -52,11 +52,15 @@ std::vector<GradiveqLayer> cut_layers(const GradiveqSettings& settings, const Me
   return layers;
 }
 
+std::span<float> projections_of(const GradiveqLayer& layer, UnitRange places,
+                                GradiveqScratch& scratch) {
+  return room(scratch.projections, places.size() / layer.basis.slice() * layer.basis.size());
+}
+
 void to_residual(const GradiveqLayer& layer, UnitRange places, bool sent, std::span<float> kept,
                  GradiveqScratch& scratch) {
-  const auto projections =
-      std::span(scratch.projections).first(kept.size() / layer.basis.slice() * layer.basis.size());
-  const auto within = std::span(scratch.slices).first(kept.size());
+  const auto projections = projections_of(layer, places, scratch);
+  const auto within = room(scratch.slices, kept.size());
   if (sent) {
     layer.basis.project(kept, projections);
     layer.basis.rebuild(projections, within);
@@ -74,8 +78,6 @@ void to_residual(const GradiveqLayer& layer, std::span<float> kept) {
   const Slicing& slicing = layer.slicing();
   const std::size_t run = kRunSlices * slicing.slice();
   GradiveqScratch scratch;
-  scratch.slices.resize(run);
-  scratch.projections.resize(kRunSlices * layer.basis.size());
   for (std::size_t place = 0; place < slicing.sliced(); place += run) {
     const UnitRange places{place, std::min(place + run, slicing.sliced())};
     const auto slices = slicing.view(kept, places, scratch.kept);
@@ -89,7 +91,7 @@ void GradiveqLayer::set_basis(std::span<const float> columns, std::size_t size) 
   owed.assign(quantized ? slicing().slices() * size : 0, 0.0f);
 }
 
-void GradiveqLayer::state(Archive& archive, std::size_t number) {
+void GradiveqLayer::state(Archive& archive) {
   std::size_t size = basis.size();
   std::vector<float> columns = basis.columns();
   std::vector<float> errors = owed;

@@ -23,31 +23,36 @@ enum class SentAs : std::uint8_t {
 };
 
 // Everything that the method knows about a tensor, except for the mean and the residual of its
-// elements.
+// elements. gradiveq.cc owns the layers; each group of fields names the functions that change it.
 struct GradiveqLayer {
   // Max of `lost` and `energy`: the energy of a gradient near the largest float is not a float.
   static constexpr float kMaxEnergy = 1e36F;
 
+  // Set by cut_layers().
   std::string name;
+  std::size_t number = 0;           // in the bucket
   std::vector<Slicing> candidates;  // the orders to try; without slices: never compressed
-  std::size_t chosen = 0;           // in candidates
-  bool decided = false;             // the samples have decided `chosen`, for the rest of the run
   bool owned = false;               // this rank keeps the statistics and computes the basis
   bool quantized = false;           // `owed` is kept
 
+  // Set by adopt().
+  std::size_t chosen = 0;  // in candidates
+  bool decided = false;    // the samples have decided `chosen`, for the rest of the run
   // Size 0: the layer is sent uncompressed, because it has no basis yet or none that pays.
   Basis basis;
   // The factor of the mean that is subtracted before slices are projected.
   float mean_weight = 0;
+  std::uint64_t renewed_at = 0;  // the step of the last new basis
+
+  // Set at the end of a step.
   // True after a new basis: `kept` is the residual, and none of it was sent. False: `kept` is
   // everything since then, of which the part within the basis was sent.
   bool fresh = true;
-  std::uint64_t renewed_at = 0;  // the step of the last new basis
   // With a quantizer and feedback: errors of this rank's codes, one per projected float, ordered by
   // coordinate, then by slice.
   std::vector<float> owed;
 
-  // The current step.
+  // Set by the learner at the beginning of a step.
   std::vector<std::size_t> samples;  // slices, ascending
   std::vector<SentAs> sent_as;       // per slice of a compressed layer
   float vote = 0;                    // 1: this rank wants a new basis
@@ -55,8 +60,8 @@ struct GradiveqLayer {
   float lost = 0;
   float energy = 0;
 
-  // Statistics, at the owner. Until the samples have decided on a candidate, every other step of
-  // samples tests the basis that the others give.
+  // Statistics at the owner, from the learner; adopt() makes them count less. Until the samples
+  // have decided on a candidate, every other step of samples tests the basis that the others give.
   struct Evidence {
     SliceStatistics fit;
     SliceStatistics test;
@@ -67,11 +72,14 @@ struct GradiveqLayer {
   double strength = 0;
 
   [[nodiscard]] const Slicing& slicing() const { return candidates[chosen]; }
+  // Returns the order of the samples in evidence[index].
+  [[nodiscard]] const Slicing& slicing_of(std::size_t index) const {
+    return candidates[decided ? chosen : index];
+  }
   [[nodiscard]] bool compressed() const { return basis.size() > 0; }
 
   void set_basis(std::span<const float> columns, std::size_t size);
-  // Shows layer `number` of the bucket.
-  void state(Archive& archive, std::size_t number);
+  void state(Archive& archive);
 };
 
 // The layers of a bucket, and one float per element.
@@ -93,6 +101,10 @@ struct GradiveqScratch {
   std::vector<float> values, mean, kept, slices, projections;
 };
 
+// Returns memory for the projections of the slices at `places`.
+[[nodiscard]] std::span<float> projections_of(const GradiveqLayer& layer, UnitRange places,
+                                              GradiveqScratch& scratch);
+
 // Turns `kept` of the slices at `places` into their residual: subtracts the part within the basis
 // if that was sent, and adds the errors of its codes.
 void to_residual(const GradiveqLayer& layer, UnitRange places, bool sent, std::span<float> kept,
@@ -110,8 +122,9 @@ void for_projections(const GradiveqLayer& layer, UnitRange places, Visit visit) 
   const std::size_t slices = layer.slicing().slices();
   const UnitRange range{places.begin / k, places.end / k};
   for (std::size_t j = 0; j < size; ++j) {
-    for (std::size_t i = 0; i < range.size(); ++i)
+    for (std::size_t i = 0; i < range.size(); ++i) {
       visit(j * slices + range.begin + i, i * size + j);
+    }
   }
 }
 

@@ -39,24 +39,13 @@ void add_energy(float& sum, double energy) {
 
 }  // namespace
 
-GradiveqLearner::GradiveqLearner(const GradiveqSettings& settings, const MethodSetup& setup,
-                                 GradiveqState& state)
-    : settings_(settings), seed_(setup.seed), bucket_(setup.layout.id), state_(state) {
-  std::size_t longest = 0;
-  for (const auto& layer : state.layers) {
-    for (const Slicing& slicing : layer.candidates) longest = std::max(longest, slicing.slice());
-  }
-  for (auto* scratch : {&slice_, &mean_, &projection_}) scratch->resize(longest);
-}
-
-void GradiveqLearner::choose_slices(std::uint64_t step) {
-  for (std::size_t l = 0; l < state_.layers.size(); ++l) {
-    GradiveqLayer& layer = state_.layers[l];
+void GradiveqLearner::choose_slices(std::span<GradiveqLayer> layers, std::uint64_t step) const {
+  for (GradiveqLayer& layer : layers) {
     const std::size_t slices = layer.slicing().slices();
     const auto all = static_cast<double>(slices);
     // Small layers need more to learn enough: up to one slice per step, or one of 32.
     const double rate = std::max(settings_.sample * all, std::min(1.0, all / 32));
-    draw(l, slices, events_before(step + 1, rate) - events_before(step, rate), step);
+    draw(layer, slices, events_before(step + 1, rate) - events_before(step, rate), step);
     layer.sent_as.assign(layer.compressed() ? slices : 0, SentAs::projection);
     if (!layer.compressed() || settings_.phases) continue;
     // The first step with a basis sends residuals too: no sample would be the gradient alone.
@@ -73,37 +62,37 @@ void GradiveqLearner::choose_slices(std::uint64_t step) {
 }
 
 // Draws `count` of `slices` slices, one from each of `count` equal parts: the same on all ranks.
-void GradiveqLearner::draw(std::size_t l, std::size_t slices, std::size_t count,
-                           std::uint64_t step) {
-  auto& samples = state_.layers[l].samples;
-  samples.clear();
+void GradiveqLearner::draw(GradiveqLayer& layer, std::size_t slices, std::size_t count,
+                           std::uint64_t step) const {
+  layer.samples.clear();
   count = std::min(count, slices);
-  const std::uint64_t stream = mix(mix(mix(mix(seed_) ^ step) ^ bucket_) ^ l);
+  const std::uint64_t stream = mix(mix(mix(mix(seed_) ^ step) ^ bucket_) ^ layer.number);
   for (std::size_t i = 0; i < count; ++i) {
     const UnitRange part = cut({0, slices}, count, i);
-    samples.push_back(part.begin + mix(stream ^ i) % part.size());
+    layer.samples.push_back(part.begin + mix(stream ^ i) % part.size());
   }
 }
 
-void GradiveqLearner::vote(std::span<const float> values, float share) {
-  for (GradiveqLayer& layer : state_.layers) {
+void GradiveqLearner::vote(GradiveqState& state, std::span<const float> values, float share) {
+  for (GradiveqLayer& layer : state.layers) {
     layer.lost *= kLossMemory;
     layer.energy *= kLossMemory;
     layer.vote = 0;
     if (!layer.compressed()) continue;
-    for (const auto slice : layer.samples) measure_loss(layer, slice, values, share);
+    for (const auto slice : layer.samples) measure_loss(layer, slice, values, state.mean, share);
     layer.vote = layer.lost > static_cast<float>(settings_.trigger) * layer.energy ? 1 : 0;
   }
 }
 
 void GradiveqLearner::measure_loss(GradiveqLayer& layer, std::size_t slice,
-                                   std::span<const float> values, float share) {
-  const std::size_t k = layer.slicing().slice();
-  const auto own = std::span(slice_).first(k);
-  const auto mean = std::span(mean_).first(k);
-  const auto projection = std::span(projection_).first(layer.basis.size());
-  layer.slicing().gather(values, slice * k, own);
-  layer.slicing().gather(state_.mean, slice * k, mean);
+                                   std::span<const float> values, std::span<const float> means,
+                                   float share) {
+  const Slicing& slicing = layer.slicing();
+  const UnitRange places = slicing.places_of(slice);
+  const auto mean = slicing.view(means, places, scratch_.mean);
+  const auto own = room(scratch_.values, places.size());
+  const auto projection = room(scratch_.projections, layer.basis.size());
+  slicing.gather(values, places.begin, own);
   add_energy(layer.energy, dot(own, own));
   kernels::add_multiple(own, mean, -layer.mean_weight * share, own);
   layer.basis.project(own, projection);
@@ -111,67 +100,56 @@ void GradiveqLearner::measure_loss(GradiveqLayer& layer, std::size_t slice,
   add_energy(layer.lost, std::max(0.0, dot(own, own) - dot(projection, projection)));
 }
 
-double GradiveqLearner::loss() const {
+double GradiveqLearner::loss(std::span<const GradiveqLayer> layers) {
   double lost = 0;
   double energy = 0;
-  for (const GradiveqLayer& layer : state_.layers) {
+  for (const GradiveqLayer& layer : layers) {
     lost += layer.lost;
     energy += layer.energy;
   }
   return energy > 0 ? lost / energy : 0;
 }
 
-void GradiveqLearner::take(GradiveqLayer& layer, std::size_t candidate, std::span<const float> sum,
-                           std::span<const float> mean, float weight) {
-  if (candidate == 0) {
-    layer.agreement += dot(sum, mean);
-    layer.strength += dot(mean, mean);
-  }
-  for (std::size_t i = 0; i < sum.size(); ++i) {
-    samples_.push_back((sum[i] - mean[i] * layer.mean_weight) * weight);
-  }
-}
-
-template <typename Visit>
-void GradiveqLearner::for_samples(std::size_t l, std::span<const float> values,
-                                  const GradiveqRing& ring, float world, Visit visit) {
-  const GradiveqLayer& layer = state_.layers[l];
-  const Slicing& slicing = layer.slicing();
-  const auto sum = std::span(slice_).first(slicing.slice());
-  const auto mean = std::span(mean_).first(slicing.slice());
+template <typename SumOf>
+void GradiveqLearner::add_samples(GradiveqLayer& layer, const Taking& taking, const SumOf& sum_of) {
+  auto& [fit, test] = layer.evidence[taking.evidence];
+  const Slicing& slicing = layer.slicing_of(taking.evidence);
+  const auto sum = room(scratch_.values, slicing.slice());
+  samples_.clear();
   for (const auto slice : layer.samples) {
-    const std::size_t place = slice * slicing.slice();
-    if (!layer.compressed()) {
-      slicing.gather(values, place, sum);
-      kernels::scale(sum, world);
-    } else if (layer.sent_as[slice] == SentAs::sample) {
-      std::ranges::copy(ring.whole_sum(l, place), sum.begin());
-    } else {
-      continue;
+    if (!sum_of(slice, sum)) continue;
+    const auto mean = slicing.view(taking.mean, slicing.places_of(slice), scratch_.mean);
+    if (taking.evidence == 0) {
+      layer.agreement += dot(sum, mean);
+      layer.strength += dot(mean, mean);
     }
-    slicing.gather(state_.mean, place, mean);
-    visit(place, sum, mean);
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      samples_.push_back((sum[i] - mean[i] * layer.mean_weight) * taking.weight);
+    }
   }
+  (taking.tests ? test : fit).add(samples_);
 }
 
-void GradiveqLearner::learn(std::span<const float> values, const GradiveqRing& ring, float world) {
-  for (std::size_t l = 0; l < state_.layers.size(); ++l) {
-    GradiveqLayer& layer = state_.layers[l];
+void GradiveqLearner::learn(GradiveqState& state, const GradiveqRing& ring) {
+  for (GradiveqLayer& layer : state.layers) {
     if (!layer.owned) continue;
-    samples_.clear();
-    for_samples(l, values, ring, world,
-                [&](std::size_t, auto sum, auto mean) { take(layer, 0, sum, mean, 1); });
-    layer.evidence[0].fit.add(samples_);
+    add_samples(layer, {.mean = state.mean}, [&](std::size_t slice, std::span<float> sum) {
+      return ring.sample_sum(layer, slice, sum);
+    });
   }
 }
 
-void GradiveqLearner::move_means(std::span<const float> values, const GradiveqRing& ring,
-                                 float world) {
-  for (std::size_t l = 0; l < state_.layers.size(); ++l) {
-    for_samples(l, values, ring, world, [&](std::size_t place, auto sum, auto mean) {
+void GradiveqLearner::move_means(GradiveqState& state, const GradiveqRing& ring) {
+  for (const GradiveqLayer& layer : state.layers) {
+    const Slicing& slicing = layer.slicing();
+    const auto sum = room(scratch_.values, slicing.slice());
+    for (const auto slice : layer.samples) {
+      if (!ring.sample_sum(layer, slice, sum)) continue;
+      const UnitRange places = slicing.places_of(slice);
+      const auto mean = slicing.view(std::span(state.mean), places, scratch_.mean);
       move_mean(mean, sum, kMeanRate);
-      state_.layers[l].slicing().scatter(mean, place, state_.mean);
-    });
+      slicing.scatter(mean, places.begin, state.mean);
+    }
   }
 }
 
@@ -180,33 +158,29 @@ float GradiveqLearner::rate(const Collection& collection) const {
   return settings_.phases ? 1.0f / static_cast<float>(collection.number + 1) : kMeanRate;
 }
 
-void GradiveqLearner::collect(std::span<const float> sums, const Collection& collection) {
+void GradiveqLearner::learn(GradiveqState& state, std::span<const float> sums,
+                            const Collection& collection) {
   // In phases, Welford's weights make the moments those around the final mean.
   const float weight = settings_.phases ? std::sqrt(1 - rate(collection)) : 1;
-  for (std::size_t l = 0; l < state_.layers.size(); ++l) {
-    GradiveqLayer& layer = state_.layers[l];
+  for (GradiveqLayer& layer : state.layers) {
+    const bool tests = layer.evidence.size() > 1 && collection.step % 2 == 1;
     for (std::size_t c = 0; c < layer.evidence.size(); ++c) {
-      const Slicing& slicing = layer.candidates[layer.decided ? layer.chosen : c];
-      const std::size_t k = slicing.slice();
-      if (k == 0) continue;
-      const auto sum = std::span(slice_).first(k);
-      const auto mean = std::span(mean_).first(k);
-      const std::size_t count = kSamplesPerDimension * k + collection.steps - 1;
-      draw(l, slicing.slices(), count / collection.steps, collection.step);
-      samples_.clear();
-      for (const auto slice : layer.samples) {
-        slicing.gather(sums, slice * k, sum);
-        slicing.gather(state_.mean, slice * k, mean);
-        take(layer, c, sum, mean, weight);
-      }
-      const bool tests = layer.evidence.size() > 1 && collection.step % 2 == 1;
-      (tests ? layer.evidence[c].test : layer.evidence[c].fit).add(samples_);
+      const Slicing& slicing = layer.slicing_of(c);
+      if (slicing.slices() == 0) continue;
+      const std::size_t count = kSamplesPerDimension * slicing.slice() + collection.steps - 1;
+      draw(layer, slicing.slices(), count / collection.steps, collection.step);
+      add_samples(layer, {.evidence = c, .mean = state.mean, .weight = weight, .tests = tests},
+                  [&](std::size_t slice, std::span<float> sum) {
+                    slicing.gather(sums, slicing.places_of(slice).begin, sum);
+                    return true;
+                  });
     }
   }
 }
 
-void GradiveqLearner::move_means(std::span<const float> sums, const Collection& collection) {
-  move_mean(state_.mean, sums, rate(collection));
+void GradiveqLearner::move_means(GradiveqState& state, std::span<const float> sums,
+                                 const Collection& collection) const {
+  move_mean(state.mean, sums, rate(collection));
 }
 
 }  // namespace thinreduce

@@ -17,21 +17,22 @@ class GradiveqLearner {
   // Larger magnitudes do not enter the mean.
   static constexpr float kMaxMean = SliceStatistics::kMaxLength;
 
-  // `settings` and `state` must outlive the learner.
-  GradiveqLearner(const GradiveqSettings& settings, const MethodSetup& setup, GradiveqState& state);
+  // `settings` must outlive the learner.
+  GradiveqLearner(const GradiveqSettings& settings, const MethodSetup& setup)
+      : settings_(settings), seed_(setup.seed), bucket_(setup.layout.id) {}
 
   // Draws the samples of a compressed step. With `running`, they are sent whole, and so are the
   // slices whose turn it is to deliver their residual.
-  void choose_slices(std::uint64_t step);
+  void choose_slices(std::span<GradiveqLayer> layers, std::uint64_t step) const;
   // Measures this rank's own loss on the samples and votes for new bases where it is large.
-  void vote(std::span<const float> values, float share);
+  void vote(GradiveqState& state, std::span<const float> values, float share);
   // Returns the fraction of this rank's energy that the bases lose.
-  [[nodiscard]] double loss() const;
+  [[nodiscard]] static double loss(std::span<const GradiveqLayer> layers);
 
   // The samples of a compressed step enter the statistics of the layers' owners, and the means at
-  // all ranks. `values` are the means over the ranks.
-  void learn(std::span<const float> values, const GradiveqRing& ring, float world);
-  void move_means(std::span<const float> values, const GradiveqRing& ring, float world);
+  // all ranks.
+  void learn(GradiveqState& state, const GradiveqRing& ring);
+  void move_means(GradiveqState& state, const GradiveqRing& ring);
 
   // An uncompressed step, where any slice can be a sample.
   struct Collection {
@@ -40,31 +41,33 @@ class GradiveqLearner {
     std::uint64_t steps = 1;   // that collect samples
   };
   // The same for an uncompressed step; `sums` are over the ranks.
-  void collect(std::span<const float> sums, const Collection& collection);
-  void move_means(std::span<const float> sums, const Collection& collection);
+  void learn(GradiveqState& state, std::span<const float> sums, const Collection& collection);
+  void move_means(GradiveqState& state, std::span<const float> sums,
+                  const Collection& collection) const;
 
  private:
-  void draw(std::size_t layer, std::size_t slices, std::size_t count, std::uint64_t step);
+  void draw(GradiveqLayer& layer, std::size_t slices, std::size_t count, std::uint64_t step) const;
   void measure_loss(GradiveqLayer& layer, std::size_t slice, std::span<const float> values,
-                    float share);
-  // Appends a sample of one of the layer's candidates to samples_: the sum over the ranks, without
-  // the mean before it.
-  void take(GradiveqLayer& layer, std::size_t candidate, std::span<const float> sum,
-            std::span<const float> mean, float weight);
-  // Calls visit(place, sum over the ranks, mean before it) for the samples of a layer.
-  template <typename Visit>
-  void for_samples(std::size_t layer, std::span<const float> values, const GradiveqRing& ring,
-                   float world, Visit visit);
-
+                    std::span<const float> mean, float share);
+  // What becomes of the samples of a layer.
+  struct Taking {
+    std::size_t evidence = 0;     // the part of GradiveqLayer::evidence that they enter
+    std::span<const float> mean;  // of all elements of the bucket
+    float weight = 1;             // of each sample
+    bool tests = false;           // they test the basis
+  };
+  // Adds the samples of a layer to its evidence: sums over the ranks, without the mean before them.
+  // sum_of(slice, sum) reads a sum; it returns false for a slice that is no sample after all.
+  template <typename SumOf>
+  void add_samples(GradiveqLayer& layer, const Taking& taking, const SumOf& sum_of);
   // Returns the rate at which an uncompressed step moves the mean.
   [[nodiscard]] float rate(const Collection& collection) const;
 
   const GradiveqSettings& settings_;
   const std::uint64_t seed_;
   const std::uint64_t bucket_;
-  GradiveqState& state_;
-  std::vector<float> slice_, mean_, projection_;  // scratch for one slice
-  std::vector<float> samples_;                    // of one layer, not in its statistics yet
+  GradiveqScratch scratch_;     // for one slice
+  std::vector<float> samples_;  // of one layer, not in its statistics yet
 };
 
 }  // namespace thinreduce

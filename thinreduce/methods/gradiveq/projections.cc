@@ -38,14 +38,14 @@ int common_unit(float largest_scale) {
 }  // namespace
 
 QuantizedProjections::QuantizedProjections(const ProjectionQuantizer& quantizer,
-                                           const MethodSetup& setup,
-                                           std::span<GradiveqLayer> layers)
-    : quantizer_(quantizer), seed_(setup.seed), bucket_(setup.layout.id), layers_(layers) {
+                                           const MethodSetup& setup)
+    : quantizer_(quantizer), seed_(setup.seed), bucket_(setup.layout.id) {
   check_quantizer("gradiveq+" + quantizer.options.name, setup,
                   quantizer.options.quantizer.levels_per_side);
 }
 
-void QuantizedProjections::start() {
+void QuantizedProjections::start(std::span<const GradiveqLayer> layers) {
+  layers_ = layers;
   begin_.assign(1, 0);
   for (const GradiveqLayer& layer : layers_) {
     begin_.push_back(begin_.back() + layer.sent_as.size() * layer.basis.size());
@@ -72,21 +72,21 @@ void QuantizedProjections::get(std::size_t l, UnitRange places, std::span<float>
   for_projections(layers_[l], places, [&](std::size_t i, std::size_t at) { tile[at] = sum[i]; });
 }
 
-void QuantizedProjections::given(std::size_t l, UnitRange places, std::span<float> tile) const {
+void QuantizedProjections::get_own(std::size_t l, UnitRange places, std::span<float> tile) const {
   const GradiveqLayer& layer = layers_[l];
   const auto own = std::span(own_).subspan(begin_[l]);
   for_projections(layer, places,
                   [&](std::size_t i, std::size_t at) { tile[at] = own[i] - layer.owed[i]; });
 }
 
-void QuantizedProjections::keep_errors_of_whole_slices() {
+void QuantizedProjections::clear_whole_slices() {
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     const GradiveqLayer& layer = layers_[l];
-    const std::size_t k = layer.basis.slice();
     for (std::size_t slice = 0; slice < layer.sent_as.size(); ++slice) {
-      if (layer.sent_as[slice] == SentAs::projection) continue;
-      for_projections(layer, {slice * k, slice * k + k}, [&](std::size_t i, std::size_t) {
-        own_[begin_[l] + i] = layer.owed[i];
+      const SentAs sent_as = layer.sent_as[slice];
+      if (sent_as == SentAs::projection) continue;
+      for_projections(layer, layer.slicing().places_of(slice), [&](std::size_t i, std::size_t) {
+        own_[begin_[l] + i] = sent_as == SentAs::sample ? layer.owed[i] : 0;
         sent_[begin_[l] + i] = 0;
       });
     }
@@ -98,7 +98,7 @@ void QuantizedProjections::exchange(std::uint64_t step, Exchange& exchange,
   if (!own_.empty()) quantizer_.summed ? sum_codes(step, exchange) : gather_codes(step, exchange);
   if (!feedback()) return;
   exchange.timed(Stage::encode, [&] {
-    keep_errors_of_whole_slices();
+    clear_whole_slices();
     const int unit = common_unit(largest_scale_);
     for (std::size_t l = 0; l < layers_.size(); ++l) {
       const std::size_t floats = begin_[l + 1] - begin_[l];
@@ -169,10 +169,17 @@ void QuantizedProjections::finish(std::span<const float> moment_sums, const Exch
     const float wanted = moment_sums[2 * l];
     const float sent = moment_sums[2 * l + 1];
     const float factor = sent > 0 ? std::clamp(wanted / sent, 0.0f, 1.0f) : 1.0f;
-    const std::size_t begin = begin_[l];
-    for (std::size_t i = 0; i < layers_[l].owed.size(); ++i) {
-      sum_[begin + i] *= factor;
-      layers_[l].owed[i] = own_[begin + i] - sent_[begin + i] * factor;
+    for (std::size_t i = begin_[l]; i < begin_[l + 1]; ++i) {
+      sum_[i] *= factor;
+      sent_[i] *= factor;
+    }
+  }
+}
+
+void QuantizedProjections::keep_errors(std::span<GradiveqLayer> layers) const {
+  for (std::size_t l = 0; l < layers.size() && feedback(); ++l) {
+    for (std::size_t i = 0; i < layers[l].owed.size(); ++i) {
+      layers[l].owed[i] = own_[begin_[l] + i] - sent_[begin_[l] + i];
     }
   }
 }

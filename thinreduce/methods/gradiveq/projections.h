@@ -24,24 +24,24 @@ namespace thinreduce {
 
 class QuantizedProjections {
  public:
-  // `layers` must outlive it.
-  QuantizedProjections(const ProjectionQuantizer& quantizer, const MethodSetup& setup,
-                       std::span<GradiveqLayer> layers);
+  QuantizedProjections(const ProjectionQuantizer& quantizer, const MethodSetup& setup);
 
-  // Begins a step.
-  void start();
-  // Takes this rank's projections of the slices at `places`; returns their sums after finish().
+  // Begins a step. `layers` must live until the next one.
+  void start(std::span<const GradiveqLayer> layers);
+  // Takes this rank's projections of the slices at `places`; returns their sums after finish(), and
+  // this rank's own again.
   void put(std::size_t layer, UnitRange places, std::span<const float> tile);
   void get(std::size_t layer, UnitRange places, std::span<float> tile) const;
-  // Returns the part of these sums that came from this rank; only after finish().
-  void given(std::size_t layer, UnitRange places, std::span<float> tile) const;
+  void get_own(std::size_t layer, UnitRange places, std::span<float> tile) const;
 
   // Returns the number of floats that the ranks must sum between exchange() and finish().
   [[nodiscard]] std::size_t moments() const { return feedback() ? 2 * layers_.size() : 0; }
   // Quantizes, exchanges and sums the projections, and sets the moments.
   void exchange(std::uint64_t step, Exchange& exchange, std::span<float> moments);
-  // Throws Error{bad_frame} unless the sums are finite. Errors are kept from here on.
+  // Throws Error{bad_frame} unless the sums are finite.
   void finish(std::span<const float> moment_sums, const Exchange& exchange);
+  // After a step that succeeded: `layers`, those of start(), owe the errors of this rank's codes.
+  void keep_errors(std::span<GradiveqLayer> layers) const;
 
  private:
   [[nodiscard]] bool feedback() const { return !layers_.empty() && layers_[0].quantized; }
@@ -49,15 +49,17 @@ class QuantizedProjections {
   // Set sum_ and sent_ from own_.
   void sum_codes(std::uint64_t step, Exchange& exchange);
   void gather_codes(std::uint64_t step, Exchange& exchange);
-  // Nothing was sent in codes for slices that are sent whole: their errors stay.
-  void keep_errors_of_whole_slices();
+  // No code of a whole slice counts. A sample's errors stay; those of a flushed slice are sent.
+  void clear_whole_slices();
 
   ProjectionQuantizer quantizer_;
   std::uint64_t seed_;
   std::uint32_t bucket_;
-  std::span<GradiveqLayer> layers_;
-  std::vector<std::size_t> begin_;       // per layer, in the vectors below, and the end
-  std::vector<float> own_, sum_, sent_;  // this rank's, the sum over the ranks, this rank's part
+  std::span<const GradiveqLayer> layers_;
+  std::vector<std::size_t> begin_;  // per layer, in the vectors below, and the end
+  // This rank's projections with the errors owed, the sum over the ranks, and this rank's part of
+  // that sum.
+  std::vector<float> own_, sum_, sent_;
   // Summed codes, and gathered ones.
   std::vector<float> scales_, own_scales_;
   float largest_scale_ = 0;  // over all ranks

@@ -22,39 +22,37 @@ std::size_t slices_per_unit(std::size_t basis_size) {
   return slices >= 8 ? slices / 8 * 8 : slices;
 }
 
-void grow(std::vector<float>& values, std::size_t size) {
-  if (values.size() < size) values.resize(size);
-}
-
 }  // namespace
 
-GradiveqRing::GradiveqRing(const GradiveqSettings& settings, const MethodSetup& setup,
-                           GradiveqState& state)
-    : settings_(settings), state_(state) {
-  if (settings.quantizer) quantized_.emplace(*settings.quantizer, setup, state.layers);
+GradiveqRing::GradiveqRing(const GradiveqSettings& settings, const MethodSetup& setup)
+    : settings_(settings) {
+  if (settings.quantizer) quantized_.emplace(*settings.quantizer, setup);
 }
 
-void GradiveqRing::start(std::span<float> values, const Exchange& exchange) {
+void GradiveqRing::start(GradiveqState& state, std::span<float> values, const Exchange& exchange) {
+  layers_ = state.layers;
+  mean_ = state.mean;
+  kept_ = state.kept;
   values_ = values;
   exchange_ = &exchange;
-  scratch_.resize(std::max(scratch_.size(), exchange.workers.threads()));
   share_ = 1.0f / static_cast<float>(exchange.size());
+  scratch_.resize(std::max(scratch_.size(), exchange.workers.threads()));
   parts_.assign(1, Part{});
   unit_begin_.clear();
-  const std::size_t layers = state_.layers.size();
-  for (std::size_t l = 0; l < layers; ++l) add_layer(l);
+  for (const GradiveqLayer& layer : layers_) add_layer(layer);
   unit_begin_.push_back(parts_.size() - 1);
-  if (layers > 0) {
-    add_part(SentAs::votes, layers, {0, layers}, settings_.trigger > 0 ? layers : 0);
+  if (!layers_.empty()) {
+    const std::size_t votes = layers_.size();
+    add_part(SentAs::votes, votes, {0, votes}, settings_.trigger > 0 ? votes : 0);
     unit_begin_.push_back(parts_.size() - 1);
   }
   std::size_t floats = parts_.back().wire;
   if (quantized_) {
-    quantized_->start();
+    quantized_->start(layers_);
     floats += quantized_->moments();
   }
-  grow(wire_, floats);
-  if (!state_.kept.empty()) grow(own_, floats);
+  (void)room(wire_, floats);
+  if (!kept_.empty()) (void)room(own_, floats);
 }
 
 // The last part is the end: it becomes the new part, and another end follows.
@@ -65,8 +63,7 @@ void GradiveqRing::add_part(SentAs sent_as, std::size_t layer, UnitRange places,
   parts_.push_back({.layer = layer + 1, .places = {}, .wire = wire + floats});
 }
 
-void GradiveqRing::add_layer(std::size_t l) {
-  const GradiveqLayer& layer = state_.layers[l];
+void GradiveqRing::add_layer(const GradiveqLayer& layer) {
   const Slicing& slicing = layer.slicing();
   const std::size_t k = slicing.slice();
   const std::size_t slices = layer.compressed() ? slicing.slices() : 0;
@@ -85,24 +82,15 @@ void GradiveqRing::add_layer(std::size_t l) {
     if (sent_as == SentAs::projection) {
       while (end < unit_end && layer.sent_as[end] == SentAs::projection) ++end;
     }
-    add_part(sent_as, l, {begin * k, end * k},
+    add_part(sent_as, layer.number, {begin * k, end * k},
              sent_as == SentAs::projection ? (end - begin) * floats : k);
     begin = end;
-  }
-  for (GradiveqScratch& scratch : scratch_) {
-    grow(scratch.slices, std::max(kUnitFloats, per_unit * k));
-    grow(scratch.projections, per_unit * layer.basis.size());
   }
   for (std::size_t place = slices * k; place < slicing.elements(); place += kUnitFloats) {
     unit_begin_.push_back(parts_.size() - 1);
     const std::size_t end = std::min(place + kUnitFloats, slicing.elements());
-    add_part(SentAs::unsliced, l, {place, end}, end - place);
+    add_part(SentAs::unsliced, layer.number, {place, end}, end - place);
   }
-}
-
-std::span<float> GradiveqRing::projections_of(const Part& part, GradiveqScratch& scratch) const {
-  const Basis& basis = state_.layers[part.layer].basis;
-  return std::span(scratch.projections).first(part.places.size() / basis.slice() * basis.size());
 }
 
 std::span<float> GradiveqRing::wire_floats(UnitRange parts) {
@@ -139,7 +127,7 @@ void GradiveqRing::encode(UnitRange range) {
     const Part& part = parts_[p];
     const auto wire = wire_floats({p, p + 1});
     if (part.sent_as == SentAs::votes) {
-      for (std::size_t l = 0; l < wire.size(); ++l) wire[l] = state_.layers[l].vote;
+      for (std::size_t l = 0; l < wire.size(); ++l) wire[l] = layers_[l].vote;
     } else if (part.sent_as == SentAs::projection) {
       project(part, wire, scratch);
     } else {
@@ -165,10 +153,10 @@ void GradiveqRing::decode(UnitRange range, int /*peer*/) {
 
 void GradiveqRing::require_finite(const Part& part, std::span<const float> sum) const {
   if (kernels::first_nonfinite(sum) == sum.size()) return;
-  const bool votes = part.sent_as == SentAs::votes;
-  const std::string name = votes ? "" : state_.layers[part.layer].name;
   require_finite_sum(*exchange_, sum,
-                     votes ? "vote" : fmt::format("value sent for tensor '{}'", name));
+                     part.sent_as == SentAs::votes
+                         ? "vote"
+                         : fmt::format("value sent for tensor '{}'", layers_[part.layer].name));
 }
 
 void GradiveqRing::reduce(std::uint64_t step, Exchange& exchange) {
@@ -192,54 +180,52 @@ void GradiveqRing::reduce(std::uint64_t step, Exchange& exchange) {
 
 // g' = U^T (g - weight * mean / N). A fresh basis has sent nothing of the residual yet.
 void GradiveqRing::project(const Part& part, std::span<float> wire, GradiveqScratch& scratch) {
-  const GradiveqLayer& layer = state_.layers[part.layer];
+  const GradiveqLayer& layer = layers_[part.layer];
   const Slicing& slicing = layer.slicing();
-  const std::span<const float> values = values_;
-  const std::span<const float> mean = state_.mean;
-  const std::span<const float> kept = state_.kept;
-  const auto slices = std::span(scratch.slices).first(part.places.size());
-  kernels::add_multiple(slicing.view(values, part.places, scratch.values),
-                        slicing.view(mean, part.places, scratch.mean), -layer.mean_weight * share_,
+  const auto slices = room(scratch.slices, part.places.size());
+  kernels::add_multiple(slicing.view(values_, part.places, scratch.values),
+                        slicing.view(mean_, part.places, scratch.mean), -layer.mean_weight * share_,
                         slices);
-  if (layer.fresh && !kept.empty()) {
-    kernels::add(slices, slicing.view(kept, part.places, scratch.kept));
+  if (layer.fresh && !kept_.empty()) {
+    kernels::add(slices, slicing.view(kept_, part.places, scratch.kept));
   }
-  const auto projections = quantized_ ? projections_of(part, scratch) : wire;
+  if (!quantized_) return layer.basis.project(slices, wire);
+  const auto projections = projections_of(layer, part.places, scratch);
   layer.basis.project(slices, projections);
-  if (quantized_) quantized_->put(part.layer, part.places, projections);
+  quantized_->put(part.layer, part.places, projections);
 }
 
 // mean over the ranks = (U sum + weight * mean) / N. `kept` takes in the gradient before it is
 // replaced.
 void GradiveqRing::rebuild(const Part& part, std::span<const float> wire,
                            GradiveqScratch& scratch) {
-  const GradiveqLayer& layer = state_.layers[part.layer];
+  const GradiveqLayer& layer = layers_[part.layer];
   const Slicing& slicing = layer.slicing();
   if (quantized_) {
-    quantized_->get(part.layer, part.places, projections_of(part, scratch));
-    wire = projections_of(part, scratch);
+    const auto projections = projections_of(layer, part.places, scratch);
+    quantized_->get(part.layer, part.places, projections);
+    wire = projections;
   }
-  const auto slices = std::span(scratch.slices).first(part.places.size());
+  const auto slices = room(scratch.slices, part.places.size());
   layer.basis.rebuild(wire, slices);
   const auto values = slicing.view(values_, part.places, scratch.values);
-  std::span<float> kept = state_.kept;
-  if (!kept.empty()) kept = slicing.view(kept, part.places, scratch.kept);
+  std::span<float> kept;
+  if (!kept_.empty()) kept = slicing.view(kept_, part.places, scratch.kept);
   kernels::deliver({.decoded = slices,
-                    .mean = slicing.view(std::span(state_.mean), part.places, scratch.mean),
+                    .mean = slicing.view(mean_, part.places, scratch.mean),
                     .weight = layer.mean_weight,
                     .share = share_},
                    kept, values);
   slicing.scatter(values, part.places.begin, values_);
-  if (!kept.empty()) slicing.scatter(kept, part.places.begin, state_.kept);
+  if (!kept_.empty()) slicing.scatter(kept, part.places.begin, kept_);
 }
 
 void GradiveqRing::encode_whole(const Part& part, std::span<float> wire, GradiveqScratch& scratch) {
-  const GradiveqLayer& layer = state_.layers[part.layer];
+  const GradiveqLayer& layer = layers_[part.layer];
   layer.slicing().gather(values_, part.places.begin, wire);
-  if (part.sent_as == SentAs::sample || state_.kept.empty()) return;
-  grow(scratch.kept, wire.size());
-  const auto residual = std::span(scratch.kept).first(wire.size());
-  layer.slicing().gather(state_.kept, part.places.begin, residual);
+  if (part.sent_as == SentAs::sample || kept_.empty()) return;
+  const auto residual = room(scratch.kept, wire.size());
+  layer.slicing().gather(kept_, part.places.begin, residual);
   if (part.sent_as == SentAs::flush) {
     to_residual(layer, part.places, !layer.fresh, residual, scratch);
   }
@@ -248,68 +234,79 @@ void GradiveqRing::encode_whole(const Part& part, std::span<float> wire, Gradive
 
 void GradiveqRing::decode_whole(const Part& part, std::span<const float> wire,
                                 GradiveqScratch& scratch) {
-  GradiveqLayer& layer = state_.layers[part.layer];
-  const auto out = std::span(scratch.slices).first(wire.size());
+  const Slicing& slicing = layers_[part.layer].slicing();
+  const auto out = room(scratch.slices, wire.size());
   std::copy(wire.begin(), wire.end(), out.begin());
   kernels::scale(out, share_);
-  layer.slicing().scatter(out, part.places.begin, values_);
-  if (part.sent_as == SentAs::sample || state_.kept.empty()) return;
+  slicing.scatter(out, part.places.begin, values_);
+  if (part.sent_as == SentAs::sample || kept_.empty()) return;
   std::fill(out.begin(), out.end(), 0.0f);
-  layer.slicing().scatter(out, part.places.begin, state_.kept);
-  if (part.sent_as == SentAs::flush && layer.quantized) {
-    for_projections(layer, part.places, [&](std::size_t i, std::size_t) { layer.owed[i] = 0; });
-  }
+  slicing.scatter(out, part.places.begin, kept_);
 }
 
+void GradiveqRing::keep_errors(std::span<GradiveqLayer> layers) const {
+  if (quantized_) quantized_->keep_errors(layers);
+}
+
+// Adds this rank's gradient to the residual: from the bucket or, if the mean has replaced it there,
+// from what this rank sent.
 void GradiveqRing::take_back() {
+  GradiveqScratch& scratch = scratch_.front();
   for (const Part& part : parts_) {
     if (part.sent_as == SentAs::votes) continue;
-    const GradiveqLayer& layer = state_.layers[part.layer];
-    const auto kept =
-        layer.slicing().view(std::span(state_.kept), part.places, scratch_.front().kept);
-    if (part.sent_as != SentAs::unsliced) {
-      to_residual(layer, part.places, !layer.fresh || part.delivered, kept, scratch_.front());
+    const GradiveqLayer& layer = layers_[part.layer];
+    const Slicing& slicing = layer.slicing();
+    const auto residual = slicing.view(kept_, part.places, scratch.kept);
+    // A flushed slice that is delivered has nothing left, not even errors.
+    const bool emptied = part.sent_as == SentAs::flush && part.delivered;
+    if (part.sent_as != SentAs::unsliced && !emptied) {
+      to_residual(layer, part.places, !layer.fresh || part.delivered, residual, scratch);
     }
-    add_gradient(part, kept);
-    layer.slicing().scatter(kept, part.places.begin, state_.kept);
-  }
-  for (GradiveqLayer& layer : state_.layers) std::fill(layer.owed.begin(), layer.owed.end(), 0.0f);
-}
-
-void GradiveqRing::add_gradient(const Part& part, std::span<float> residual) {
-  const GradiveqLayer& layer = state_.layers[part.layer];
-  const Slicing& slicing = layer.slicing();
-  if (!part.delivered) {
-    kernels::add(residual, slicing.view(values_, part.places, scratch_.front().values));
-  } else if (part.sent_as != SentAs::projection) {
-    kernels::add(residual, std::span(own_).subspan(part.wire, residual.size()));
-  } else {
-    std::span<float> projections = projections_of(part, scratch_.front());
-    if (quantized_) {
-      quantized_->given(part.layer, part.places, projections);
+    if (!part.delivered) {
+      kernels::add(residual, slicing.view(values_, part.places, scratch.values));
+    } else if (part.sent_as == SentAs::projection) {
+      add_projected(part, residual, scratch);
     } else {
-      projections = std::span(own_).subspan(part.wire, projections.size());
+      kernels::add(residual, std::span(own_).subspan(part.wire, residual.size()));
     }
-    const auto within = std::span(scratch_.front().slices).first(residual.size());
-    layer.basis.rebuild(projections, within);
-    kernels::add(residual, within);
-    // The mean was subtracted before the projection.
-    kernels::add_multiple(residual,
-                          slicing.view(std::span(state_.mean), part.places, scratch_.front().mean),
-                          layer.mean_weight * share_, residual);
+    slicing.scatter(residual, part.places.begin, kept_);
   }
 }
 
-std::span<const float> GradiveqRing::whole_sum(std::size_t layer, std::size_t place) const {
-  const auto before = [](const Part& part, std::pair<std::size_t, std::size_t> wanted) {
-    return std::pair(part.layer, part.places.begin) < wanted;
-  };
-  const auto part = std::lower_bound(parts_.begin(), parts_.end(), std::pair(layer, place), before);
-  return std::span(wire_).subspan(part->wire, state_.layers[layer].slicing().slice());
+void GradiveqRing::add_projected(const Part& part, std::span<float> residual,
+                                 GradiveqScratch& scratch) const {
+  const GradiveqLayer& layer = layers_[part.layer];
+  const auto projections = projections_of(layer, part.places, scratch);
+  if (quantized_) {
+    quantized_->get_own(part.layer, part.places, projections);
+  } else {
+    std::copy_n(&own_[part.wire], projections.size(), projections.begin());
+  }
+  const auto within = room(scratch.slices, residual.size());
+  layer.basis.rebuild(projections, within);
+  kernels::add(residual, within);
+  // The mean was subtracted before the projection.
+  kernels::add_multiple(residual, layer.slicing().view(mean_, part.places, scratch.mean),
+                        layer.mean_weight * share_, residual);
+}
+
+bool GradiveqRing::sample_sum(const GradiveqLayer& layer, std::size_t slice,
+                              std::span<float> sum) const {
+  const std::size_t place = layer.slicing().places_of(slice).begin;
+  if (!layer.compressed()) {
+    layer.slicing().gather(values_, place, sum);
+    kernels::scale(sum, static_cast<float>(exchange_->size()));
+    return true;
+  }
+  if (layer.sent_as[slice] != SentAs::sample) return false;
+  const auto where = [](const Part& part) { return std::pair(part.layer, part.places.begin); };
+  const auto part = std::ranges::lower_bound(parts_, std::pair(layer.number, place), {}, where);
+  std::copy_n(&wire_[part->wire], sum.size(), sum.begin());
+  return true;
 }
 
 std::span<const float> GradiveqRing::vote_sums() const {
-  const std::size_t votes = settings_.trigger > 0 ? state_.layers.size() : 0;
+  const std::size_t votes = settings_.trigger > 0 ? layers_.size() : 0;
   return std::span(wire_).subspan(parts_.back().wire - votes, votes);
 }
 

@@ -22,21 +22,26 @@ namespace thinreduce {
 
 class GradiveqRing final : public SumPayload {
  public:
-  // `settings` and `state` must outlive the ring.
-  GradiveqRing(const GradiveqSettings& settings, const MethodSetup& setup, GradiveqState& state);
+  // `settings` must outlive the ring.
+  GradiveqRing(const GradiveqSettings& settings, const MethodSetup& setup);
 
   // Begins a step: `values` is this rank's gradient, which reduce() replaces by the mean. It must
-  // live until the next step.
-  void start(std::span<float> values, const Exchange& exchange);
+  // live until the next step, and so must `state`, of which the ring changes `kept` alone.
+  void start(GradiveqState& state, std::span<float> values, const Exchange& exchange);
   // Projects the slices, sums the payload over the ranks, and rebuilds the mean: segment by segment
   // inside the collective, or all at once around a quantizer. `kept` takes in the gradient.
   void reduce(std::uint64_t step, Exchange& exchange);
+  // After a step that succeeded: the layers owe the errors of a quantizer.
+  void keep_errors(std::span<GradiveqLayer> layers) const;
   // After a failed step: makes `kept` this rank's residual, with all of its gradient, whatever was
   // sent or decoded already.
   void take_back();
 
-  // Return sums over the ranks: of the slice at `place` that was sent whole, and of the votes.
-  [[nodiscard]] std::span<const float> whole_sum(std::size_t layer, std::size_t place) const;
+  // Reads the sum over the ranks of a slice that was sent uncompressed and without residual.
+  // Returns false for any other slice.
+  [[nodiscard]] bool sample_sum(const GradiveqLayer& layer, std::size_t slice,
+                                std::span<float> sum) const;
+  // Returns the votes for new bases, per layer.
   [[nodiscard]] std::span<const float> vote_sums() const;
 
   [[nodiscard]] std::size_t units() const override { return unit_begin_.size() - 1; }
@@ -58,36 +63,36 @@ class GradiveqRing final : public SumPayload {
     bool delivered = false;
   };
 
-  void add_layer(std::size_t layer);
+  void add_layer(const GradiveqLayer& layer);
   void add_part(SentAs sent_as, std::size_t layer, UnitRange places, std::size_t floats);
   [[nodiscard]] std::span<float> wire_floats(UnitRange parts);
   [[nodiscard]] UnitRange parts_of(UnitRange units) const {
     return {unit_begin_[units.begin], unit_begin_[units.end]};
   }
-  // Returns scratch for the projections of a part.
-  [[nodiscard]] std::span<float> projections_of(const Part& part, GradiveqScratch& scratch) const;
-  void require_finite(const Part& part, std::span<const float> sum) const;
-
   // Calls work(part, scratch) for all parts of a range of units, on all threads.
   template <typename Work>
   void for_parts(UnitRange units, const Work& work);
+  void require_finite(const Part& part, std::span<const float> sum) const;
 
   void project(const Part& part, std::span<float> wire, GradiveqScratch& scratch);
   void rebuild(const Part& part, std::span<const float> wire, GradiveqScratch& scratch);
   void encode_whole(const Part& part, std::span<float> wire, GradiveqScratch& scratch);
   void decode_whole(const Part& part, std::span<const float> wire, GradiveqScratch& scratch);
-  // Adds this rank's gradient of a part to its residual: from the bucket or, if the mean has
-  // replaced it there, from what was sent.
-  void add_gradient(const Part& part, std::span<float> residual);
+  // Adds the part of this rank's gradient that its projections have sent.
+  void add_projected(const Part& part, std::span<float> residual, GradiveqScratch& scratch) const;
 
   const GradiveqSettings& settings_;
-  GradiveqState& state_;
   std::optional<QuantizedProjections> quantized_;
-  std::span<float> values_;
+
+  // The current step.
+  std::span<const GradiveqLayer> layers_;
+  std::span<const float> mean_;
+  std::span<float> kept_, values_;
   const Exchange* exchange_ = nullptr;
   float share_ = 1;                         // 1 / N
   std::vector<Part> parts_{Part{}};         // by layer and place, and an end
   std::vector<std::size_t> unit_begin_{0};  // per unit, in parts_; and the end
+
   std::vector<float> wire_;
   std::vector<float> own_;                // what this rank added to wire_; empty without feedback
   std::vector<GradiveqScratch> scratch_;  // by thread

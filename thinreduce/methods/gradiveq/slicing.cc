@@ -23,16 +23,11 @@ std::size_t largest_divisor(std::size_t number, std::size_t max) {
 
 }  // namespace
 
-Slicing Slicing::of_run(std::size_t offset, std::size_t elements) {
-  Slicing slicing;
-  slicing.offset_ = offset;
-  slicing.elements_ = elements;
-  slicing.axes_ = {{elements, 1}};
-  return slicing;
-}
-
 Slicing Slicing::of_tensor(const Tensor& tensor, const std::string& order) {
-  Slicing slicing = of_run(tensor.offset, tensor.elements());
+  Slicing slicing;
+  slicing.offset_ = tensor.offset;
+  slicing.elements_ = tensor.elements();
+  slicing.axes_ = {{slicing.elements_, 1}};
   if (tensor.shape.size() < 2 || slicing.elements_ == 0) return slicing;
   const auto filters = static_cast<std::size_t>(tensor.shape[0]);
   const auto depth = static_cast<std::size_t>(tensor.shape[1]);

@@ -19,11 +19,15 @@
 
 namespace thinreduce {
 
+// Returns the first `size` floats of a buffer, which grows if it is shorter.
+[[nodiscard]] inline std::span<float> room(std::vector<float>& buffer, std::size_t size) {
+  if (buffer.size() < size) buffer.resize(size);
+  return std::span(buffer).first(size);
+}
+
 class Slicing {
  public:
-  // Takes `elements` floats of unknown shape, from `offset` on, as they are stored.
-  static Slicing of_run(std::size_t offset, std::size_t elements);
-  // `order` is paper, channel or row; tensors of fewer than two dimensions are runs.
+  // `order` is paper, channel or row; tensors of fewer than two dimensions are taken as stored.
   static Slicing of_tensor(const Tensor& tensor, const std::string& order);
 
   // Cuts slices of `slice` floats; the elements after the last full slice are in none. There are no
@@ -37,35 +41,31 @@ class Slicing {
   [[nodiscard]] std::size_t elements() const { return elements_; }
   [[nodiscard]] std::size_t slice() const { return slice_; }
   [[nodiscard]] std::size_t slices() const { return slice_ == 0 ? 0 : elements_ / slice_; }
-  // Returns the number of elements that are in slices.
+  // Returns the number of elements that are in slices, and the places of one slice.
   [[nodiscard]] std::size_t sliced() const { return slices() * slice_; }
+  [[nodiscard]] UnitRange places_of(std::size_t slice) const {
+    return {slice * slice_, (slice + 1) * slice_};
+  }
 
   // Copies the elements at the places [place, place + size) of the sequence out of the bucket, and
   // back into it.
   void gather(std::span<const float> bucket, std::size_t place, std::span<float> out) const;
   void scatter(std::span<const float> in, std::size_t place, std::span<float> bucket) const;
 
-  // Returns whether the sequence is the memory itself, so that memory() can replace copies.
+  // Returns whether the sequence is the memory itself.
   [[nodiscard]] bool contiguous() const { return axes_.size() == 1 && axes_[0].stride == 1; }
-  template <typename Float>
-  [[nodiscard]] std::span<Float> memory(std::span<Float> bucket, UnitRange places) const {
-    return bucket.subspan(offset_ + places.begin, places.size());
-  }
   // Returns the elements at `places`: the memory itself, or a copy in `scratch`. scatter() writes
   // either back.
   template <typename Float>
   [[nodiscard]] std::span<Float> view(std::span<Float> bucket, UnitRange places,
                                       std::vector<float>& scratch) const {
-    if (contiguous()) return memory(bucket, places);
-    if (scratch.size() < places.size()) scratch.resize(places.size());
-    const auto out = std::span(scratch).first(places.size());
+    if (contiguous()) return bucket.subspan(offset_ + places.begin, places.size());
+    const auto out = room(scratch, places.size());
     gather(bucket, places.begin, out);
     return out;
   }
 
-  [[nodiscard]] bool same_order(const Slicing& other) const {
-    return offset_ == other.offset_ && axes_ == other.axes_;
-  }
+  bool operator==(const Slicing&) const = default;
 
  private:
   struct Axis {

@@ -49,7 +49,7 @@ TEST(Slicing, OrdersOfAConvolution) {
 
 TEST(Slicing, AMatrixHasTwoOrders) {
   const auto tensor = tensor_of({3, 4});
-  EXPECT_TRUE(Slicing::of_tensor(tensor, "row").same_order(Slicing::of_tensor(tensor, "channel")));
+  EXPECT_EQ(Slicing::of_tensor(tensor, "row"), Slicing::of_tensor(tensor, "channel"));
   EXPECT_EQ(order_of(Slicing::of_tensor(tensor, "paper"), 12),
             (std::vector<float>{0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11}));
 }
@@ -98,13 +98,13 @@ TEST(Slicing, NaturalSlices) {
   EXPECT_EQ(slice({128, 64, 3, 3}, "paper"), 256U);  // two depths of all filters
   EXPECT_EQ(slice({512, 3136}, "paper"), 256U);
   EXPECT_EQ(slice({509, 521}, "paper"), 256U);  // primes
-  EXPECT_EQ(Slicing::of_run(0, 25'600'000).natural_slice(), 256U);
-  EXPECT_EQ(Slicing::of_run(0, 200).natural_slice(), 40U);
-  EXPECT_EQ(Slicing::of_run(0, 1).natural_slice(), 1U);
+  EXPECT_EQ(slice({25'600'000}, "row"), 256U);
+  EXPECT_EQ(slice({200}, "row"), 40U);
+  EXPECT_EQ(slice({1}, "row"), 1U);
 }
 
 TEST(Slicing, WhatFillsNoSlice) {
-  Slicing slicing = Slicing::of_run(10, 100);
+  Slicing slicing = Slicing::of_tensor(tensor_of({100}, 10), "row");
   slicing.cut(30);
   EXPECT_EQ(slicing.slices(), 3U);
   EXPECT_EQ(slicing.sliced(), 90U);
