@@ -9,7 +9,7 @@
 #include "thinreduce/method/archive.h"
 #include "thinreduce/method/limits.h"
 #include "thinreduce/methods/gather_or_owner.h"
-#include "thinreduce/methods/tensor_selector.h"
+#include "thinreduce/methods/top_selector.h"
 #include "thinreduce/methods/topk_owner.h"
 #include "thinreduce/methods/topk_payload.h"
 
@@ -18,12 +18,8 @@ namespace {
 
 class TopK final : public Method {
  public:
-  TopK(const BucketLayout& layout, double density, bool feedback)
-      : elements_(layout.elements),
-        density_(density),
-        feedback_(feedback),
-        selector_(layout),
-        k_(selector_.count({0, elements_}, density)) {
+  TopK(std::size_t elements, double density, bool feedback)
+      : elements_(elements), k_(values_to_send(density, elements)), feedback_(feedback) {
     if (feedback_) residual_.resize(elements_);
     payload_.reserve(topk_payload_limit(elements_, k_));
   }
@@ -64,8 +60,8 @@ class TopK final : public Method {
  private:
   // Selects and writes the payload; sent elements leave the residual.
   kernels::Selected encode(std::span<const float> gradient, Workers workers) {
-    const auto sent = feedback_ ? selector_.add_select(residual_, gradient, density_, workers)
-                                : selector_.select(gradient, {0, elements_}, density_, workers);
+    const auto sent = feedback_ ? selector_.add_select(residual_, gradient, k_, workers)
+                                : selector_.select(gradient, k_, workers);
     write_topk_payload(sent, elements_, payload_, TopKValues::f32, workers);
     if (feedback_) {
       for_floats(workers, sent.indices.size(), [&](std::size_t first, std::size_t count) {
@@ -97,11 +93,10 @@ class TopK final : public Method {
   }
 
   std::size_t elements_;
-  double density_;
+  std::size_t k_;
   bool feedback_;
-  TensorSelector selector_;
-  std::size_t k_;  // values in a payload, at most
   std::vector<float> residual_;
+  kernels::TopSelector selector_;
   std::vector<std::byte> payload_;
 };
 
@@ -129,13 +124,14 @@ MethodInfo topk_info() {
   info.presets = {{"paper", "density=0.01,collective=gather", "1 % of the values are sent."}};
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
     require_32bit_indices("topk", setup.layout);
-    const double density = options.number("density");
-    const auto values = values_to_send(density, setup.layout.elements);
+    const auto values = values_to_send(options.number("density"), setup.layout.elements);
     if (by_owners(options, setup,
                   {.payload_bytes = 6.0 * static_cast<double>(values), .owner_payloads = 2.2})) {
-      return make_topk_owner(setup.layout, density, options.on("feedback"));
+      return make_topk_owner(setup.layout.elements, options.number("density"),
+                             options.on("feedback"));
     }
-    return std::make_unique<TopK>(setup.layout, density, options.on("feedback"));
+    return std::make_unique<TopK>(setup.layout.elements, options.number("density"),
+                                  options.on("feedback"));
   };
   return info;
 }

@@ -10,7 +10,7 @@
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
-#include "thinreduce/methods/tensor_selector.h"
+#include "thinreduce/methods/top_selector.h"
 #include "thinreduce/methods/topk_payload.h"
 
 namespace thinreduce {
@@ -23,12 +23,8 @@ constexpr double kAnswerFactor = 2.3;
 // One unit is one element.
 class TopKOwner final : public Method, private OwnerPayload {
  public:
-  TopKOwner(const BucketLayout& layout, double density, bool feedback)
-      : elements_(layout.elements),
-        density_(density),
-        feedback_(feedback),
-        selector_(layout),
-        answer_selector_(layout) {
+  TopKOwner(std::size_t elements, double density, bool feedback)
+      : elements_(elements), density_(density), feedback_(feedback) {
     if (feedback_) residual_.resize(elements_);
   }
 
@@ -77,10 +73,16 @@ class TopKOwner final : public Method, private OwnerPayload {
   // Selects the elements to send. Those of the own range are not sent: they are set to zero
   // meanwhile, because zeros are never selected.
   void select() {
+    const std::size_t others = elements_ - owned_.size();
+    if (others == 0) {
+      sent_ = {};
+      rounded_.clear();
+      return;
+    }
     const auto own = part(source_, owned_);
     own_.assign(own.begin(), own.end());
     std::fill(own.begin(), own.end(), 0.0f);
-    sent_ = selector_.select_around(owned_, source_, density_);
+    sent_ = selector_.select(source_, values_to_send(density_, others));
     round_to_bf16(sent_.values, rounded_);
     std::copy(own_.begin(), own_.end(), own.begin());
   }
@@ -89,14 +91,15 @@ class TopKOwner final : public Method, private OwnerPayload {
   [[nodiscard]] std::size_t unit_elements() const override { return 1; }
   [[nodiscard]] std::size_t max_part_bytes(UnitRange range) const override {
     return topk_payload_limit(range.size(),
-                              std::min(range.size(), selector_.count({0, elements_}, density_)),
+                              std::min(range.size(), values_to_send(density_, elements_)),
                               TopKValues::bf16);
   }
   [[nodiscard]] std::size_t max_answer_bytes(UnitRange range) const override {
-    return topk_payload_limit(range.size(), selector_.count(range, answer_density()),
-                              TopKValues::bf16);
+    return topk_payload_limit(range.size(), values_to_answer(range), TopKValues::bf16);
   }
-  [[nodiscard]] double answer_density() const { return std::min(1.0, kAnswerFactor * density_); }
+  [[nodiscard]] std::size_t values_to_answer(UnitRange range) const {
+    return values_to_send(std::min(1.0, kAnswerFactor * density_), range.size());
+  }
 
   void encode_part(UnitRange range, std::vector<std::byte>& out) override {
     const auto begin = std::lower_bound(sent_.indices.begin(), sent_.indices.end(), range.begin);
@@ -126,7 +129,7 @@ class TopKOwner final : public Method, private OwnerPayload {
   }
   void encode_answer(UnitRange range, std::vector<std::byte>& out) override {
     require_finite(range);
-    const auto answer = answer_selector_.select(sum_, range, answer_density());
+    const auto answer = answer_selector_.select(sum_, values_to_answer(range));
     round_to_bf16(answer.values, answered_);
     append({answer.indices, answered_}, range, out);
     if (!feedback_) return;
@@ -151,8 +154,8 @@ class TopKOwner final : public Method, private OwnerPayload {
   double density_;
   bool feedback_;
   std::vector<float> residual_;
-  TensorSelector selector_;
-  TensorSelector answer_selector_;
+  kernels::TopSelector selector_;
+  kernels::TopSelector answer_selector_;
   SpareBuffers spare_;
 
   // State of the current reduction.
@@ -173,8 +176,8 @@ class TopKOwner final : public Method, private OwnerPayload {
 
 }  // namespace
 
-std::unique_ptr<Method> make_topk_owner(const BucketLayout& layout, double density, bool feedback) {
-  return std::make_unique<TopKOwner>(layout, density, feedback);
+std::unique_ptr<Method> make_topk_owner(std::size_t elements, double density, bool feedback) {
+  return std::make_unique<TopKOwner>(elements, density, feedback);
 }
 
 }  // namespace thinreduce

@@ -5,13 +5,14 @@
 // send stay in its own residual. Values travel as bfloat16; a residual keeps their rounding errors.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
 #include "thinreduce/method/method.h"
 
 namespace thinreduce {
 
-[[nodiscard]] std::unique_ptr<Method> make_topk_owner(const BucketLayout& layout, double density,
+[[nodiscard]] std::unique_ptr<Method> make_topk_owner(std::size_t elements, double density,
                                                       bool feedback);
 
 }  // namespace thinreduce
