@@ -279,7 +279,7 @@ The right chart is the error of the sum of all steps: values that are sent late 
 
 ## More ranks
 
-`thinreduce bench reduce --ranks N --floats {plan.SCALING_FLOATS} --link {plan.SCALING_LINK} --steps 3 --method METHOD`: synthetic gradients, N threads on {os.cpu_count()} cores
+`thinreduce bench reduce --ranks N --floats {plan.SCALING_FLOATS} --link {plan.SCALING_LINK} --steps 3 --method METHOD`: synthetic gradients with the layers of ResNet-50, N threads on {os.cpu_count()} cores
 (methods that encode slowly suffer here more than on N machines).
 *MB*: sent per rank. *formula*: of [methods.md](methods.md); where the size depends on the data, it uses the measured payload.
 
