@@ -10,6 +10,7 @@
 
 #include "apps/commands.h"
 #include "apps/distortion.h"
+#include "apps/resnet_layout.h"
 #include "apps/synthetic.h"
 #include "apps/terminal.h"
 #include "thinreduce/engine/session.h"
@@ -44,11 +45,10 @@ nlohmann::ordered_json measure(const std::string& text, const BenchCodecOptions&
   synthetic_second_moment(second_moment);
   auto ranks = connect_threads(1);
   Session session(std::move(ranks[0]), {.spec = text,
-                                        .min_elements = 0,
                                         .check_replicas_every = 0,
                                         .threads = options.threads,
                                         .momentum_inside_ok = true});
-  const auto bucket = session.add_bucket({.id = 0, .elements = options.floats, .tensors = {}});
+  const auto bucket = session.add_bucket(bench_layout(options.shapes, options.floats));
 
   const auto uncompressed = static_cast<int>(spec.info->cycle(spec.options).start);
   const int warmup = options.warmup >= 0 ? options.warmup : uncompressed + 1;
@@ -81,6 +81,7 @@ nlohmann::ordered_json measure(const std::string& text, const BenchCodecOptions&
   nlohmann::ordered_json result{
       {"method", spec.full_text()},
       {"floats", options.floats},
+      {"shapes", options.shapes},
       {"wire_bytes", wire_bytes},
       {"ratio", wire_bytes > 0 ? bytes / static_cast<double>(wire_bytes) : 0},
       {"encode_gbps", speed(bytes, encode)},
@@ -104,8 +105,9 @@ std::string show_speed(const nlohmann::ordered_json& result, const char* key) {
 
 int bench_codec(const BenchCodecOptions& options) {
   auto results = nlohmann::ordered_json::array();
-  std::string heading = fmt::format("{} floats, {} thread{}", options.floats, options.threads,
-                                    options.threads == 1 ? "" : "s");
+  std::string heading =
+      fmt::format("{} floats, {}, {} thread{}", options.floats, describe_shapes(options.shapes),
+                  options.threads, options.threads == 1 ? "" : "s");
   if (options.gradients.empty()) {
     for (const auto& spec : options.specs) results.push_back(measure(spec, options));
   } else {
@@ -135,6 +137,7 @@ int bench_codec(const BenchCodecOptions& options) {
   }
   fmt::print("{}; kernels {}; in brackets: speed relative to memcpy\n\n{}", heading,
              kernels::active_target(), table(rows));
+  if (options.gradients.empty()) fmt::print("{}", notes_on_synthetic(options.specs));
   for (std::size_t i = 0; i < results.size(); ++i) {
     const auto warmup = results[i].value("measured_in_warmup", std::uint64_t{0});
     if (warmup == 0) continue;

@@ -11,6 +11,7 @@
 #include "apps/distortion.h"
 #include "apps/gather_values.h"
 #include "apps/plan_json.h"
+#include "apps/resnet_layout.h"
 #include "apps/synthetic.h"
 #include "apps/terminal.h"
 #include "thinreduce/engine/session.h"
@@ -36,6 +37,7 @@ class RankBench {
         transport_(std::move(transport)),
         simulated_(dynamic_cast<SimulatedTransport*>(transport_.get())),
         values_(options.floats),
+        layout_(bench_layout(options.shapes, options.floats)),
         quiet_(options.json || transport_->rank() != 0) {}
 
   void run() {
@@ -75,12 +77,13 @@ class RankBench {
   // fp32 and the backend's own all-reduce take turns, so that a busy machine slows both.
   void measure_fp32() {
     Session session(transport_, session_options("fp32"));
+    const auto bucket = session.add_bucket(layout_);
     Progress progress("fp32", static_cast<std::size_t>(options_.steps) + 1, quiet_);
     std::vector<double> ours;
     std::vector<double> native;
     for (int step = 0; step <= options_.steps; ++step) {
       synthetic_gradient({transport_->rank(), 0}, values_);
-      const double seconds = timed([&] { session.reduce(0, values_); });
+      const double seconds = timed([&] { session.submit(bucket, values_).get(); });
       if (step > 0) ours.push_back(seconds);
       if (simulated_ != nullptr) continue;  // has no all-reduce of its own
       bool has_native = false;
@@ -95,10 +98,11 @@ class RankBench {
 
   void measure_bf16() {
     Session session(transport_, session_options("bf16"));
+    const auto bucket = session.add_bucket(layout_);
     std::vector<double> seconds;
     for (int step = 0; step <= options_.steps; ++step) {
       synthetic_gradient({transport_->rank(), 0}, values_);
-      const double took = timed([&] { session.reduce(0, values_); });
+      const double took = timed([&] { session.submit(bucket, values_).get(); });
       if (step > 0) seconds.push_back(took);
     }
     bf16_seconds_ = median(seconds);
@@ -121,6 +125,8 @@ class RankBench {
     std::vector<float> wanted(records ? options_.floats : 0);
     {
       Session session(transport_, session_options(text));
+      const auto bucket = session.add_bucket(layout_);
+      const auto reduce = [&] { return session.submit(bucket, values_, second_moment_).get(); };
       const Cycle cycle = spec.info->cycle(spec.options);
       const auto uncompressed = static_cast<int>(cycle.start);
       // The first compressed step touches memory for the first time.
@@ -130,7 +136,7 @@ class RankBench {
       Progress progress(spec.full_text(), static_cast<std::size_t>(steps) + cycle_steps, quiet_);
       for (int step = 0; step < steps; ++step) {
         synthetic_gradient({transport_->rank(), static_cast<std::uint64_t>(step)}, values_);
-        const double took = timed([&] { last = session.reduce(0, values_, second_moment_); });
+        const double took = timed([&] { last = reduce(); });
         if (step >= warmup) seconds.push_back(took);
         chain = chain_;
         const auto hashes = gather_values(*transport_, options_.launch.timeout,
@@ -140,7 +146,7 @@ class RankBench {
         if (records && step >= uncompressed) add_means(step, applied, wanted);
         progress.advance();
       }
-      if (cycle_steps > 0) whole = measure_cycle(session, cycle_steps, progress);
+      if (cycle_steps > 0) whole = measure_cycle(reduce, cycle_steps, progress);
       if (spec.is_auto()) planned = to_json(session.plan());
       std::vector<float> small(1000, 1.0F);
       // Virtual time needs one try: other programs do not disturb it, and 1,024 ranks take long.
@@ -161,13 +167,14 @@ class RankBench {
   }
 
   // Returns means over the steps after which the method's pattern repeats.
-  Json measure_cycle(Session& session, std::uint64_t steps, Progress& progress) {
+  template <typename Reduce>
+  Json measure_cycle(const Reduce& reduce, std::uint64_t steps, Progress& progress) {
     double seconds = 0;
     std::uint64_t sent = 0;
     for (std::uint64_t step = 0; step < steps; ++step) {
       synthetic_gradient({transport_->rank(), 1'000'000 + step}, values_);
       Report report;
-      seconds += timed([&] { report = session.reduce(0, values_, second_moment_); });
+      seconds += timed([&] { report = reduce(); });
       sent += report.bytes_sent;
       progress.advance();
     }
@@ -204,6 +211,7 @@ class RankBench {
         {"method", spec.full_text()},
         {"ranks", transport_->size()},
         {"floats", options_.floats},
+        {"shapes", options_.shapes},
         {"transport", options_.launch.transport},
         {"link", link_text(options_.launch)},
         {"simulated", simulated_ != nullptr},
@@ -246,10 +254,11 @@ class RankBench {
       fmt::print("{}\n", (results.size() == 1 ? results[0] : results).dump(2));
       return;
     }
-    fmt::print("{} ranks ({}), {} floats, link {}, kernels {}; {}times are medians of {} steps\n\n",
-               transport_->size(), options_.launch.transport, options_.floats,
-               link_text(options_.launch), kernels::active_target(),
-               simulated_ != nullptr ? "virtual " : "", options_.steps);
+    fmt::print(
+        "{} ranks ({}), {} floats, {}, link {}, kernels {}; {}times are medians of {} steps\n\n",
+        transport_->size(), options_.launch.transport, options_.floats,
+        describe_shapes(options_.shapes), link_text(options_.launch), kernels::active_target(),
+        simulated_ != nullptr ? "virtual " : "", options_.steps);
     std::vector<std::vector<std::string>> rows{{"method", "time", "vs fp32", "sent/rank", "ratio",
                                                 "encode", "wire", "decode", "wait", "nmse",
                                                 "same bits"}};
@@ -281,12 +290,18 @@ class RankBench {
     }
     fmt::print("; latency of {} (1,000 floats): {:.0f} µs\n", options_.specs[0],
                results[0]["latency_us"].get<double>());
+    fmt::print("{}", notes_on_synthetic(options_.specs));
     for (const auto& result : results) {
       if (const Json& cycle = result["cycle"]; !cycle.is_null()) {
         fmt::print("{}: mean over a cycle of {} steps: {} per step ({:.2f}x), {} sent per rank\n",
                    result["method"].get<std::string>(), cycle["steps"].get<std::uint64_t>(),
                    show_seconds(cycle["seconds"].get<double>()), cycle["speedup"].get<double>(),
                    show_bytes(cycle["bytes_sent"].get<double>()));
+      }
+      if (result.contains("statistics") && result["statistics"].contains("nested_fraction")) {
+        fmt::print("{}: {:.1f} % of the nested ranks' elements were sent in nested codes\n",
+                   result["method"].get<std::string>(),
+                   100 * result["statistics"]["nested_fraction"].get<double>());
       }
       if (result["method"] != "fp32" && result["speedup"].get<double>() < 0.95) {
         fmt::print("{} is slower than fp32 on this link.\n", result["method"].get<std::string>());
@@ -298,6 +313,7 @@ class RankBench {
   std::shared_ptr<Transport> transport_;
   SimulatedTransport* simulated_;  // null in real time
   std::vector<float> values_;
+  BucketLayout layout_;
   std::vector<float> second_moment_;  // for methods that read one
   bool quiet_;
   double fp32_seconds_ = 0;

@@ -21,6 +21,7 @@ struct BenchCodecOptions {
   int warmup = -1;                  // untimed steps; -1: the method's uncompressed steps plus one
   int threads = 1;                  // that share the work of a rank
   std::filesystem::path gradients;  // folder of recorded gradients; empty: a synthetic gradient
+  std::string shapes = "resnet50";  // of the synthetic gradient's tensors; or "none"
   bool json = false;
 };
 int bench_codec(const BenchCodecOptions& options);
@@ -33,9 +34,10 @@ struct BenchReduceOptions {
   std::vector<std::string> specs;  // at least one
   std::size_t floats = 25'600'000;
   int steps = 5;
-  int warmup = -1;     // as above
-  int threads = 1;     // the same
-  bool cycle = false;  // also time a whole cycle of the method
+  int warmup = -1;                  // as above
+  int threads = 1;                  // the same
+  bool cycle = false;               // also time a whole cycle of the method
+  std::string shapes = "resnet50";  // as above
   bool json = false;
   LaunchOptions launch;
 };

@@ -48,6 +48,11 @@ Json to_json(const MethodInfo& info) {
             {"composes_with", info.composes_with},
             {"options", Json::array()}};
   for (const OptionInfo& option : info.options) json["options"].push_back(to_json(option));
+  json["presets"] = Json::array();
+  for (const Preset& preset : info.presets) {
+    json["presets"].push_back(
+        {{"name", preset.name}, {"options", preset.options}, {"help", preset.help}});
+  }
   return json;
 }
 
@@ -90,6 +95,9 @@ void print(const MethodInfo& info) {
   for (const OptionInfo& option : info.options) {
     if (option.paper_only) print(option);
   }
+  for (const Preset& preset : info.presets) {
+    fmt::print("    preset={}  [{}]\n{}", preset.name, preset.options, wrapped(preset.help, 8));
+  }
   fmt::print("\n");
 }
 
@@ -111,6 +119,9 @@ int list_methods(bool json) {
       "ranks send first, and the others' payloads are decoded with their mean.\n"
       "Each option is listed as name=default  [allowed values].\n"
       "A spec is a method's name with options, for example topk:density=0.01,feedback=on\n"
+      "A preset stands for the options in brackets after it; options beside it change single "
+      "ones,\n"
+      "for example topk:preset=paper,feedback=off\n"
       "In a spec of two methods the second quantizes what the first sends, for example "
       "gradiveq:basis=32+qsgd:bits=4\n"
       "The kernels run on {}; the environment variable THINREDUCE_SIMD chooses among {}.\n",

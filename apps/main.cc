@@ -53,6 +53,12 @@ void add_bench_options(CLI::App& command, Options& options) {
   command.add_option("--floats", options.floats, "Size of the gradient in floats.")
       ->type_name("N")
       ->transform(whole_number(1, 4294967296.0));
+  command
+      .add_option("--shapes", options.shapes,
+                  "Shapes of the gradient's tensors: those of ResNet-50's layers, with widths "
+                  "scaled to --floats, or none.")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"resnet50", "none"}));
   command.add_option("--steps", options.steps, "Number of timed steps.")
       ->type_name("N")
       ->transform(whole_number(1, 10000));

@@ -36,11 +36,13 @@ class Row:
     ratio: float  # bytes of the gradient / bytes of the payload
     bytes_sent: float  # per step, by the busiest rank
     paper_ratio: float | None  # elements / elements sent
+    nested: float | None  # fraction of the nested ranks' elements that had nested codes
     uncompressed_fraction: float  # of the steps
     level_step: int | None  # the first step at which the accuracy reaches LEVEL
     curve: list[tuple[int, float]]  # step, accuracy
     links: dict[str, OverLink] = field(default_factory=dict)
     points: float = 0  # percentage points of accuracy above the uncompressed run
+    fewer: float = 1  # bytes that a rank of the uncompressed run sends / bytes sent
 
 
 def smooth(curve: list[tuple[int, float]]) -> list[tuple[int, float]]:
@@ -63,7 +65,11 @@ def row_of(program: Program, setting: Setting) -> Row:
     summary = json.loads((run / "summary.json").read_text())
     steps = read_lines(run / "steps.jsonl")
     evaluations = read_lines(run / "evaluations.jsonl")
-    sent = [step["statistics"]["sent"] for step in steps if "sent" in step["statistics"]]
+
+    def statistic(name: str) -> list[float]:
+        return [step["statistics"][name] for step in steps if name in step["statistics"]]
+
+    sent, nested = statistic("sent"), statistic("nested_fraction")
     return Row(
         setting=setting,
         accuracy=summary["accuracy"],
@@ -71,6 +77,7 @@ def row_of(program: Program, setting: Setting) -> Row:
         ratio=summary["ratio"],
         bytes_sent=mean(step["bytes_sent"] for step in steps),
         paper_ratio=1 / mean(sent) if sent else None,
+        nested=mean(nested) if nested else None,
         uncompressed_fraction=mean(is_uncompressed(step) for step in steps),
         level_step=None,
         curve=[(one["step"], one["accuracy"]) for one in evaluations],
@@ -105,6 +112,7 @@ def rows(program: Program, settings: list[Setting], timed_steps: int) -> list[Ro
     for row in found.values():
         baseline = found[row.setting.baseline]
         row.points = 100 * (row.accuracy - baseline.accuracy)
+        row.fewer = baseline.bytes_sent / row.bytes_sent
         row.level_step = first_step_at(row.curve, LEVEL * baseline.accuracy)
         if row.level_step is not None:
             for here in row.links.values():

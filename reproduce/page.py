@@ -36,7 +36,7 @@ def seconds(value: float | None) -> str:
 
 
 def results_table(rows: list[Row]) -> str:
-    header = ["setting", "accuracy", "vs fp32", "smaller", "sent per step"]
+    header = ["setting", "accuracy", "vs fp32", "fewer bytes sent", "sent per step", "payload"]
     for link in plan.LINKS:
         header += [f"step at {link}", "faster", f"to {100 * LEVEL:.0f} % of fp32"]
     lines = []
@@ -45,8 +45,9 @@ def results_table(rows: list[Row]) -> str:
             row.setting.name,
             f"{100 * row.accuracy:.2f} %",
             "" if row.setting.spec == "fp32" else f"{row.points:+.2f}",
-            f"{row.ratio:.1f}x",
+            f"{row.fewer:.1f}x",
             f"{row.bytes_sent / 1e3:,.0f} kB",
+            f"1/{row.ratio:.1f}",
         ]
         for link in plan.LINKS:
             here = row.links[link]
@@ -69,7 +70,7 @@ def short_table(rows: list[Row]) -> str:
         "method",
         "accuracy",
         "vs fp32",
-        "smaller",
+        "fewer bytes sent",
         *(f"step at {link}" for link in plan.LINKS),
     ]
     by_name = {row.setting.name: row for row in rows}
@@ -79,7 +80,7 @@ def short_table(rows: list[Row]) -> str:
         line += [
             f"{100 * row.accuracy:.1f} %",
             "" if row.setting.spec == "fp32" else f"{row.points:+.1f}",
-            f"{row.ratio:.1f}x",
+            f"{row.fewer:.1f}x",
         ]
         for link in plan.LINKS:
             here = row.links[link]
@@ -94,6 +95,15 @@ def update_readme(readme: Path, rows: list[Row]) -> None:
     before, rest = readme.read_text().split(begin)
     after = rest.split(end)[1]
     readme.write_text(before + begin + "\n" + short_table(rows) + "\n\n" + end + after)
+
+
+def nested_text(rows: list[Row]) -> str:
+    """Says how much of ndqsg was nested."""
+    return "".join(
+        f"`{row.setting.name}`: {100 * row.nested:.1f} % of the nested ranks' elements had nested codes, the others plain ones.\n"
+        for row in rows
+        if row.nested is not None
+    )
 
 
 def stages_table(rows: list[Row], link: str) -> str:
@@ -212,10 +222,12 @@ Every setting sees the same images in the same order; {same}.
 Steps that a method sends uncompressed count with fp32's time, by their fraction of the run.
 The time to {100 * LEVEL:.0f} % of fp32's final accuracy is the number of steps until the test accuracy reaches it, times the time per step over the link.
 That accuracy is measured on 2,000 images and is the mean of two evaluations {plan.EVALUATE_EVERY} steps apart.
-*smaller*: bytes of the gradient / bytes of the payload, over the whole run; *sent*: by the busiest rank to all others.
+*fewer bytes sent*: the bytes that a rank sends with fp32 / those that the busiest rank sends to all others, over the whole run.
+*payload*: the bytes of one payload as a fraction of the gradient's; a method that gathers sends it to every other rank.
+Accuracies differ by about 0.7 points between seeds: smaller differences than that are noise.
 
 {results_table(rows)}
-{missing}
+{nested_text(rows)}{missing}
 ![accuracy over time](results/accuracy-over-time.svg)
 
 ![accuracy and ratio](results/accuracy-and-ratio.svg)
@@ -267,7 +279,7 @@ The right chart is the error of the sum of all steps: values that are sent late 
 
 ## More ranks
 
-`thinreduce bench reduce --ranks N --floats {plan.SCALING_FLOATS} --link {plan.SCALING_LINK} --steps 3 --method METHOD`: synthetic gradients, N threads on {os.cpu_count()} cores
+`thinreduce bench reduce --ranks N --floats {plan.SCALING_FLOATS} --link {plan.SCALING_LINK} --steps 3 --method METHOD`: synthetic gradients with the layers of ResNet-50, N threads on {os.cpu_count()} cores
 (methods that encode slowly suffer here more than on N machines).
 *MB*: sent per rank. *formula*: of [methods.md](methods.md); where the size depends on the data, it uses the measured payload.
 
@@ -284,13 +296,13 @@ The right chart is the error of the sum of all steps: values that are sent late 
 def speak(rows: list[Row], goals: list[Target]) -> str:
     """Returns a short table for the terminal."""
     lines = [
-        f"{'setting':16} {'accuracy':>9} {'smaller':>9}"
+        f"{'setting':16} {'accuracy':>9} {'fewer':>9}"
         + "".join(f" {link:>9}" for link in plan.LINKS)
     ]
     for row in rows:
         faster = "".join(f" {row.links[link].speedup:>8.1f}x" for link in plan.LINKS)
         lines.append(
-            f"{row.setting.name:16} {100 * row.accuracy:>7.2f} % {row.ratio:>8.1f}x{faster}"
+            f"{row.setting.name:16} {100 * row.accuracy:>7.2f} % {row.fewer:>8.1f}x{faster}"
         )
     lines += [f"{'met   ' if goal.met else 'MISSED'} {goal.what}: {goal.found}" for goal in goals]
     return "\n".join(lines)

@@ -77,7 +77,7 @@ def accuracy_and_ratio(rows: list[Row], path: Path) -> None:
     for row in rows:
         paper = row.setting.kind == "paper"
         chart.scatter(
-            row.ratio,
+            row.fewer,
             row.points,
             s=45,
             marker=marker(row.setting.method),
@@ -89,12 +89,12 @@ def accuracy_and_ratio(rows: list[Row], path: Path) -> None:
         below = -1.5 < row.points < 0 and row.setting.kind != "default"
         place = (4, -10 if below else 4)
         chart.annotate(
-            row.setting.name, (row.ratio, row.points), place, textcoords="offset points", fontsize=7
+            row.setting.name, (row.fewer, row.points), place, textcoords="offset points", fontsize=7
         )
     chart.axhline(0, color="black", linewidth=1)
     chart.set(
         xscale="log",
-        xlabel="gradient bytes / payload bytes",
+        xlabel="times fewer bytes sent than fp32",
         ylabel="points of accuracy against fp32",
     )
     chart.set_title("filled: ours; open: the paper's setting", fontsize=9)

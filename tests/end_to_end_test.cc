@@ -388,23 +388,43 @@ TEST(Methods, AreListedForPeopleAndScripts) {
     EXPECT_FALSE(method["algebra"].get<std::string>().empty());
     EXPECT_FALSE(method["paper"].get<std::string>().empty());
     for (const auto& option : method["options"]) EXPECT_TRUE(option.contains("paper_only"));
+    for (const auto& preset : method["presets"]) {
+      EXPECT_NE(people.out.find(preset["options"].get<std::string>()), std::string::npos);
+    }
   }
   EXPECT_NE(people.out.find("(old spelling: bucket)"), std::string::npos) << people.out;
 }
 
 TEST(BenchCodec, HasTheKeysOfItsContract) {
-  const Finished end =
-      run({kProgram, "bench", "codec", "--method", "topk", "--floats", "100003", "--json"});
+  const Finished end = run({kProgram, "bench", "codec", "--method", "topk:density=0.01", "--floats",
+                            "100003", "--shapes", "none", "--json"});
   ASSERT_EQ(end.code, 0) << end.err;
   const auto result = nlohmann::json::parse(end.out);
   for (const char* key : {"method", "floats", "wire_bytes", "ratio", "encode_gbps", "decode_gbps",
-                          "memcpy_gbps", "nmse"}) {
+                          "memcpy_gbps", "nmse", "shapes"}) {
     EXPECT_TRUE(result.contains(key)) << key;
   }
   EXPECT_GT(result["ratio"].get<double>(), 50);
   const Finished table = run({kProgram, "bench", "codec", "--floats", "1000"});
   EXPECT_EQ(table.code, 0) << table.err;
   EXPECT_NE(table.out.find("bf16"), std::string::npos);
+}
+
+// One large square matrix has far fewer rows and columns per element than the layers of a network.
+TEST(BenchCodec, HasTheLayersOfANetwork) {
+  const auto ratio = [](const std::string& floats, const std::vector<std::string>& more) {
+    std::vector<std::string> command{kProgram,   "bench", "codec",    "--json",
+                                     "--steps",  "1",     "--method", "powersgd:basis=4",
+                                     "--floats", floats};
+    command.insert(command.end(), more.begin(), more.end());
+    const Finished end = run(command);
+    EXPECT_EQ(end.code, 0) << end.err;
+    return nlohmann::json::parse(end.out)["ratio"].get<double>();
+  };
+  // ResNet-50's factors at basis 4 have 330,000 floats; 54,120 more are in vectors.
+  EXPECT_NEAR(ratio("25557032", {}), 67, 3);
+  EXPECT_GT(ratio("1000000", {"--shapes", "none"}), 4 * ratio("1000000", {}));
+  EXPECT_GT(ratio("4096", {}), 0.9);
 }
 
 }  // namespace

@@ -97,8 +97,8 @@ TEST(ReadRun, StandsARunThatHasOnlyBegun) {
   EXPECT_EQ(run.steps_done, 0);
   EXPECT_TRUE(std::isnan(run.accuracy));
   const auto rows = summarise({run});
-  EXPECT_THAT(to_cells(rows)[1], ElementsAre("fp32", "–", "reference", "–", "–", "1.00×", "–", "–",
-                                             "–", "incomplete, 0 of 468 steps"));
+  EXPECT_THAT(to_cells(rows)[1], ElementsAre("fp32", "–", "reference", "–", "–", "1.00×", "–",
+                                             "1.0×", "–", "–", "incomplete, 0 of 468 steps"));
 }
 
 TEST(ReadRun, LeavesOutALastLineThatWasCut) {
@@ -271,6 +271,8 @@ TEST(Summarise, ComparesWithTheReferenceOfTheSameSettings) {
   EXPECT_NEAR(rows[3].speedup, 10 / runs[3].step_seconds, 1e-12);
   EXPECT_NEAR(rows[3].difference, runs[3].accuracy - 0.5, 1e-12);
   EXPECT_TRUE(std::isnan(rows[4].speedup));
+  EXPECT_NEAR(rows[2].fewer_bytes, 2, 0.01);
+  EXPECT_TRUE(std::isnan(rows[4].fewer_bytes));
   EXPECT_TRUE(rows[0].reference);
   EXPECT_TRUE(std::isnan(rows[0].difference));
   // Equal names are distinguished by the settings that differ.

@@ -133,6 +133,7 @@ std::vector<SummaryRow> summarise(const std::vector<RunRecord>& runs) {
     if (twin != nullptr) reference = twin;
     if (reference != nullptr && !row.reference) {
       row.speedup = reference->step_seconds / run.step_seconds;
+      row.fewer_bytes = reference->bytes_sent / reference->steps_done / row.bytes_per_step;
       // The results of unfinished runs can't be compared.
       if (reference->status == "finished" && run.status == "finished") {
         row.difference =
@@ -156,8 +157,8 @@ std::vector<std::vector<std::string>> to_cells(const std::vector<SummaryRow>& ro
   std::vector<std::vector<std::string>> cells{{"method"}};
   if (any_judged_by_accuracy(rows)) cells[0].emplace_back("accuracy %");
   if (any_judged_by_loss(rows)) cells[0].emplace_back("loss");
-  for (const char* title : {"vs fp32", "time/step", "total time", "speedup", "bytes/step", "ratio",
-                            "same bits", "status"}) {
+  for (const char* title : {"vs fp32", "time/step", "total time", "speedup", "bytes/step",
+                            "fewer bytes", "ratio", "same bits", "status"}) {
     cells[0].emplace_back(title);
   }
   for (const SummaryRow& row : rows) {
@@ -184,6 +185,9 @@ std::vector<std::vector<std::string>> to_cells(const std::vector<SummaryRow>& ro
          row.reference ? "1.00×"
                        : number(row.speedup, [](double v) { return fmt::format("{:.2f}×", v); }),
          number(row.bytes_per_step, show_bytes),
+         row.reference
+             ? "1.0×"
+             : number(row.fewer_bytes, [](double v) { return fmt::format("{:.1f}×", v); }),
          number(row.ratio, [](double v) { return fmt::format("{:.1f}×", v); }),
          !row.identical.has_value() ? "–"
          : *row.identical           ? "yes"
@@ -208,6 +212,7 @@ nlohmann::ordered_json to_json(const std::vector<SummaryRow>& rows) {
                     {"seconds", row.seconds},
                     {"speedup", row.speedup},
                     {"bytes_a_step", row.bytes_per_step},
+                    {"fewer_bytes", row.fewer_bytes},
                     {"ratio", row.ratio},
                     {"identical", identical},
                     {"steps", row.steps_done}});

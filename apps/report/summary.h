@@ -34,6 +34,7 @@ struct SummaryRow {
   double seconds = kMissing;
   double speedup = kMissing;  // time per step of the reference divided by this one's
   double bytes_per_step = kMissing;
+  double fewer_bytes = kMissing;  // bytes per step of the reference / bytes per step
   double ratio = kMissing;
   std::optional<bool> identical;
   double steps_done = kMissing;

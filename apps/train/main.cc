@@ -255,6 +255,9 @@ void print_summary(const Json& summary) {
              apps::show_seconds(number_of("seconds")),
              apps::show_bytes(number_of("bytes_sent_total")), number_of("ratio"),
              summary["run"].get<std::string>());
+  if (const auto nested = summary["statistics"].value("nested_fraction", -1.0); nested >= 0) {
+    fmt::print("{:.1f} % of the nested ranks' elements were sent in nested codes\n", 100 * nested);
+  }
 }
 
 int run(int argc, char** argv) {

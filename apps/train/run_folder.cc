@@ -93,15 +93,38 @@ void RunFolder::continue_after(std::uint64_t step) {
   open();
 }
 
-std::vector<double> RunFolder::step_seconds() const {
-  std::vector<double> seconds;
+// Calls visit(line) for every step that is in the folder.
+template <typename Visit>
+void RunFolder::for_steps(const Visit& visit) const {
   std::ifstream in(path_ / kSteps);
   for (std::string line; std::getline(in, line);) {
     const auto json = nlohmann::json::parse(line, nullptr, false);
-    if (!json.is_object() || !json.contains("step_seconds")) continue;
-    if (const auto& value = json["step_seconds"]; value.is_number()) seconds.push_back(value);
+    if (json.is_object()) visit(json);
   }
+}
+
+std::vector<double> RunFolder::step_seconds() const {
+  std::vector<double> seconds;
+  for_steps([&](const nlohmann::json& line) {
+    if (!line.contains("step_seconds")) return;
+    if (const auto& value = line["step_seconds"]; value.is_number()) seconds.push_back(value);
+  });
   return seconds;
+}
+
+std::map<std::string, double> RunFolder::mean_statistics() const {
+  std::map<std::string, double> means;
+  std::map<std::string, double> counts;
+  for_steps([&](const nlohmann::json& line) {
+    if (!line.contains("statistics") || !line["statistics"].is_object()) return;
+    for (const auto& [name, value] : line["statistics"].items()) {
+      if (!value.is_number()) continue;
+      means[name] += value.get<double>();
+      counts[name] += 1;
+    }
+  });
+  for (auto& [name, mean] : means) mean /= counts[name];
+  return means;
 }
 
 void RunFolder::open() {

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "apps/train/options.h"
@@ -26,6 +28,8 @@ class RunFolder {
   static void check_unused(const TrainOptions& options);
   // Returns the seconds of every step that is in the folder.
   [[nodiscard]] std::vector<double> step_seconds() const;
+  // Returns the mean of each of the method's statistics over the steps in the folder that have it.
+  [[nodiscard]] std::map<std::string, double> mean_statistics() const;
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   void write_config(const Json& config) const;
@@ -37,6 +41,8 @@ class RunFolder {
 
  private:
   explicit RunFolder(std::filesystem::path path);
+  template <typename Visit>
+  void for_steps(const Visit& visit) const;
   void open();
 
   std::filesystem::path path_;

@@ -419,6 +419,7 @@ class Trainer {
          state_.payload_total > 0 ? uncompressed / static_cast<double>(state_.payload_total) : 0.0},
         {"step_seconds", typical},
         {speed, typical > 0 ? samples / typical : 0.0},
+        {"statistics", folder_->mean_statistics()},
         {"identical", true},  // check_replicas would have thrown
         {"run", out_.string()}};
   }

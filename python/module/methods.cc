@@ -34,6 +34,15 @@ py::dict describe(const MethodDescription& info) {
   result["second_moment"] = info.second_moment;
   result["composes_with"] = info.composes_with;
   result["options"] = options;
+  py::list presets;
+  for (const PresetDescription& preset : info.presets) {
+    py::dict one;
+    one["name"] = preset.name;
+    one["options"] = preset.options;
+    one["help"] = preset.help;
+    presets.append(one);
+  }
+  result["presets"] = presets;
   return result;
 }
 

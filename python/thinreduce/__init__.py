@@ -36,7 +36,7 @@ from .errors import (
     Timeout,
     Unavailable,
 )
-from .methods import Method, Option, methods, momentum_inside, simd_target, spec_text
+from .methods import Method, Option, Preset, methods, momentum_inside, simd_target, spec_text
 from .sketch import CountSketch
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ _LAZY = {
 
 __all__ = [
     "BadFrame", "BadInput", "BadSpec", "BadState", "Comm", "CountSketch", "Encoded",
-    "Error", "Internal", "LostPeer", "Method", "Mismatch", "NonFinite", "Option", "SecondMoment",
-    "State", "Timeout", "Unavailable", "connect", "decode", "encode", "hook", "local", "methods",
-    "momentum_inside", "redistribute", "simd_target", "spec_text",
+    "Error", "Internal", "LostPeer", "Method", "Mismatch", "NonFinite", "Option", "Preset",
+    "SecondMoment", "State", "Timeout", "Unavailable", "connect", "decode", "encode", "hook",
+    "local", "methods", "momentum_inside", "redistribute", "simd_target", "spec_text",
 ]  # fmt: skip
 
 

@@ -22,6 +22,16 @@ class Option:
 
 
 @dataclass(frozen=True)
+class Preset:
+    """A named set of options: ``preset=name`` in a spec stands for them."""
+
+    name: str
+    #: The options as in a spec, such as "density=0.01,feedback=off".
+    options: str
+    help: str
+
+
+@dataclass(frozen=True)
 class Method:
     """A compression method and its options."""
 
@@ -37,6 +47,7 @@ class Method:
     #: Methods that may follow it after a plus, to quantize what it sends ("gradiveq+qsgd").
     composes_with: tuple[str, ...]
     options: tuple[Option, ...]
+    presets: tuple[Preset, ...]
 
 
 def methods() -> list[Method]:
@@ -47,8 +58,9 @@ def methods() -> list[Method]:
             Option(**{**option, "choices": tuple(option["choices"])})
             for option in info.pop("options")
         )
+        presets = tuple(Preset(**preset) for preset in info.pop("presets"))
         info["composes_with"] = tuple(info["composes_with"])
-        result.append(Method(options=options, **info))
+        result.append(Method(options=options, presets=presets, **info))
     return result
 
 

@@ -23,6 +23,9 @@ std::vector<MethodDescription> describe_methods() {
                                 .choices = option.choices,
                                 .help = option.help});
     }
+    for (const Preset& preset : info.presets) {
+      method.presets.push_back({preset.name, preset.options, preset.help});
+    }
   }
   return result;
 }

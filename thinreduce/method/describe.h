@@ -22,6 +22,13 @@ struct OptionDescription {
   std::string help;
 };
 
+// `preset=name` in a spec stands for the options; options beside it change single ones.
+struct PresetDescription {
+  std::string name;
+  std::string options;  // "density=0.01,feedback=off"
+  std::string help;
+};
+
 struct MethodDescription {
   std::string name;
   std::string algebra;  // how payloads combine: "sum", "integer sum", "gather" or "staged"
@@ -30,6 +37,7 @@ struct MethodDescription {
   bool second_moment = false;              // whether it uses the second moment of a gradient
   std::vector<std::string> composes_with;  // methods that may follow after a plus
   std::vector<OptionDescription> options;
+  std::vector<PresetDescription> presets;
 };
 
 // Returns all methods, simple ones first.

@@ -81,6 +81,13 @@ struct InnerMethod {
   Options options;
 };
 
+// A named set of option values: `preset=name` in a spec stands for them.
+struct Preset {
+  std::string name;
+  std::string options;  // as in a spec: "density=0.01,feedback=off"
+  std::string help;
+};
+
 struct MethodInfo {
   std::string name;
   std::uint16_t wire_id = 0;  // identifies the method in frames; never reused
@@ -90,6 +97,7 @@ struct MethodInfo {
   // Whether reduce() uses Bucket::second_moment when it is given.
   bool second_moment = false;
   std::vector<OptionInfo> options;
+  std::vector<Preset> presets = {};
   std::function<std::unique_ptr<Method>(const Options&, const MethodSetup&)> make;
   // Throws Error{bad_spec} for options that contradict each other although each is in range. Called
   // when a spec is parsed, because an error in `make` ends the session.

@@ -13,6 +13,9 @@
 namespace thinreduce {
 namespace {
 
+// Stands for the options of a preset; not an option itself, so that full texts do not have it.
+constexpr std::string_view kPreset = "preset";
+
 [[noreturn]] void refuse(const std::string& why) {
   throw Error(ErrorCode::bad_spec, why);
 }
@@ -40,6 +43,7 @@ const OptionInfo& find_option(const MethodInfo& info, std::string_view name) {
     names.push_back(option.name);
   }
   if (names.empty()) refuse(fmt::format("{} has no options; leave out '{}'", info.name, name));
+  if (!info.presets.empty()) names.emplace_back(kPreset);
   refuse(fmt::format("{} has no option '{}'; its options are: {}", info.name, name,
                      fmt::join(names, ", ")));
 }
@@ -97,7 +101,50 @@ std::size_t find_plus(std::string_view text) {
   return std::string_view::npos;
 }
 
-// Parses the options of `method:option=value,option=value`.
+struct GivenOption {
+  std::string_view name;
+  std::string value;
+};
+
+// Splits the text `option=value,option=value` of a spec.
+std::vector<GivenOption> split_options(std::string_view spec, std::string_view text) {
+  std::vector<GivenOption> given;
+  for (bool more = true; more;) {
+    const auto comma = text.find(',');
+    const auto item = text.substr(0, comma);
+    more = comma != std::string_view::npos;
+    if (more) text = text.substr(comma + 1);
+    const auto equals = item.find('=');
+    if (equals == std::string_view::npos) {
+      refuse(fmt::format("spec '{}': '{}' must have the form option=value", spec, item));
+    }
+    given.push_back({item.substr(0, equals), std::string(item.substr(equals + 1))});
+  }
+  return given;
+}
+
+void set_option(const MethodInfo& info, const GivenOption& given, Options& options) {
+  const OptionInfo& option = find_option(info, given.name);
+  options.values[option.name] = checked_value(info, option, given.value);
+}
+
+void set_preset(const MethodInfo& info, const std::string& name, Options& options) {
+  std::vector<std::string> names;
+  for (const Preset& preset : info.presets) {
+    names.push_back(preset.name);
+    if (preset.name != name) continue;
+    for (const auto& given : split_options(info.name, preset.options)) {
+      set_option(info, given, options);
+    }
+    return;
+  }
+  if (names.empty()) refuse(fmt::format("{} has no presets; leave out 'preset'", info.name));
+  refuse(fmt::format("{} has no preset '{}'; its presets are: {}", info.name, name,
+                     fmt::join(names, ", ")));
+}
+
+// Parses the options of `method:option=value,option=value`. A preset comes first, wherever it
+// stands, so that the other options change it.
 Options parse_options(const MethodInfo& info, std::string_view text) {
   Options options;
   for (const OptionInfo& option : info.options) {
@@ -106,23 +153,18 @@ Options parse_options(const MethodInfo& info, std::string_view text) {
   const auto colon = text.find(':');
   if (colon == std::string_view::npos) return options;
 
-  std::vector<std::string> given;
-  std::string_view rest = text.substr(colon + 1);
-  for (bool more = true; more;) {
-    const auto comma = rest.find(',');
-    const auto item = rest.substr(0, comma);
-    more = comma != std::string_view::npos;
-    if (more) rest = rest.substr(comma + 1);
-    const auto equals = item.find('=');
-    if (equals == std::string_view::npos) {
-      refuse(fmt::format("spec '{}': '{}' must have the form option=value", text, item));
+  const auto given = split_options(text, text.substr(colon + 1));
+  std::vector<std::string> seen;
+  for (const GivenOption& one : given) {
+    const bool is_preset = one.name == kPreset;
+    seen.push_back(is_preset ? std::string(kPreset) : find_option(info, one.name).name);
+    if (std::count(seen.begin(), seen.end(), seen.back()) > 1) {
+      refuse(fmt::format("spec '{}' gives {} twice; give it once", text, seen.back()));
     }
-    const OptionInfo& option = find_option(info, item.substr(0, equals));
-    if (std::find(given.begin(), given.end(), option.name) != given.end()) {
-      refuse(fmt::format("spec '{}' gives {} twice; give it once", text, option.name));
-    }
-    given.push_back(option.name);
-    options.values[option.name] = checked_value(info, option, std::string(item.substr(equals + 1)));
+    if (is_preset) set_preset(info, one.value, options);
+  }
+  for (const GivenOption& one : given) {
+    if (one.name != kPreset) set_option(info, one, options);
   }
   return options;
 }

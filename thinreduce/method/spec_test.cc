@@ -28,6 +28,38 @@ TEST(Spec, FullTextOfEveryMethodParsesToItself) {
   }
 }
 
+TEST(Spec, APresetStandsForItsOptions) {
+  const auto text = Spec::parse("topk:preset=paper").full_text();
+  EXPECT_EQ(text, "topk:collective=gather,density=0.01,feedback=on");
+  // Wherever it stands, options beside it change it.
+  for (const char* spec : {"topk:preset=paper,density=0.02", "topk:density=0.02,preset=paper"}) {
+    EXPECT_EQ(Spec::parse(spec).full_text(), "topk:collective=gather,density=0.02,feedback=on");
+  }
+  EXPECT_EQ(Spec::parse("gradiveq+qsgd:preset=paper").full_text(),
+            Spec::parse("gradiveq+qsgd:bits=4,block=512,collective=gather").full_text());
+}
+
+TEST(Spec, EveryPublishedMethodHasItsPapersSetting) {
+  for (const MethodInfo& info : methods()) {
+    if (info.name == "fp32" || info.name == "bf16") continue;
+    const Spec paper = Spec::parse(info.name + ":preset=paper");
+    EXPECT_EQ(Spec::parse(paper.full_text()).full_text(), paper.full_text());
+    EXPECT_EQ(Spec::parse(paper.short_text()).full_text(), paper.full_text());
+    EXPECT_NE(paper.full_text(), Spec::parse(info.name).full_text());
+    EXPECT_EQ(paper.full_text().find("preset"), std::string::npos);
+  }
+}
+
+TEST(Spec, RefusesPresetsThatDoNotExist) {
+  const auto refused = [](const std::string& text) {
+    return thrown_text(ErrorCode::bad_spec, [&] { (void)Spec::parse(text); });
+  };
+  EXPECT_NE(refused("topk:preset=none").find("its presets are: paper"), std::string::npos);
+  EXPECT_NE(refused("fp32:preset=paper").find("no presets"), std::string::npos);
+  EXPECT_NE(refused("topk:preset=paper,preset=paper").find("preset twice"), std::string::npos);
+  EXPECT_NE(refused("topk:dens=1").find("collective, preset"), std::string::npos);
+}
+
 TEST(Spec, RefusesWithWhatExists) {
   const auto refused = [](const std::string& text) {
     return thrown_text(ErrorCode::bad_spec, [&] { (void)Spec::parse(text); });

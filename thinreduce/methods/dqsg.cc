@@ -29,13 +29,13 @@ class DqsgSum final : public Method {
  public:
   explicit DqsgSum(const DqsgOptions& options)
       : options_(options), scales_(options.quantizer.blocks()) {
-    if (keeps_residual()) residual_.resize(options_.quantizer.elements);
+    if (keeps_residual()) residual_.resize(options_.quantizer.elements());
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
-    ensure(bucket.values.size() == options_.quantizer.elements,
+    ensure(bucket.values.size() == options_.quantizer.elements(),
            "dqsg: the bucket must keep its size", bucket.values.size(),
-           options_.quantizer.elements);
+           options_.quantizer.elements());
     if (bucket.values.empty()) return;
     std::span<const float> source = bucket.values;
     if (keeps_residual()) {
@@ -143,6 +143,8 @@ MethodInfo dqsg_info() {
       clip_option(0,
                   "the clipped part is added to the next step's gradient, even with feedback=off"),
   };
+  info.presets = {{"paper", "levels=3,block=layer,collective=gather",
+                   "3 levels, one scale per layer, every payload to every rank."}};
   info.check = [](const Options& options) {
     require_odd("dqsg", "levels", options.integer("levels"));
     check_answer_levels("dqsg", options);
@@ -150,9 +152,7 @@ MethodInfo dqsg_info() {
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
     const auto levels_per_side = static_cast<std::uint32_t>((options.integer("levels") - 1) / 2);
     check_quantizer("dqsg", setup, levels_per_side);
-    const BlockQuantizer quantizer{.elements = setup.layout.elements,
-                                   .block = static_cast<std::size_t>(options.integer("block")),
-                                   .levels_per_side = levels_per_side};
+    const BlockQuantizer quantizer = block_quantizer(options, setup, levels_per_side);
     using Collective = QuantizedGatherOptions::Collective;
     const std::string& collective = options.text("collective");
     // The ranks replay the dither of all N in a sum of codes, and its codes grow with N.

@@ -30,12 +30,12 @@ std::vector<float> plain_integer_sum(const PerRank& gradients, const BlockQuanti
   std::vector<float> scales(quantizer.blocks());
   for (const auto& gradient : gradients) {
     for (std::size_t i = 0; i < mean.size(); ++i) {
-      auto& scale = scales[i / quantizer.block];
+      auto& scale = scales[i / quantizer.grid.block()];
       scale = std::max(scale, std::abs(gradient[i]));
     }
   }
   for (std::size_t i = 0; i < mean.size(); ++i) {
-    const float size = quantizer.step_size(scales[i / quantizer.block]);
+    const float size = quantizer.step_size(scales[i / quantizer.grid.block()]);
     if (size == 0) continue;
     double sum = 0;
     for (std::uint32_t rank = 0; rank < world; ++rank) {
@@ -54,7 +54,7 @@ TEST(Dqsg, IntegerSumEqualsThePlainAlgorithm) {
     for (const std::size_t elements : {1u, 2u, 63u, 1009u, 2560u, 2561u, 7001u}) {
       for (const std::size_t block : {64u, 1000u}) {
         SCOPED_TRACE(testing::Message() << world << " ranks, " << elements << ", " << block);
-        const BlockQuantizer quantizer{elements, block, 3};
+        const BlockQuantizer quantizer{{elements, block}, 3};
         TestWorld ranks(world, "dqsg:collective=ring,levels=7,block=" + std::to_string(block),
                         elements);
         for (unsigned step = 0; step < 2; ++step) {
@@ -282,9 +282,9 @@ TEST(Dqsg, HostileCodes) {
   int refused = 0;
   for (int round = 0; round < 300; ++round) {
     const int world = 2 + static_cast<int>(random() % 4);
-    const BlockQuantizer quantizer{1 + random() % 9000, 100, random() % 2 == 0 ? 1u : 3u};
-    const auto gradient = normal_gradients(1, quantizer.elements, random())[0];
-    std::vector<float> mean(quantizer.elements), scales(quantizer.blocks(), 5.0f);
+    const BlockQuantizer quantizer{{1 + random() % 9000, 100}, random() % 2 == 0 ? 1u : 3u};
+    const auto gradient = normal_gradients(1, quantizer.elements(), random())[0];
+    std::vector<float> mean(quantizer.elements()), scales(quantizer.blocks(), 5.0f);
     const std::vector<RandomKey> keys(static_cast<std::size_t>(world), random_key({}));
     DitheredRingBuffers buffers;
     DitheredRing sum({.quantizer = quantizer,

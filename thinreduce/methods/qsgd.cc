@@ -24,6 +24,8 @@ MethodInfo qsgd_info() {
       entropy_option(),
       feedback_option(),
   };
+  info.presets = {
+      {"paper", "bits=4,block=512,collective=gather", "4 bits, 512 elements per norm."}};
   info.check = [](const Options& options) { check_answer_levels("qsgd", options); };
   info.make = [](const Options& options, const MethodSetup& setup) {
     const auto levels_per_side = (1u << (options.integer("bits") - 1)) - 1;

@@ -14,7 +14,7 @@ MethodInfo terngrad_info() {
       "Clips, then rounds stochastically to -1, 0 or 1 times the block's largest magnitude.";
   info.paper = "Wen et al. 2017, TernGrad: Ternary Gradients to Reduce Communication";
   info.options = {
-      block_option(1 << 24),
+      block_option(),
       clip_option(2.5,
                   "the clipped part is discarded, as in the paper; with feedback=on it is added to "
                   "the next step's gradient"),
@@ -24,11 +24,13 @@ MethodInfo terngrad_info() {
       entropy_option(),
       feedback_option(),
   };
+  info.presets = {{"paper", "block=layer,clip=2.5,collective=gather",
+                   "One scale per layer, clipped at 2.5 root mean squares."}};
   info.check = [](const Options& options) { check_answer_levels("terngrad", options); };
   info.make = [](const Options& options, const MethodSetup& setup) {
     auto settings = stochastic_settings("terngrad", options, setup, 1);
     settings.clip = options.number("clip");
-    settings.keep_clipped = false;  // as published
+    settings.keep_clipped = false;
     return make_quantized_gather(settings);
   };
   return info;

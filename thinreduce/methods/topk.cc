@@ -121,6 +121,7 @@ MethodInfo topk_info() {
       gather_or_owner_option(
           "its values to the owners of their elements, which answer with the largest of the sums"),
   };
+  info.presets = {{"paper", "density=0.01,collective=gather", "1 % of the values are sent."}};
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
     require_32bit_indices("topk", setup.layout);
     const auto values = values_to_send(options.number("density"), setup.layout.elements);

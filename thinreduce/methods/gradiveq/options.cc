@@ -6,6 +6,7 @@
 
 #include "thinreduce/ensure.h"
 #include "thinreduce/methods/gradiveq/gradiveq.h"
+#include "thinreduce/methods/quantize/options.h"
 
 namespace thinreduce {
 namespace {
@@ -78,7 +79,7 @@ ProjectionQuantizer projection_quantizer(const InnerMethod& inner, bool feedback
   ProjectionQuantizer quantizer;
   QuantizedGatherOptions& options = quantizer.options;
   options.name = inner.name;
-  options.quantizer.block = static_cast<std::size_t>(given.integer("block"));
+  options.quantizer.grid = {0, block_elements(given)};
   options.entropy = given.on("entropy");
   const std::string& collective = given.text("collective");
   if (collective == "root" || collective == "owner") {
@@ -169,6 +170,10 @@ MethodInfo gradiveq_info() {
           "Keeps the part of the gradient that was not sent and sends it later; off: "
           "it is lost."),
   };
+  info.presets = {
+      {"paper",
+       "sampling=phases,layout=paper,warmup=2500,collect=100,interval=400,energy=0.99,feedback=off",
+       "99 % of the energy; 100 of 500 steps are uncompressed."}};
   info.check = [](const Options& options) { (void)gradiveq_settings(options); };
   info.make = [](const Options& options, const MethodSetup& setup) {
     return make_gradiveq(gradiveq_settings(options), setup);

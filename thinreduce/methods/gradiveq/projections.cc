@@ -54,7 +54,7 @@ void QuantizedProjections::start(std::span<const GradiveqLayer> layers) {
   if (codec_ && sum_.size() == own_.size()) return;
   for (auto* values : {&sum_, &sent_}) values->assign(own_.size(), 0.0f);
   BlockQuantizer& blocks = quantizer_.options.quantizer;
-  blocks.elements = begin_.back();
+  blocks.grid = {begin_.back(), blocks.grid.block()};
   scales_.resize(blocks.blocks());
   codec_.emplace(quantizer_.options, blocks);
 }

@@ -43,19 +43,19 @@ class Ndqsg final : public Method {
  public:
   explicit Ndqsg(const NdqsgOptions& options)
       : options_(options),
-        plain_({options.quantizer.elements, options.quantizer.blocks(), options.quantizer.symbols(),
-                options.entropy}),
+        plain_({options.quantizer.elements(), options.quantizer.blocks(),
+                options.quantizer.symbols(), options.entropy}),
         nested_({options.quantizer, options.ratio, options.entropy}),
         scales_(options.quantizer.blocks()),
-        y_(options.quantizer.elements) {
-    if (options_.feedback) residual_.resize(options_.quantizer.elements);
+        y_(options.quantizer.elements()) {
+    if (options_.feedback) residual_.resize(options_.quantizer.elements());
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
     exchange.statistics["owner"] = 0;
-    ensure(bucket.values.size() == options_.quantizer.elements,
+    ensure(bucket.values.size() == options_.quantizer.elements(),
            "ndqsg: the bucket must keep its size", bucket.values.size(),
-           options_.quantizer.elements);
+           options_.quantizer.elements());
     if (bucket.values.empty()) return;
     std::span<const float> source = bucket.values;
     if (options_.feedback) {
@@ -212,6 +212,7 @@ class Ndqsg final : public Method {
         const std::uint32_t wrong = failures(code, first + at, part, values.subspan(at, run));
         const bool fails = wrong > options_.failures * static_cast<double>(run);
         nested_.append((fails ? plain : codes).subspan(at, run), fails);
+        nested_.count_plain(plain.subspan(at, run));
         if (!fails) nested_.failures += wrong;
       });
     });
@@ -233,7 +234,7 @@ class Ndqsg final : public Method {
   // Calls work(offset, count, step size) for the parts of blocks that are not all zeros.
   template <typename Work>
   void for_blocks(std::size_t first, std::size_t count, Work&& work) const {
-    options_.quantizer.for_each_block(
+    options_.quantizer.grid.for_each_block(
         first, count, [&](std::size_t block, std::size_t at, std::size_t run) {
           const float step_size = options_.quantizer.step_size(nested_.scales[block]);
           if (step_size > 0) work(at, run, step_size);
@@ -269,6 +270,8 @@ class Ndqsg final : public Method {
     const NestedCode code{options_.ratio, nested_.alpha};
     const float share = 1.0f / static_cast<float>(exchange.size());
     sent_nested_.fraction += nested_.nested_fraction();
+    sent_nested_.bytes += static_cast<double>(payload.size());
+    sent_nested_.plain_bytes += nested_.plain_bytes;
     sent_nested_.failures += nested_.failures;
     sent_nested_.alpha += nested_.alpha;
     for_pieces([&](std::size_t first, std::size_t count) {
@@ -297,13 +300,15 @@ class Ndqsg final : public Method {
   void end_step(Exchange& exchange) {
     const int nested_ranks = exchange.size() - plain_ranks_;
     exchange.statistics["nested"] = nested_ranks > 0 ? 1 : 0;
+    exchange.statistics["nested_fraction"] = 0;
     if (nested_ranks > 0) {
       const auto ranks = static_cast<double>(nested_ranks);
       exchange.statistics["nested_fraction"] = sent_nested_.fraction / ranks;
       exchange.statistics["alpha"] = sent_nested_.alpha / ranks;
       exchange.statistics["decode_failures"] =
           static_cast<double>(sent_nested_.failures) / (ranks * static_cast<double>(y_.size()));
-      side_.learn(sent_nested_.fraction / ranks);
+      // Where every failure is tolerated, as in the paper, the codes are nested in any case.
+      if (options_.failures < 1) side_.learn(1 - sent_nested_.bytes / sent_nested_.plain_bytes);
     } else if (!side_.nests()) {
       side_.count_plain_step();
     }
@@ -312,6 +317,8 @@ class Ndqsg final : public Method {
   // Sums over the nested ranks of one step.
   struct SentNested {
     double fraction = 0;
+    double bytes = 0;
+    double plain_bytes = 0;  // of plain codes instead
     double alpha = 0;
     std::uint64_t failures = 0;
   };
@@ -342,6 +349,8 @@ class NdqsgOwner final : public Method {
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
     plain_->reduce(bucket, exchange);
+    exchange.statistics["nested"] = 0;
+    exchange.statistics["nested_fraction"] = 0;
   }
   void add_residual(std::span<float> values) override { plain_->add_residual(values); }
   void state(Archive& archive) override {
@@ -398,6 +407,9 @@ MethodInfo ndqsg_info() {
           "alpha, failures, nested and plain_fraction are then ignored"),
       answer_levels_option(kDitheredAnswerLevels),
   };
+  info.presets = {{"paper",
+                   "levels=3,nested=1,plain_fraction=0.5,block=layer,failures=1,collective=gather",
+                   "One scale per layer; half of the ranks send all of their codes nested."}};
   info.check = [](const Options& options) {
     check_answer_levels("ndqsg", options);
     const long long levels = options.integer("levels");
@@ -414,9 +426,7 @@ MethodInfo ndqsg_info() {
     const auto levels = static_cast<std::uint32_t>(options.integer("levels"));
     check_quantizer("ndqsg", setup, levels);
     NdqsgOptions settings;
-    settings.quantizer = {.elements = setup.layout.elements,
-                          .block = static_cast<std::size_t>(options.integer("block")),
-                          .levels_per_side = levels};
+    settings.quantizer = block_quantizer(options, setup, levels);
     // No rank has side information before it sends its part, so all codes are plain.
     if (codes_by_owners(options, setup)) {
       return std::make_unique<NdqsgOwner>(

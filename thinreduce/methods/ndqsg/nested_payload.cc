@@ -12,8 +12,8 @@
 namespace thinreduce {
 namespace {
 
-// u32 number of failures, f32 alpha, u32 bytes of the nested codes.
-constexpr std::size_t kHeadBytes = 12;
+// u32 number of failures, f32 alpha, u32 bytes of the nested codes, u32 bytes of plain codes.
+constexpr std::size_t kHeadBytes = 16;
 
 // Codes of part of the elements, without scales: those stand before both parts.
 QuantizedPayload codes_payload(std::size_t elements, std::uint32_t symbols, bool entropy) {
@@ -57,6 +57,7 @@ void NestedPayload::clear() {
   flags_.assign((runs() + 7) / 8, std::byte{0});
   nested_.clear();
   plain_.clear();
+  plain_counts_.assign(shape_.quantizer.symbols(), 0);
   failures = 0;
   run_ = nested_at_ = plain_at_ = 0;
 }
@@ -66,6 +67,25 @@ void NestedPayload::append(std::span<const std::uint32_t> codes, bool plain) {
   ++run_;
   auto& to = plain ? plain_ : nested_;
   for (const std::uint32_t code : codes) to.push_back(static_cast<std::uint8_t>(code));
+}
+
+void NestedPayload::count_plain(std::span<const std::uint32_t> codes) {
+  for (const std::uint32_t code : codes) ++plain_counts_[code];
+}
+
+// Returns the bytes of a payload of plain codes, with the entropy of their frequencies.
+std::size_t NestedPayload::expected_plain_bytes() const {
+  const BlockQuantizer& quantizer = shape_.quantizer;
+  const auto limit =
+      QuantizedPayload({quantizer.elements(), quantizer.blocks(), quantizer.symbols(), false})
+          .limit();
+  if (!shape_.entropy) return limit;
+  double bits = 0;
+  for (const std::uint64_t count : plain_counts_) {
+    const auto times = static_cast<double>(count);
+    if (count > 0) bits += times * std::log2(static_cast<double>(quantizer.elements()) / times);
+  }
+  return std::min(limit, scales.size() * sizeof(float) + static_cast<std::size_t>(bits / 8));
 }
 
 bool NestedPayload::next(std::span<std::uint32_t> codes) {
@@ -79,12 +99,12 @@ bool NestedPayload::next(std::span<std::uint32_t> codes) {
 }
 
 double NestedPayload::nested_fraction() const {
-  return static_cast<double>(nested_.size()) / static_cast<double>(shape_.quantizer.elements);
+  return static_cast<double>(nested_.size()) / static_cast<double>(shape_.quantizer.elements());
 }
 
 std::size_t NestedPayload::plain_elements() const {
   std::size_t elements = 0;
-  for_runs(0, shape_.quantizer.elements, [&](std::size_t run, std::size_t, std::size_t count) {
+  for_runs(0, shape_.quantizer.elements(), [&](std::size_t run, std::size_t, std::size_t count) {
     if ((flags_[run / 8] >> run % 8 & std::byte{1}) != std::byte{0}) elements += count;
   });
   return elements;
@@ -93,8 +113,8 @@ std::size_t NestedPayload::plain_elements() const {
 std::size_t NestedPayload::limit() const {
   const BlockQuantizer& quantizer = shape_.quantizer;
   return kHeadBytes + flags_.size() + scales.size() * sizeof(float) +
-         codes_payload(quantizer.elements, shape_.ratio, false).limit() +
-         codes_payload(quantizer.elements, quantizer.symbols(), false).limit();
+         codes_payload(quantizer.elements(), shape_.ratio, false).limit() +
+         codes_payload(quantizer.elements(), quantizer.symbols(), false).limit();
 }
 
 void NestedPayload::write(std::vector<std::byte>& out) {
@@ -102,6 +122,7 @@ void NestedPayload::write(std::vector<std::byte>& out) {
   out.resize(kHeadBytes + flags_.size() + floats);
   store_value(std::span(out), 0, failures);
   store_value(std::span(out), 4, alpha);
+  store_value(std::span(out), 12, static_cast<std::uint32_t>(expected_plain_bytes()));
   std::copy(flags_.begin(), flags_.end(), out.begin() + kHeadBytes);
   const auto scale_bytes = std::as_bytes(std::span(scales));
   std::copy(scale_bytes.begin(), scale_bytes.end(),
@@ -121,7 +142,8 @@ void NestedPayload::read(std::span<const std::byte> payload, const std::string& 
   failures = reader.value<std::uint32_t>();
   alpha = reader.value<float>();
   const auto nested_bytes = reader.value<std::uint32_t>();
-  const std::size_t elements = shape_.quantizer.elements;
+  plain_bytes = reader.value<std::uint32_t>();
+  const std::size_t elements = shape_.quantizer.elements();
   require(failures <= elements,
           [&] { return fmt::format("{} wrong elements of {}", failures, elements); });
   require(alpha >= 0.5F && alpha <= 1.0F,

@@ -38,6 +38,8 @@ struct NestedPayload {
   void clear();
   // Appends a run's codes: nested ones, or plain ones.
   void append(std::span<const std::uint32_t> codes, bool plain);
+  // Counts a run's plain codes, whichever are sent, for `plain_bytes`.
+  void count_plain(std::span<const std::uint32_t> codes);
   // Replaces `codes` by those of the next run; returns whether they are plain.
   bool next(std::span<std::uint32_t> codes);
   [[nodiscard]] double nested_fraction() const;
@@ -49,18 +51,21 @@ struct NestedPayload {
   void read(std::span<const std::byte> payload, const std::string& what);
 
   float alpha = 1;
-  std::uint32_t failures = 0;  // elements that are decoded wrongly
-  std::vector<float> scales;   // per block
+  std::uint32_t failures = 0;     // elements that are decoded wrongly
+  std::uint32_t plain_bytes = 0;  // about as many as plain codes of all elements would take
+  std::vector<float> scales;      // per block
 
  private:
   [[nodiscard]] std::size_t runs() const {
-    return (shape_.quantizer.elements + kRunElements - 1) / kRunElements;
+    return (shape_.quantizer.elements() + kRunElements - 1) / kRunElements;
   }
+  [[nodiscard]] std::size_t expected_plain_bytes() const;
   // Returns the number of elements that are flagged as plain.
   [[nodiscard]] std::size_t plain_elements() const;
 
   Shape shape_;
-  std::vector<std::byte> flags_;  // a bit per run; 1: plain
+  std::vector<std::byte> flags_;             // a bit per run; 1: plain
+  std::vector<std::uint64_t> plain_counts_;  // by plain code
   std::vector<std::uint8_t> nested_, plain_;
   std::size_t run_ = 0;  // the next run, and its places in the codes
   std::size_t nested_at_ = 0, plain_at_ = 0;

@@ -7,8 +7,8 @@
 
 namespace thinreduce {
 
-void SideInformation::learn(double nested_fraction) {
-  if (nested_fraction >= kWorthwhile) {
+void SideInformation::learn(double saved) {
+  if (saved >= kWorthwhile) {
     next_pause_ = kFirstPause;
     return;
   }

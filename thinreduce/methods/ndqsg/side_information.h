@@ -13,9 +13,9 @@ class SideInformation {
   // Returns whether the next step uses nested codes.
   [[nodiscard]] bool nests() const { return plain_steps_ == 0; }
 
-  // Must be called after each step that nested, with the fraction of the elements of the nested
-  // ranks for which nested codes were sent; and after each step that did not.
-  void learn(double nested_fraction);
+  // Must be called after each step that nested, with the fraction of the bytes of plain codes that
+  // the nested ranks saved; and after each step that did not.
+  void learn(double saved);
   void count_plain_step() { --plain_steps_; }
 
   void state(Archive& archive);
@@ -24,7 +24,7 @@ class SideInformation {
  private:
   // Nested codes need the plain ranks' payloads first, and so a second latency: below this fraction
   // they are not worth it.
-  static constexpr double kWorthwhile = 0.25;
+  static constexpr double kWorthwhile = 0.05;
   // Steps without nesting after a failed attempt. Gradients change slowly, so each failed attempt
   // doubles the next pause, up to a limit.
   static constexpr std::uint64_t kFirstPause = 16;

@@ -25,8 +25,9 @@ class BlockCodec {
  public:
   BlockCodec(const QuantizedGatherOptions& options, const BlockQuantizer& quantizer)
       : options_(options),
+        bucket_(quantizer.grid),
         quantizer_(quantizer),
-        payload_({quantizer.elements, quantizer.blocks(), quantizer.symbols(), options.entropy}),
+        payload_({quantizer.elements(), quantizer.blocks(), quantizer.symbols(), options.entropy}),
         scales_(quantizer.blocks()) {}
 
   [[nodiscard]] std::size_t limit() const { return payload_.limit(); }
@@ -36,13 +37,13 @@ class BlockCodec {
   // blocks start anew, and the random draws are those of the elements in the bucket.
   void move_to(std::size_t first, std::size_t elements) {
     quantizer_.first_draw = first;
-    quantizer_.elements = elements;
+    quantizer_.grid = bucket_.part(first, elements);
     scales_.resize(quantizer_.blocks());
     payload_.resize(elements, quantizer_.blocks());
   }
-  // Returns limit() for a run of another length.
-  [[nodiscard]] std::size_t limit_of(std::size_t elements) const {
-    return payload_.limit(elements, (elements + quantizer_.block - 1) / quantizer_.block);
+  // Returns limit() for such a run.
+  [[nodiscard]] std::size_t limit_of(std::size_t first, std::size_t elements) const {
+    return payload_.limit(elements, bucket_.part(first, elements).blocks());
   }
 
   // Replaces `out` by the payload of `values`.
@@ -122,12 +123,12 @@ class BlockCodec {
   // Replaces the scales of the blocks that end here.
   void fit_scales(std::span<const float> values, std::size_t first,
                   std::span<const std::uint32_t> codes) {
-    quantizer_.for_each_block(
+    quantizer_.grid.for_each_block(
         first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
-          if ((first + at) % quantizer_.block == 0) fit_ = {};
+          if (quantizer_.grid.begins_at(first + at)) fit_ = {};
           quantizer_.add_fit(values.subspan(at, run), codes.subspan(at, run), fit_);
           const std::size_t end = first + at + run;
-          if (end % quantizer_.block != 0 && end != quantizer_.elements) return;
+          if (!quantizer_.grid.begins_at(end) && end != quantizer_.elements()) return;
           scales_[index] = quantizer_.fitted_scale(fit_, scales_[index]);
         });
   }
@@ -142,7 +143,8 @@ class BlockCodec {
   }
 
   const QuantizedGatherOptions& options_;
-  BlockQuantizer quantizer_;
+  BlockGrid bucket_;
+  BlockQuantizer quantizer_;  // of the bucket, or of a run of it
   QuantizedPayload payload_;
   std::vector<float> scales_;
   BlockQuantizer::Fit fit_;           // of the block that is being written

@@ -41,20 +41,20 @@ float BlockQuantizer::step_size(float scale) const {
 
 void BlockQuantizer::measure(std::span<const float> values, std::size_t first, double clip,
                              std::span<float> scales) const {
-  ensure(first % block == 0, "a measured run must start with a block", first, block);
-  for_each_block(first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
-    const auto part = values.subspan(at, run);
-    scales[index] = kernels::largest_magnitude(part);
-    if (clip > 0 && std::isfinite(scales[index])) {
-      const double limit = clip * std::sqrt(square_sum(part) / static_cast<double>(run));
-      if (limit < scales[index]) scales[index] = static_cast<float>(limit);
-    }
-  });
+  ensure(grid.begins_at(first), "a measured run must start with a block", first, grid.block());
+  grid.for_each_block(
+      first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
+        const auto part = values.subspan(at, run);
+        scales[index] = kernels::largest_magnitude(part);
+        if (clip > 0 && std::isfinite(scales[index])) {
+          const double limit = clip * std::sqrt(square_sum(part) / static_cast<double>(run));
+          if (limit < scales[index]) scales[index] = static_cast<float>(limit);
+        }
+      });
 }
 
 BlockQuantizer::Elements BlockQuantizer::beginning_in(std::size_t first, std::size_t count) const {
-  const auto up = [&](std::size_t element) { return (element + block - 1) / block * block; };
-  return {std::min(up(first), elements), std::min(up(first + count), elements)};
+  return {grid.next_begin(first), grid.next_begin(first + count)};
 }
 
 void BlockQuantizer::measure_from(std::span<const float> bucket, std::size_t first,
@@ -69,14 +69,14 @@ void BlockQuantizer::measure_norm_from(std::span<const float> bucket, std::size_
   const Elements part = beginning_in(first, count);
   if (part.first >= part.end) return;
   const auto values = bucket.subspan(part.first, part.end - part.first);
-  for_each_block(part.first, values.size(),
-                 [&](std::size_t index, std::size_t at, std::size_t run) {
-                   const double norm = std::sqrt(square_sum(values.subspan(at, run)));
-                   // Only Inf and NaN have no finite sum; readers must see them in the scale.
-                   scales[index] = std::isfinite(norm)
-                                       ? static_cast<float>(std::min<double>(norm, kMaxStepSize))
-                                       : std::numeric_limits<float>::infinity();
-                 });
+  grid.for_each_block(
+      part.first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
+        const double norm = std::sqrt(square_sum(values.subspan(at, run)));
+        // Only Inf and NaN have no finite sum; readers must see them in the scale.
+        scales[index] = std::isfinite(norm)
+                            ? static_cast<float>(std::min<double>(norm, kMaxStepSize))
+                            : std::numeric_limits<float>::infinity();
+      });
 }
 
 // Adds in double and in order: the scale goes to all ranks, and must not depend on the CPU.
@@ -99,49 +99,51 @@ float BlockQuantizer::fitted_scale(const Fit& fit, float scale) const {
 void BlockQuantizer::quantize(std::span<const float> values, std::size_t first,
                               std::span<const float> scales, kernels::RandomKey key,
                               std::span<std::uint32_t> codes) const {
-  for_each_block(first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
-    if (!std::isfinite(scales[index])) {
-      const auto zeros = codes.subspan(at, run);
-      std::fill(zeros.begin(), zeros.end(), levels_per_side);
-      return;
-    }
-    const float size = step_size(scales[index]);
-    kernels::quantize(values.subspan(at, run),
-                      {.inverse_step_size = size == 0 ? 0 : gain / size,
-                       .levels_per_side = levels_per_side,
-                       .key = key,
-                       .first = static_cast<std::uint32_t>(first_draw + first + at)},
-                      codes.subspan(at, run));
-  });
+  grid.for_each_block(
+      first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
+        if (!std::isfinite(scales[index])) {
+          const auto zeros = codes.subspan(at, run);
+          std::fill(zeros.begin(), zeros.end(), levels_per_side);
+          return;
+        }
+        const float size = step_size(scales[index]);
+        kernels::quantize(values.subspan(at, run),
+                          {.inverse_step_size = size == 0 ? 0 : gain / size,
+                           .levels_per_side = levels_per_side,
+                           .key = key,
+                           .first = static_cast<std::uint32_t>(first_draw + first + at)},
+                          codes.subspan(at, run));
+      });
 }
 
 void BlockQuantizer::dequantize(std::span<const std::uint32_t> codes, std::size_t first,
                                 std::span<const float> scales, const Sum& sum,
                                 std::span<float> values) const {
-  for_each_block(first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
-    const auto out = values.subspan(at, run);
-    const float size = step_size(scales[index]);
-    if (size == 0) {
-      std::fill(out.begin(), out.end(), 0.0f);
-      return;
-    }
-    kernels::dequantize(codes.subspan(at, run),
-                        {.step_size = size * sum.factor,
-                         .zero = sum.ranks * levels_per_side,
-                         .keys = sum.keys,
-                         .first = static_cast<std::uint32_t>(first_draw + first + at)},
-                        out);
-    // Invalid codes are at most 2^16 levels away from zero.
-    if (size >= kMaxStepSize / 65536 / static_cast<float>(sum.ranks)) {
-      for (float& value : out) value = std::clamp(value, -kMaxStepSize, kMaxStepSize);
-    }
-  });
+  grid.for_each_block(
+      first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
+        const auto out = values.subspan(at, run);
+        const float size = step_size(scales[index]);
+        if (size == 0) {
+          std::fill(out.begin(), out.end(), 0.0f);
+          return;
+        }
+        kernels::dequantize(codes.subspan(at, run),
+                            {.step_size = size * sum.factor,
+                             .zero = sum.ranks * levels_per_side,
+                             .keys = sum.keys,
+                             .first = static_cast<std::uint32_t>(first_draw + first + at)},
+                            out);
+        // Invalid codes are at most 2^16 levels away from zero.
+        if (size >= kMaxStepSize / 65536 / static_cast<float>(sum.ranks)) {
+          for (float& value : out) value = std::clamp(value, -kMaxStepSize, kMaxStepSize);
+        }
+      });
 }
 
 void BlockQuantizer::keep_clipped(std::span<float> values, std::span<const float> scales,
                                   Workers workers) const {
   share_blocks(workers, [&](std::size_t first, std::size_t count, std::size_t /*thread*/) {
-    for_each_block(first, count, [&](std::size_t index, std::size_t at, std::size_t run) {
+    grid.for_each_block(first, count, [&](std::size_t index, std::size_t at, std::size_t run) {
       const float limit = scales[index];
       for (float& value : values.subspan(first + at, run)) {
         value -= std::clamp(value, -limit, limit);

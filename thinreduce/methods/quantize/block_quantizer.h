@@ -2,41 +2,29 @@
 // follows, and 2M + 1 levels, M on each side of zero.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "thinreduce/collective/workers.h"
 #include "thinreduce/kernels/random.h"
+#include "thinreduce/methods/quantize/block_grid.h"
 
 namespace thinreduce {
 
 struct BlockQuantizer {
-  std::size_t elements = 0;           // elements of the bucket
-  std::size_t block = 1;              // elements per block; the last may have fewer
+  BlockGrid grid;                     // of the bucket
   std::uint32_t levels_per_side = 1;  // M
   float gain = 1;                     // factor of the values when they are quantized
   std::size_t first_draw = 0;         // place of element 0 in the random streams
 
-  [[nodiscard]] std::size_t blocks() const { return (elements + block - 1) / block; }
+  [[nodiscard]] std::size_t elements() const { return grid.elements(); }
+  [[nodiscard]] std::size_t blocks() const { return grid.blocks(); }
   [[nodiscard]] std::uint32_t symbols() const { return 2 * levels_per_side + 1; }
 
   // Returns the step size of a block: scale/M and a little more, so that dither never rounds beyond
   // the outermost level, and never so small that 1/step size overflows. 0 for a block of zeros.
   [[nodiscard]] float step_size(float scale) const;
-
-  // Calls work(block, offset, count) for each part of elements [first, first + count) that lies in
-  // one block; `offset` counts from `first`.
-  template <typename Work>
-  void for_each_block(std::size_t first, std::size_t count, Work&& work) const {
-    for (std::size_t at = 0; at < count;) {
-      const std::size_t index = (first + at) / block;
-      const std::size_t run = std::min(count - at, (index + 1) * block - (first + at));
-      work(index, at, run);
-      at += run;
-    }
-  }
 
   // The functions below work on elements from `first` on. `scales` has one value per block of the
   // whole bucket.
@@ -88,8 +76,8 @@ struct BlockQuantizer {
   // Calls work(first, count, thread) for runs of whole blocks, on all threads.
   template <typename Work>
   void share_blocks(Workers workers, const Work& work) const {
-    const std::size_t blocks_per_run = (kFloatsPerBlock + block - 1) / block;
-    workers.for_runs(elements, blocks_per_run * block, work);
+    const std::size_t blocks_per_run = (kFloatsPerBlock + grid.block() - 1) / grid.block();
+    workers.for_runs(elements(), blocks_per_run * grid.block(), work);
   }
 
  private:

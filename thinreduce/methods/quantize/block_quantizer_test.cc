@@ -53,7 +53,7 @@ struct Errors {
 };
 Errors errors_of(std::uint32_t levels_per_side, bool subtract, RandomKey replayed) {
   constexpr std::size_t kElements = 200'000;
-  const BlockQuantizer quantizer{kElements, kElements, levels_per_side};
+  const BlockQuantizer quantizer{{kElements, kElements}, levels_per_side};
   const RandomKey key = random_key({.seed = 3});
   Errors result{normal_values(kElements, 17), {}};
   const Coded coded = quantized(quantizer, result.values, key);
@@ -180,8 +180,8 @@ TEST(DitheredError, AWrongKeyFails) {
 }
 
 TEST(BlockQuantizer, SameBitsOnEveryTarget) {
-  const BlockQuantizer quantizer{10007, 37, 3};
-  const auto values = kernels::mixed_floats(quantizer.elements, 3);
+  const BlockQuantizer quantizer{{10007, 37}, 3};
+  const auto values = kernels::mixed_floats(quantizer.elements(), 3);
   const RandomKey key = random_key({.seed = 1});
   const auto before = kernels::active_target();
   kernels::use_target("reference");
@@ -202,7 +202,7 @@ TEST(BlockQuantizer, PiecesMakeTheWhole) {
   const auto values = normal_values(3001, 4);
   const RandomKey key = random_key({.seed = 2});
   for (const std::size_t block : {1u, 2u, 31u, 512u, 3000u, 3001u, 5000u}) {
-    const BlockQuantizer quantizer{values.size(), block, 3};
+    const BlockQuantizer quantizer{{values.size(), block}, 3};
     const Coded whole = quantized(quantizer, values, key);
     for (const std::size_t piece : {1u, 7u, 64u, 1000u}) {
       Coded pieces{Floats(quantizer.blocks()), std::vector<std::uint32_t>(values.size())};
@@ -223,7 +223,7 @@ TEST(BlockQuantizer, ErrorsAreAtMostHalfAStepAtEveryMagnitude) {
   const auto shape = normal_values(1009, 5);
   for (const float magnitude : {1e-30f, 1e-20f, 1e-3f, 1.0f, 1e20f, 1e37f}) {
     for (const std::uint32_t levels_per_side : {1u, 3u, 127u}) {
-      const BlockQuantizer quantizer{shape.size(), 64, levels_per_side};
+      const BlockQuantizer quantizer{{shape.size(), 64}, levels_per_side};
       Floats values = shape;
       for (auto& value : values) value *= magnitude;
       const Coded coded = quantized(quantizer, values, key);
@@ -239,7 +239,7 @@ TEST(BlockQuantizer, ErrorsAreAtMostHalfAStepAtEveryMagnitude) {
 }
 
 TEST(BlockQuantizer, ZerosStayZerosAndDenormalsStaySmall) {
-  const BlockQuantizer quantizer{100, 10, 3};
+  const BlockQuantizer quantizer{{100, 10}, 3};
   const RandomKey key = random_key({});
   EXPECT_EQ(dequantized(quantizer, quantized(quantizer, Floats(100), key), std::span(&key, 1)),
             Floats(100));
@@ -253,7 +253,7 @@ TEST(BlockQuantizer, ZerosStayZerosAndDenormalsStaySmall) {
 TEST(BlockQuantizer, TheLargestFloatsStayFinite) {
   const RandomKey key = random_key({});
   for (const std::uint32_t levels_per_side : {1u, 3u, 127u}) {
-    const BlockQuantizer quantizer{1000, 100, levels_per_side};
+    const BlockQuantizer quantizer{{1000, 100}, levels_per_side};
     Floats values(1000);
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = i % 2 == 0 ? kMaxFloat : -kMaxFloat;
     const Coded coded = quantized(quantizer, values, key);
@@ -267,7 +267,7 @@ TEST(BlockQuantizer, TheLargestFloatsStayFinite) {
 }
 
 TEST(BlockQuantizer, ClippingLowersTheScaleAndKeepsTheRest) {
-  const BlockQuantizer quantizer{1000, 500, 3};
+  const BlockQuantizer quantizer{{1000, 500}, 3};
   Floats values = normal_values(1000, 6);
   values[3] = 50;
   values[700] = -80;

@@ -26,7 +26,7 @@ DitheredRing::DitheredRing(const DitheredRingSetup& setup, DitheredRingBuffers& 
 }
 
 std::size_t DitheredRing::units() const {
-  return (setup_.quantizer.elements + kUnitElements - 1) / kUnitElements;
+  return (setup_.quantizer.elements() + kUnitElements - 1) / kUnitElements;
 }
 
 std::size_t DitheredRing::unit_bytes() const {
@@ -34,7 +34,7 @@ std::size_t DitheredRing::unit_bytes() const {
 }
 
 std::size_t DitheredRing::elements_before(std::size_t unit) const {
-  return std::min(unit * kUnitElements, setup_.quantizer.elements);
+  return std::min(unit * kUnitElements, setup_.quantizer.elements());
 }
 
 std::size_t DitheredRing::packed_bytes(UnitRange range, int summed) const {

@@ -52,7 +52,7 @@ class DitheredRing final : public SumPayload {
 
   // Returns whether no block of the quantizer crosses a unit.
   [[nodiscard]] static bool measures_units(const BlockQuantizer& quantizer) {
-    return kernels::kCodesPerPack % quantizer.block == 0;
+    return kernels::kCodesPerPack % quantizer.grid.block() == 0;
   }
 
   // Subtracts the values that this rank has sent from `values`, so that its error is left.

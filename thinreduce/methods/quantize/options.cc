@@ -19,8 +19,26 @@ constexpr int kFullAnswerRanks = 16;
 
 OptionInfo block_option(long long elements) {
   return OptionInfo::integer("block", elements, 1, 1 << 24,
-                             "Number of consecutive elements that share one scale (4 bytes).")
+                             "Number of consecutive elements of a layer that share one scale (4 "
+                             "bytes). layer: all of them.")
+      .or_word("layer")
       .formerly("bucket");
+}
+
+OptionInfo block_option() {
+  OptionInfo option = block_option(1);
+  option.default_value = "layer";
+  return option;
+}
+
+std::size_t block_elements(const Options& options) {
+  return options.text("block") == "layer" ? BlockGrid::kWholeLayer
+                                          : static_cast<std::size_t>(options.integer("block"));
+}
+
+BlockQuantizer block_quantizer(const Options& options, const MethodSetup& setup,
+                               std::uint32_t levels_per_side) {
+  return {.grid = {setup.layout, block_elements(options)}, .levels_per_side = levels_per_side};
 }
 
 OptionInfo entropy_option(const std::string& when) {
@@ -99,9 +117,7 @@ QuantizedGatherOptions stochastic_settings(const std::string& method, const Opti
                                            std::uint32_t levels_per_side) {
   check_quantizer(method, setup, levels_per_side);
   return {.name = method,
-          .quantizer = {.elements = setup.layout.elements,
-                        .block = static_cast<std::size_t>(options.integer("block")),
-                        .levels_per_side = levels_per_side},
+          .quantizer = block_quantizer(options, setup, levels_per_side),
           .rounding = QuantizedGatherOptions::Rounding::stochastic,
           .collective = codes_by_owners(options, setup)
                             ? QuantizedGatherOptions::Collective::owner

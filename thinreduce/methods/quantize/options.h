@@ -9,7 +9,13 @@
 
 namespace thinreduce {
 
+// By default one scale serves a whole layer.
+[[nodiscard]] OptionInfo block_option();
 [[nodiscard]] OptionInfo block_option(long long elements);
+// Returns the maximum number of elements that share a scale.
+[[nodiscard]] std::size_t block_elements(const Options& options);
+[[nodiscard]] BlockQuantizer block_quantizer(const Options& options, const MethodSetup& setup,
+                                             std::uint32_t levels_per_side);
 // `when` comes first in the help text.
 [[nodiscard]] OptionInfo entropy_option(const std::string& when = "");
 [[nodiscard]] OptionInfo feedback_option();

@@ -39,12 +39,12 @@ class QuantizedGather final : public Method {
         codec_(options_, options_.quantizer),
         answer_options_(answer_options(options)),
         answer_codec_(answer_options_, answer_options_.quantizer) {
-    if (keeps_residual()) residual_.resize(options_.quantizer.elements);
+    if (keeps_residual()) residual_.resize(options_.quantizer.elements());
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
-    ensure(bucket.values.size() == options_.quantizer.elements, "the bucket must keep its size",
-           bucket.values.size(), options_.quantizer.elements);
+    ensure(bucket.values.size() == options_.quantizer.elements(), "the bucket must keep its size",
+           bucket.values.size(), options_.quantizer.elements());
     std::span<const float> source = bucket.values;
     if (keeps_residual()) {
       exchange.timed(Stage::encode, [&] { kernels::add(residual_, bucket.values); });

@@ -43,7 +43,8 @@ Options part_options(const Options& options) {
 // An answer is always dithered and never clipped.
 Options answer_options(const Options& options) {
   Options answer = options;
-  answer.quantizer.block = std::min(options.quantizer.block, kLongestAnswerBlock);
+  const BlockGrid& grid = options.quantizer.grid;
+  answer.quantizer.grid = grid.with_block(std::min(grid.block(), kLongestAnswerBlock));
   answer.quantizer.levels_per_side = options.answer_levels_per_side;
   answer.scale = Options::Scale::largest;
   answer.rounding = Options::Rounding::dithered;
@@ -56,14 +57,14 @@ class QuantizedOwner final : public Method, private OwnerPayload {
   explicit QuantizedOwner(const Options& options)
       : options_(part_options(options)),
         answer_options_(answer_options(options)),
-        codec_(options_, run_of(options_.quantizer)),
-        answer_codec_(answer_options_, run_of(answer_options_.quantizer)) {
-    if (keeps_residual()) residual_.resize(options_.quantizer.elements);
+        codec_(options_, options_.quantizer),
+        answer_codec_(answer_options_, answer_options_.quantizer) {
+    if (keeps_residual()) residual_.resize(options_.quantizer.elements());
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
-    ensure(bucket.values.size() == options_.quantizer.elements, "the bucket must keep its size",
-           bucket.values.size(), options_.quantizer.elements);
+    ensure(bucket.values.size() == options_.quantizer.elements(), "the bucket must keep its size",
+           bucket.values.size(), options_.quantizer.elements());
     mean_ = bucket.values;
     source_ = bucket.values;
     if (keeps_residual()) {
@@ -91,11 +92,6 @@ class QuantizedOwner final : public Method, private OwnerPayload {
   }
 
  private:
-  // Returns a quantizer for runs of the bucket; BlockCodec::move_to() sets their place.
-  static BlockQuantizer run_of(BlockQuantizer quantizer) {
-    quantizer.elements = 0;
-    return quantizer;
-  }
   [[nodiscard]] bool keeps_residual() const {
     return options_.feedback || (options_.clip > 0 && options_.keep_clipped);
   }
@@ -105,7 +101,7 @@ class QuantizedOwner final : public Method, private OwnerPayload {
   [[nodiscard]] float share() const { return 1.0f / static_cast<float>(world_); }
 
   [[nodiscard]] UnitRange elements(UnitRange range) const {
-    const std::size_t all = options_.quantizer.elements;
+    const std::size_t all = options_.quantizer.elements();
     return {std::min(range.begin * unit_elements(), all),
             std::min(range.end * unit_elements(), all)};
   }
@@ -117,16 +113,16 @@ class QuantizedOwner final : public Method, private OwnerPayload {
   }
 
   [[nodiscard]] std::size_t units() const override {
-    return (options_.quantizer.elements + unit_elements() - 1) / unit_elements();
+    return (options_.quantizer.elements() + unit_elements() - 1) / unit_elements();
   }
   [[nodiscard]] std::size_t unit_elements() const override {
-    return unit_of(options_.quantizer.block);
+    return unit_of(options_.quantizer.grid.block());
   }
   [[nodiscard]] std::size_t max_part_bytes(UnitRange range) const override {
-    return codec_.limit_of(elements(range).size());
+    return codec_.limit_of(elements(range).begin, elements(range).size());
   }
   [[nodiscard]] std::size_t max_answer_bytes(UnitRange range) const override {
-    return answer_codec_.limit_of(elements(range).size());
+    return answer_codec_.limit_of(elements(range).begin, elements(range).size());
   }
 
   void encode_part(UnitRange range, std::vector<std::byte>& out) override {

@@ -276,6 +276,8 @@ MethodInfo sketch_info() {
           .formerly("travel")
           .for_paper(),
   };
+  info.presets = {{"paper", "nominees=0,density=0.0125,candidates=2,values=f32,momentum=0.9",
+                   "All candidates come from the sketch; momentum is inside."}};
   info.make = [](const Options& options, const MethodSetup& setup) {
     require_32bit_indices("sketch", setup.layout);
     return std::make_unique<Sketch>(setup.layout, set_up(options, setup));

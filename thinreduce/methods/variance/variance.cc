@@ -68,6 +68,9 @@ MethodInfo variance_info() {
       "Distributed Deep Learning";
   info.second_moment = true;
   info.options = variance_option_infos();
+  info.presets = {
+      {"paper", "alpha=1.5,zeta=0.999,full=0,residual=drop,index=28bit,collective=gather",
+       "The same alpha for all tensors; rounding errors are lost, words have 32 bits."}};
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
     require_32bit_indices("variance", setup.layout);
     const VarianceOptions read(options);
