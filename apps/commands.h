@@ -12,7 +12,8 @@
 
 namespace thinreduce::apps {
 
-int list_methods(bool json);
+// Lists one method, or all where `name` is "".
+int list_methods(const std::string& name, bool json);
 
 struct BenchCodecOptions {
   std::vector<std::string> specs;  // at least one

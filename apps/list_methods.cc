@@ -9,6 +9,7 @@
 #include "apps/terminal.h"
 #include "thinreduce/kernels/target.h"
 #include "thinreduce/method/registry.h"
+#include "thinreduce/method/spec.h"
 
 namespace thinreduce::apps {
 namespace {
@@ -59,11 +60,11 @@ Json to_json(const MethodInfo& info) {
 // The old spellings that are still accepted, or "".
 std::string formerly(const OptionInfo& option) {
   std::vector<std::string> old;
-  if (!option.old_name.empty()) old.push_back(option.old_name);
+  if (!option.old_name.empty()) old.push_back("old name: " + option.old_name);
   for (const auto& [old_word, word] : option.old_values) {
-    old.push_back(fmt::format("{} = {}", old_word, word));
+    old.push_back(fmt::format("old value: {} for {}", old_word, word));
   }
-  return old.empty() ? "" : fmt::format(" (old spelling: {})", fmt::join(old, ", "));
+  return old.empty() ? "" : fmt::format(" ({})", fmt::join(old, "; "));
 }
 
 void print(const OptionInfo& option) {
@@ -71,15 +72,11 @@ void print(const OptionInfo& option) {
              formerly(option), wrapped(option.help, 8));
 }
 
-void print_auto() {
-  fmt::print("{}\n{}", auto_info().name, wrapped(auto_info().summary, 2));
-  for (const OptionInfo& option : auto_info().options) print(option);
-  fmt::print("\n");
-}
-
 void print(const MethodInfo& info) {
-  fmt::print("{} ({})\n{}", info.name, to_string(info.algebra), wrapped(info.summary, 2));
-  fmt::print("{}", wrapped("Paper: " + info.paper, 2));
+  const bool is_auto = &info == &auto_info();
+  fmt::print("{}{}\n{}", info.name, is_auto ? "" : fmt::format(" ({})", to_string(info.algebra)),
+             wrapped(info.summary, 2));
+  if (!is_auto) fmt::print("{}", wrapped("Paper: " + info.paper, 2));
   if (!info.composes_with.empty()) {
     fmt::print("  Composes with {}, for example {}+{}.\n", fmt::join(info.composes_with, ", "),
                info.name, info.composes_with.front());
@@ -90,7 +87,7 @@ void print(const MethodInfo& info) {
   }
   const auto is_paper = [](const OptionInfo& option) { return option.paper_only; };
   if (std::any_of(info.options.begin(), info.options.end(), is_paper)) {
-    fmt::print("  paper: options that only reproduce a setting of the paper\n");
+    fmt::print("  Options for reproducing the paper:\n");
   }
   for (const OptionInfo& option : info.options) {
     if (option.paper_only) print(option);
@@ -103,29 +100,41 @@ void print(const MethodInfo& info) {
 
 }  // namespace
 
-int list_methods(bool json) {
+int list_methods(const std::string& name, bool json) {
+  // Throws for a wrong THINREDUCE_SIMD before anything is printed.
+  const std::string target = kernels::active_target();
+  std::vector<const MethodInfo*> shown;
+  if (name.empty() || name == auto_info().name) shown.push_back(&auto_info());
+  for (const MethodInfo& info : methods()) {
+    if (name.empty() || name == info.name) shown.push_back(&info);
+  }
+  if (shown.empty()) (void)Spec::parse(name);  // throws an error that lists the methods
   if (json) {
     auto list = Json::array();
-    for (const MethodInfo& info : methods()) list.push_back(to_json(info));
+    for (const MethodInfo* info : shown) list.push_back(to_json(*info));
     fmt::print("{}\n", list.dump(2));
     return 0;
   }
-  print_auto();
-  for (const MethodInfo& info : methods()) print(info);
-  fmt::print(
-      "The word in brackets after a method's name says how payloads are combined. sum: added as "
-      "floats.\n"
-      "integer sum: added as integers. gather: every rank receives all payloads. staged: some\n"
-      "ranks send first, and the others' payloads are decoded with their mean.\n"
-      "Each option is listed as name=default  [allowed values].\n"
-      "A spec is a method's name with options, for example topk:density=0.01,feedback=on\n"
-      "A preset stands for the options in brackets after it; options beside it change single "
-      "ones,\n"
-      "for example topk:preset=paper,feedback=off\n"
-      "In a spec of two methods the second quantizes what the first sends, for example "
-      "gradiveq:basis=32+qsgd:bits=4\n"
-      "The kernels run on {}; the environment variable THINREDUCE_SIMD chooses among {}.\n",
-      kernels::active_target(), fmt::join(kernels::available_targets(), ", "));
+  if (name.empty()) {
+    fmt::print(
+        "A spec is a method's name with options, for example topk:density=0.01,feedback=on\n"
+        "Each option is listed as name=default  [allowed values].\n"
+        "A preset stands for the options in brackets after it; options beside it change single "
+        "ones,\n"
+        "for example topk:preset=paper,feedback=off\n"
+        "In a spec of two methods the second quantizes what the first sends, for example "
+        "gradiveq:basis=32+qsgd:bits=4\n"
+        "The word in brackets after a method's name says how payloads are combined with up to 4\n"
+        "ranks. sum: added as floats. integer sum: added as integers. gather: every rank receives\n"
+        "all payloads. staged: some ranks send first, and the others' payloads are decoded with\n"
+        "their mean. With more ranks, gathered and quantized payloads go to owners by default: "
+        "each\n"
+        "rank owns a part of the elements, adds up what all ranks send for it, and sends the mean\n"
+        "of that part to all.\n"
+        "The kernels run on {}; the environment variable THINREDUCE_SIMD chooses among {}.\n\n",
+        target, fmt::join(kernels::available_targets(), ", "));
+  }
+  for (const MethodInfo* info : shown) print(*info);
   return 0;
 }
 

@@ -222,8 +222,12 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
 
   bool methods_json = false;
+  std::string method_name;
   auto* methods_command =
-      app.add_subcommand("methods", "Lists every method with its options and its paper.");
+      app.add_subcommand("methods", "Lists every method, or one, with its options and its paper.");
+  methods_command->add_option("NAME", method_name, "Method to show.")
+      ->type_name("")
+      ->default_str("all of them");
   methods_command->add_flag("--json", methods_json, "Prints the list as JSON.");
   app.add_subcommand("train", "Trains a network and reduces its gradients with --method.");
   auto* bench = app.add_subcommand("bench", "Measures methods on this machine.");
@@ -239,7 +243,7 @@ int run(int argc, char** argv) {
   app.footer("`thinreduce COMMAND --help` explains a command.");
   if (const auto code = parse(app, argc, argv)) return *code;
 
-  if (*methods_command) return list_methods(methods_json);
+  if (*methods_command) return list_methods(method_name, methods_json);
   if (*plan_command) {
     finish_plan(*plan_command, planned);
     planned.launch.arguments.assign(argv, argv + argc);

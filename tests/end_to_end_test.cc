@@ -247,7 +247,8 @@ TEST(WrongUsage, ExitsWithTwoAndSaysWhatToDo) {
       {{"--bogus"}, "`thinreduce` has no option '--bogus'", {}},
       {{"bench"}, "`thinreduce bench` needs a command: codec, reduce", {}},
       {{"bench", "bogus"}, "`thinreduce bench` has no command 'bogus'", {}},
-      {{"methods", "extra"}, "`thinreduce methods` takes no arguments (got 'extra')", {}},
+      {{"methods", "extra"}, "there is no method 'extra'", {}},
+      {{"methods", "topk", "fft"}, "`thinreduce methods` takes no arguments (got 'fft')", {}},
       {{"bench", "reduce", "--ranks"}, "--ranks needs a value", {}},
       {{"bench", "codec", "--floats", "1.5"}, "must be a whole number from 1 to 4294967296", {}},
       {{"bench", "codec", "--warmup", "-2"}, "must be auto or a whole number", {}},
@@ -260,7 +261,9 @@ TEST(WrongUsage, ExitsWithTwoAndSaysWhatToDo) {
       {{"bench", "reduce", "--method", "fp32:x=1"}, "no options", {}},
       {{"bench", "reduce", "--method", "dqsg:levels=4"}, "levels must be odd", {}},
       {{"bench", "codec", "--method", "auto", "--floats", "10"}, "name a method", {}},
-      {{"bench", "reduce", "--method", "auto:methods=gradiveq"}, "each once, joined by a plus", {}},
+      {{"bench", "reduce", "--method", "auto:methods=gradiveq"},
+       "joined by +, without repeats",
+       {}},
       {{"plan"}, "give the link to plan for", {}},
       {{"plan", "--link", "1gbit", "--method", "dqsg"}, "works with --method auto", {}},
       {{"plan", "--link", "1gbit", "--transport", "gloo"}, "needs --probe", {}},
@@ -382,17 +385,20 @@ TEST(Methods, AreListedForPeopleAndScripts) {
   ASSERT_EQ(people.code, 0);
   ASSERT_EQ(scripts.code, 0);
   const auto list = nlohmann::json::parse(scripts.out);
-  ASSERT_EQ(list.size(), methods().size());
+  ASSERT_EQ(list.size(), methods().size() + 1);  // `auto` is listed, too
   for (const auto& method : list) {
     EXPECT_NE(people.out.find(method["name"].get<std::string>()), std::string::npos);
     EXPECT_FALSE(method["algebra"].get<std::string>().empty());
-    EXPECT_FALSE(method["paper"].get<std::string>().empty());
+    EXPECT_EQ(method["paper"].get<std::string>().empty(), method["name"] == "auto");
     for (const auto& option : method["options"]) EXPECT_TRUE(option.contains("paper_only"));
     for (const auto& preset : method["presets"]) {
       EXPECT_NE(people.out.find(preset["options"].get<std::string>()), std::string::npos);
     }
   }
-  EXPECT_NE(people.out.find("(old spelling: bucket)"), std::string::npos) << people.out;
+  const Finished one = run({kProgram, "methods", "topk"});
+  EXPECT_TRUE(one.out.starts_with("topk (gather)\n")) << one.out;
+  EXPECT_EQ(one.out.find("powersgd"), std::string::npos) << one.out;
+  EXPECT_NE(people.out.find("(old name: bucket)"), std::string::npos) << people.out;
 }
 
 TEST(BenchCodec, HasTheKeysOfItsContract) {

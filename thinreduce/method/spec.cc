@@ -31,9 +31,18 @@ const MethodInfo& find_method(std::string_view name) {
   if (name.empty()) {
     refuse(fmt::format("a spec must begin with the name of a method: {}", fmt::join(names, ", ")));
   }
-  const bool comma = name.find(',') != std::string_view::npos;
-  refuse(fmt::format("there is no method '{}'; the methods are: {}{}", name, fmt::join(names, ", "),
-                     comma ? "; write options after a colon: topk:density=0.01" : ""));
+  if (name.ends_with('+')) {
+    refuse(fmt::format("'{}': the name of a second method must follow the plus", name));
+  }
+  if (const auto comma = name.find(','); comma != std::string_view::npos) {
+    const bool is_option = name.find('=') != std::string_view::npos;
+    refuse(is_option ? fmt::format("'{}': write options after a colon: {}:{}", name,
+                                   name.substr(0, comma), name.substr(comma + 1))
+                     : fmt::format("'{}' must be one method; for several, give --method once per "
+                                   "method",
+                                   name));
+  }
+  refuse(fmt::format("there is no method '{}'; the methods are: {}", name, fmt::join(names, ", ")));
 }
 
 const OptionInfo& find_option(const MethodInfo& info, std::string_view name) {
@@ -59,8 +68,10 @@ std::string checked_names(const MethodInfo& info, const OptionInfo& option,
     }
   }
   if (split_names(joined).size() != given.size() || joined.empty()) {
-    refuse(fmt::format("{}: {} must be some of these, each once, joined by a plus: {}; got '{}'",
-                       info.name, option.name, fmt::join(option.choices, ", "), text));
+    refuse(
+        fmt::format("{}: {} must be one or more of {}, joined by +, without repeats (fp32 is "
+                    "always included); got '{}'",
+                    info.name, option.name, fmt::join(option.choices, ", "), text));
   }
   return joined;
 }

@@ -132,8 +132,8 @@ MethodInfo dqsg_info() {
           "faster on the link; with more ranks, owner, or gather if the bucket is small. ring: the "
           "ranks agree on scales, and the codes are summed in a ring. gather: every rank sends its "
           "payload to all others. root: every rank sends its payload to rank 0, which sends the "
-          "mean back. owner: every rank sends its codes to the owners of their elements, which "
-          "answer with the mean of theirs.")
+          "mean back. owner: every rank sends its codes to the owners of their elements, each of "
+          "which sends the mean of its part to all.")
           .formerly("travel")
           .formerly_value("sum", "ring")
           .formerly_value("server", "root"),

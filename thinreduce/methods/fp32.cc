@@ -19,7 +19,8 @@ MethodInfo fp32_info() {
           .wire_id = 1,
           .algebra = Algebra::sum,
           .summary =
-              "Uncompressed float32, summed as is fastest on the link: the baseline of every "
+              "Uncompressed float32, summed in whichever way is fastest on the link: the baseline "
+              "of every "
               "comparison.",
           .paper = "Patarasuk & Yuan 2009 (ring all-reduce)",
           .options = {},

@@ -18,8 +18,8 @@ MethodInfo qsgd_info() {
                           "Bits per element before entropy coding, its sign included: 2^bits - 1 "
                           "levels."),
       block_option(512),
-      gather_or_owner_option(
-          "its codes to the owners of their elements, which answer with the mean of theirs"),
+      gather_or_owner_option("its codes to the owners of their elements, each of which sends the "
+                             "mean of its part to all"),
       answer_levels_option(kStochasticAnswerLevels),
       entropy_option(),
       feedback_option(),

@@ -18,8 +18,8 @@ MethodInfo terngrad_info() {
       clip_option(2.5,
                   "the clipped part is discarded, as in the paper; with feedback=on it is added to "
                   "the next step's gradient"),
-      gather_or_owner_option(
-          "its codes to the owners of their elements, which answer with the mean of theirs"),
+      gather_or_owner_option("its codes to the owners of their elements, each of which sends the "
+                             "mean of its part to all"),
       answer_levels_option(kStochasticAnswerLevels),
       entropy_option(),
       feedback_option(),

@@ -159,7 +159,7 @@ MethodInfo gradiveq_info() {
                          "per step, including "
                          "the residual; the slices take turns. auto: min(0.02, 0.16/ratio), or "
                          "0.004 when basis or "
-                         "energy is given; one fifth of that in a spec with a quantizer.")
+                         "energy is given; a fifth of either in a spec with a quantizer.")
           .or_else("auto"),
       OptionInfo::number("trigger", 0.5, 0.001, 1,
                          "A rank that loses more than this fraction of its gradient's energy votes "

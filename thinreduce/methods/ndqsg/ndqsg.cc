@@ -25,6 +25,8 @@
 namespace thinreduce {
 namespace {
 
+constexpr long long kMaxLevels = 127;  // codes of one side fit into 7 bits
+
 struct NdqsgOptions {
   BlockQuantizer quantizer;
   std::uint32_t ratio = 3;
@@ -378,7 +380,7 @@ MethodInfo ndqsg_info() {
   info.paper = "Abdi and Fekri 2019, Nested Dithered Quantization for Communication Reduction";
   info.options = {
       OptionInfo::integer(
-          "levels", 3, 2, 127,
+          "levels", 3, 2, kMaxLevels,
           "Number of fine quantization levels on one side of zero, so 2*levels + 1 in "
           "total (the paper's M1); must be a multiple of nested and at least "
           "2*nested."),
@@ -402,9 +404,9 @@ MethodInfo ndqsg_info() {
           .for_paper(),
       entropy_option(),
       feedback_option(),
-      gather_or_owner_option(
-          "plain codes to the owners of their elements, which answer with the mean of theirs; "
-          "alpha, failures, nested and plain_fraction are then ignored"),
+      gather_or_owner_option("plain codes to the owners of their elements, each of which sends the "
+                             "mean of its part to all; "
+                             "alpha, failures, nested and plain_fraction are then ignored"),
       answer_levels_option(kDitheredAnswerLevels),
   };
   info.presets = {{"paper",
@@ -418,8 +420,9 @@ MethodInfo ndqsg_info() {
       throw Error(
           ErrorCode::bad_spec,
           fmt::format("ndqsg: levels must be a multiple of nested and at least 2*nested "
-                      "(got levels={}, nested={}); use levels={}",
-                      levels, nested, nested * std::max(2LL, (levels + nested - 1) / nested)));
+                      "(got levels={}, nested={}); change one of them, for example levels={}",
+                      levels, nested,
+                      std::min(kMaxLevels / nested, std::max(2LL, levels / nested)) * nested));
     }
   };
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {

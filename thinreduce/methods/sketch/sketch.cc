@@ -269,10 +269,11 @@ MethodInfo sketch_info() {
       OptionInfo::choice("values", "i16", {"f32", "i16"},
                          "Number format of the second round on the wire: f32, or i16, which are "
                          "multiples of a quantum that the ranks share."),
-      OptionInfo::choice("collective", "auto", {"auto", "ring", "root"},
-                         "How values are summed: auto, as is fastest on the link, with the same "
-                         "result; always in a ring; or at rank 0 as in the paper. Cells in f16 are "
-                         "summed by owners, or at rank 0.")
+      OptionInfo::choice(
+          "collective", "auto", {"auto", "ring", "root"},
+          "How values are summed: auto, in whichever way is fastest on the link, with "
+          "the same result; always in a ring; or at rank 0 as in the paper. Cells in f16 are "
+          "summed by owners, or at rank 0.")
           .formerly("travel")
           .for_paper(),
   };
