@@ -78,7 +78,7 @@ std::vector<Bounded> bounded() {
                             {"dqsg:levels=3,feedback=on,clip=2,collective=root", 23},
                             {"dqsg:clip=2,collective=root", 23},
                             {"dqsg:feedback=on,collective=owner", 5},
-                            {"qsgd:feedback=on,collective=owner", 2},
+                            {"qsgd:feedback=on,collective=owner", 8},
                             {"qsgd:bits=4,feedback=on", 8},
                             {"terngrad:feedback=on,collective=owner", 8},
                             {"qsgd:bits=2,feedback=on", 46},
