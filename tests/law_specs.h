@@ -44,6 +44,7 @@ inline std::vector<std::string> default_specs() {
 // instead of its default; with a sanitizer, only where the word names other code for its messages.
 inline std::vector<std::string> law_specs() {
   std::vector<std::string> specs = default_specs();
+  specs.emplace_back("sketch:min_values=4096");  // sketches the tests' buckets, which are small
   for (const MethodInfo& info : methods()) {
     for (const OptionInfo& option : info.options) {
       if (kSanitized && option.name != "collective") continue;

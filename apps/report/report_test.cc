@@ -246,7 +246,7 @@ TEST(Fill, ReplacesOnceAndComplainsAboutNames) {
 
 TEST(ShortSpec, LeavesOutDefaults) {
   EXPECT_EQ(short_spec("fp32"), "fp32");
-  EXPECT_EQ(short_spec("topk:density=0.01,feedback=on"), "topk");
+  EXPECT_EQ(short_spec("topk:density=0.1,feedback=on"), "topk");
   EXPECT_EQ(short_spec("topk:density=0.05,feedback=on"), "topk:density=0.05");
   EXPECT_EQ(short_spec("unheard:of=1"), "unheard:of=1");
 }

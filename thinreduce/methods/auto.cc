@@ -27,11 +27,11 @@ constexpr std::array kLadder = {
     Candidate{"dqsg", "dqsg"},
     Candidate{"ndqsg", "ndqsg"},
     Candidate{"fft", "fft"},
-    Candidate{"topk", "topk:density=0.1"},
+    Candidate{"topk", "topk"},
     Candidate{"terngrad", "terngrad"},
     Candidate{"dqsg", "dqsg:levels=3"},
-    Candidate{"topk", "topk"},
-    Candidate{"qsgd", "qsgd"},
+    Candidate{"topk", "topk:density=0.01"},
+    Candidate{"qsgd", "qsgd:bits=4"},
 };
 
 std::vector<std::string> method_names() {

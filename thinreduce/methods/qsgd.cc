@@ -14,7 +14,7 @@ MethodInfo qsgd_info() {
       "Rounds stochastically to a few levels, which are fractions of the block's 2-norm.";
   info.paper = "Alistarh et al. 2017, QSGD: Communication-Efficient SGD via Gradient Quantization";
   info.options = {
-      OptionInfo::integer("bits", 4, 2, 8,
+      OptionInfo::integer("bits", 6, 2, 8,
                           "Bits per element before entropy coding, its sign included: 2^bits - 1 "
                           "levels."),
       block_option(512),

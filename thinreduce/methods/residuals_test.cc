@@ -56,8 +56,8 @@ double multiple_of(const std::string& spec) {
   const std::string name = Spec::parse(spec).info->name;
   if (name != "gradiveq") {
     static const std::map<std::string, double> multiples{
-        {"dqsg", 5}, {"ndqsg", 5},   {"qsgd", 8},      {"terngrad", 8}, {"topk", 200},
-        {"fft", 14}, {"sketch", 34}, {"powersgd", 16}, {"variance", 10}};
+        {"dqsg", 5}, {"ndqsg", 5},   {"qsgd", 2},     {"terngrad", 8}, {"topk", 20},
+        {"fft", 14}, {"sketch", 17}, {"powersgd", 8}, {"variance", 10}};
     // A method without an entry must at least not diverge.
     const auto found = multiples.find(name);
     return found == multiples.end() ? 1000 : found->second;
@@ -79,14 +79,17 @@ std::vector<Bounded> bounded() {
                             {"dqsg:clip=2,collective=root", 23},
                             {"dqsg:feedback=on,collective=owner", 5},
                             {"qsgd:feedback=on,collective=owner", 8},
+                            {"qsgd:bits=4,feedback=on", 8},
                             {"terngrad:feedback=on,collective=owner", 8},
                             {"qsgd:bits=2,feedback=on", 46},
                             {"qsgd:bits=3,feedback=on", 16},
                             {"terngrad:feedback=on,clip=0", 64},
                             {"ndqsg:levels=2,feedback=on", 8},
+                            {"topk:density=0.01", 200},
                             {"topk:density=0.05", 40},
                             {"sketch:density=0.05,min_values=1", 40},
-                            {"powersgd:basis=2", 32}}) {
+                            {"powersgd:basis=2", 32},
+                            {"powersgd:basis=4", 16}}) {
     all.push_back(other);
   }
   return all;

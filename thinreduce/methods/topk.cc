@@ -111,7 +111,7 @@ MethodInfo topk_info() {
       "Each rank sends its elements of largest magnitude with their indices, 6 bytes per element.";
   info.paper = "Aji and Heafield 2017, Sparse Communication for Distributed Gradient Descent";
   info.options = {
-      OptionInfo::number("density", 0.01, 1e-6, 1,
+      OptionInfo::number("density", 0.1, 1e-6, 1,
                          "Fraction of the bucket's elements that each rank sends per step; at "
                          "least one element is sent."),
       OptionInfo::on_off(

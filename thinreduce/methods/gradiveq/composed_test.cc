@@ -243,7 +243,7 @@ TEST(GradiveqComposed, SpecsSayWhatComposes) {
   EXPECT_EQ(Spec::parse(spec.full_text()).full_text(), spec.full_text());
   EXPECT_NE(spec.full_text(), Spec::parse("gradiveq:basis=32,slice=256").full_text());
   EXPECT_EQ(Spec::parse("gradiveq+qsgd").full_text(),
-            Spec::parse("gradiveq+qsgd:bits=4").full_text());
+            Spec::parse("gradiveq+qsgd:bits=6").full_text());
   // A plus in a number is none between methods.
   EXPECT_EQ(Spec::parse("gradiveq:ratio=1e+1+dqsg").options.text("ratio"), "10");
   const auto refused = [](const std::string& text) {

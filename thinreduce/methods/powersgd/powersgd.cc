@@ -207,7 +207,7 @@ MethodInfo powersgd_info() {
       "Vogels et al. 2019, PowerSGD: Practical Low-Rank Gradient Compression for Distributed "
       "Optimization";
   info.options = {OptionInfo::integer(
-                      "basis", 4, 1, 1024,
+                      "basis", 8, 1, 1024,
                       "Number of columns of the two thin matrices per tensor (the paper's rank r); "
                       "larger values send more and approximate better.")
                       .formerly("rank")};

@@ -203,7 +203,7 @@ TEST(PowerSgd, TwoSumsPerBucket) {
   constexpr std::size_t kP = 4 * (128 + 200 + 50 + 300) + 17;
   constexpr std::size_t kQ = 4 * (600 + 576 + 60 + 40);
   for (const int world : {2, 4, 8}) {
-    TestWorld ranks(world, "powersgd", layout);
+    TestWorld ranks(world, "powersgd:basis=4", layout);
     ranks.link = kRingLink;
     (void)ranks.mean(normal_gradients(world, layout.elements, 1));
     for (std::size_t n = 0; n < static_cast<std::size_t>(world); ++n) {

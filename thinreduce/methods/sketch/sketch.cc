@@ -239,11 +239,11 @@ MethodInfo sketch_info() {
                           "and min_values.")
           .or_else("auto"),
       OptionInfo::number(
-          "density", 0.06, 1e-6, 1,
+          "density", 0.12, 1e-6, 1,
           "Fraction of the bucket's elements whose mean is sent per step, but at least "
           "min_values elements; ignored when k is given."),
       OptionInfo::integer(
-          "min_values", 4096, 1, 4294967295,
+          "min_values", 65536, 1, 4294967295,
           "Min number of elements whose mean is sent per step and bucket when k=auto.")
           .formerly("least"),
       OptionInfo::choice("rows", "5", {"1", "3", "5"},
