@@ -118,7 +118,10 @@ MethodInfo fft_info() {
     const FftOptions read = read_fft_options(options);
     // A bucket's payload is about 1/17 of its floats with the default options.
     const double bytes = static_cast<double>(setup.layout.elements) * sizeof(float) / 17;
-    if (by_owners(options, setup, {.payload_bytes = bytes, .owner_payloads = 2.2})) {
+    if (by_owners(options, setup,
+                  {.payload_bytes = bytes,
+                   .owner_payloads = 2.2,
+                   .most_to_gather = kMostToGatherSparse})) {
       return make_fft_owner(setup, read);
     }
     return std::make_unique<FftGather>(setup, read);

@@ -70,13 +70,12 @@ double FftMethod::pairs_of(Groups groups) const {
 
 void FftMethod::select(std::span<const float> gradient, double keep, Groups skip, Workers workers) {
   const Groups all{0, blocks_.groups()};
-  const SelectedPairs::Source source{
-      .groups = all.size(),
-      .pairs = pairs_of(all),
-      .skip = skip,
-      .spectrum_of = [&](std::size_t group, std::size_t thread) {
-        return residual_.take_in(group, gradient, thread);
-      }};
+  const SelectedPairs::Source source{.groups = all.size(),
+                                     .pairs = pairs_of(all),
+                                     .skip = skip,
+                                     .spectrum_of = [&](std::size_t group, std::size_t thread) {
+                                       return residual_.take_in(group, gradient, thread);
+                                     }};
   const double pairs = source.pairs - pairs_of(skip);
   selected_.select(source, static_cast<std::size_t>(std::ceil(keep * pairs)), workers);
 }
@@ -86,6 +85,7 @@ void FftMethod::write_mean(Groups run, std::span<const float> spectrum, int worl
   const float share = 1.0f / static_cast<float>(world);
   residual_.delivered(run);
   for (std::size_t group = run.begin; group < run.end; ++group) {
+    blocks_.prefetch(group + 1, values);
     blocks_.write_scaled(group,
                          spectrum.subspan((group - run.begin) * group_floats(), group_floats()),
                          share, values, thread);

@@ -60,10 +60,10 @@ class FftResidual {
   FftBlocks& blocks_;
   std::size_t elements_;
   bool feedback_;
-  std::vector<float> spectrum_;      // of all groups
-  std::vector<float> unseen_;        // gradient that is not in the spectrum; empty if none
+  std::vector<float> spectrum_;  // of all groups
+  std::vector<float> unseen_;    // gradient that is not in the spectrum; empty if none
   std::vector<Group> groups_;
-  SelectedPairs sent_;               // by the last step
+  SelectedPairs sent_;  // by the last step
   Groups replaced_;
   kernels::AlignedFloats replacement_;
   std::vector<kernels::AlignedFloats> rooms_;  // spectrum of one group, by thread

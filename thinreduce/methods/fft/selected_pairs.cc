@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "thinreduce/kernels/bit_loops.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/methods/fft/block_transform.h"
 #include "thinreduce/methods/fft/pairs.h"
@@ -22,8 +23,8 @@ constexpr std::size_t kMaxStretches = 32;
 
 // The threshold is guessed from one group in this many: from at least 16 groups, or from all groups
 // of a small bucket.
-std::size_t sample_stride(std::size_t groups) {
-  return std::clamp<std::size_t>(groups / 16, 1, 32);
+std::size_t sample_stride(std::size_t groups, std::size_t most) {
+  return std::clamp<std::size_t>(groups / 16, 1, most);
 }
 
 }  // namespace
@@ -51,7 +52,7 @@ void SelectedPairs::add_groups(
 }
 
 void SelectedPairs::select(const Source& source, std::size_t k, Workers workers) {
-  const std::size_t stride = sample_stride(source.groups);
+  const std::size_t stride = sample_stride(source.groups, 32);
   const std::size_t floats = group_words_ * 2 * kernels::kPairsPerWord;
   set_groups(source.groups);
   // Zeros are never selected.
@@ -71,8 +72,8 @@ void SelectedPairs::select(const Source& source, std::size_t k, Workers workers)
                        std::ranges::copy(spectrum_of(i * stride, thread), sampled(i).begin());
                      }
                    });
-  const auto guessed =
-      selector_.guess(sample_, source.pairs > 0 ? static_cast<double>(k) / source.pairs : 0, workers);
+  const double fraction = source.pairs > 0 ? static_cast<double>(k) / source.pairs : 0;
+  const auto guessed = kernels::PairSelector::guess(sample_, fraction);
   add_groups(source.groups, workers, guessed, [&](std::size_t group, std::size_t thread) {
     return group % stride == 0 ? std::span<const float>(sampled(group / stride))
                                : spectrum_of(group, thread);
@@ -84,9 +85,18 @@ void SelectedPairs::select(const Source& source, std::size_t k, Workers workers)
 }
 
 void SelectedPairs::select(std::span<const float> spectrum, std::size_t k) {
-  set_groups(spectrum.size() / (2 * kernels::kPairsPerWord * group_words_));
+  const std::size_t floats = group_words_ * 2 * kernels::kPairsPerWord;
+  const std::size_t groups = spectrum.size() / floats;
+  set_groups(groups);
+  // A piece of a bucket has few groups, which may differ much.
+  const std::size_t stride = sample_stride(groups, 4);
+  sample_.clear();
+  for (std::size_t group = 0; group < groups; group += stride) {
+    const auto sampled = spectrum.subspan(group * floats, floats);
+    sample_.insert(sample_.end(), sampled.begin(), sampled.end());
+  }
   const double fraction = 2 * static_cast<double>(k) / static_cast<double>(spectrum.size());
-  selector_.start(selector_.guess(spectrum, fraction), selection_.bitmap);
+  selector_.start(kernels::PairSelector::guess(sample_, fraction), selection_.bitmap);
   selector_.add(spectrum);
   if (!selector_.can_find(k)) {
     selector_.start(selector_.everything(), selection_.bitmap);
@@ -108,18 +118,23 @@ void SelectedPairs::finish(std::size_t k, Workers workers) {
 }
 
 void SelectedPairs::measure_energy(const kernels::PairSelector::Result& selected) {
-  // Several independent sums hide the latency of the additions.
+  // Independent sums hide the latency of the additions.
   std::array<double, 8> sums{};
-  for (std::size_t i = 0; i < selected.values.size(); ++i) {
-    const double scaled = static_cast<double>(selected.values[i]) * selected.scale;
-    sums[i % sums.size()] += scaled * scaled;
+  const auto& values = selected.values;
+  for (std::size_t first = 0; first < values.size(); first += sums.size()) {
+    const std::size_t count = std::min(sums.size(), values.size() - first);
+    for (std::size_t i = 0; i < count; ++i) {
+      const double scaled = static_cast<double>(values[first + i]) * selected.scale;
+      sums[i] += scaled * scaled;
+    }
   }
   const double kept = std::accumulate(sums.begin(), sums.end(), 0.0);
   const bool finite = std::isfinite(selected.energy);
-  selection_.head.overflow = !finite && kernels::first_nonfinite(selected.values) < selected.values.size();
+  selection_.head.overflow =
+      !finite && kernels::first_nonfinite(selected.values) < selected.values.size();
   selection_.head.kept_energy = finite && selected.energy > 0
-                          ? static_cast<float>(std::min(kept / selected.energy, 1.0))
-                          : 1.0f;
+                                    ? static_cast<float>(std::min(kept / selected.energy, 1.0))
+                                    : 1.0f;
 }
 
 // Chooses the range float of this step. Coefficients beyond kMaxCoefficient are clipped; the
@@ -165,11 +180,18 @@ void SelectedPairs::add_sent(Groups groups, float sign, std::span<float> spectru
   sent.resize(codes.size());
   kernels::dequantize(selection_.head.format, codes, sent);
   const float* value = sent.data();
-  kernels::for_pairs(bitmap_of(groups), [&](std::size_t pair) {
-    const std::size_t at = kernels::pair_offset(pair);
-    spectrum[at] += sign * *value++;
-    spectrum[at + kernels::kBlockLanes] += sign * *value++;
-  });
+  std::array<std::uint16_t, kSegmentPairs + kernels::kListSlack> list;
+  const auto words = bitmap_of(groups);
+  for (std::size_t first = 0; first < words.size(); first += kSegmentWords) {
+    const auto part = words.subspan(first, std::min(kSegmentWords, words.size() - first));
+    float* const to = &spectrum[first * 2 * kernels::kPairsPerWord];
+    const std::size_t count = kernels::list_bits(part, list);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t at = kernels::pair_offset(list[i]);
+      to[at] += sign * *value++;
+      to[at + kernels::kBlockLanes] += sign * *value++;
+    }
+  }
 }
 
 }  // namespace thinreduce

@@ -13,6 +13,7 @@
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/methods/sketch/cells.h"
 #include "thinreduce/methods/sketch/half.h"
+#include "thinreduce/methods/sketch/nomination.h"
 #include "thinreduce/wire/bytes.h"
 
 namespace thinreduce {
@@ -73,9 +74,9 @@ void append(std::vector<std::byte>& bytes, std::span<const T> values) {
 
 }  // namespace
 
-void SketchRounds::begin(Exchange& exchange, std::span<const float> own) {
+void SketchRounds::begin(Exchange& exchange, float largest) {
   agreement_.reset();
-  if (options_.values == SketchValues::i16) agreement_.emplace(exchange, own);
+  if (options_.values == SketchValues::i16) agreement_.emplace(exchange, largest);
 }
 
 std::span<const std::uint32_t> SketchRounds::find_candidates(Exchange& exchange,
@@ -101,16 +102,32 @@ void SketchRounds::sum_cells(Exchange& exchange, std::span<float> cells) {
   owner_reduce(exchange, halfs, spare_);
 }
 
+// Estimates run by run, in the cache: estimates that are written to memory and read again would
+// take as long as the selection.
 void SketchRounds::select_candidates(const Search& search, Workers workers) {
-  search.sketch.estimate(0, search.scratch, workers);
+  raw_.clear();
   for_uncompressed(search.layout, [&](std::size_t first, std::size_t count) {
-    std::fill_n(&search.scratch[first], count, 0.0f);
+    raw_.push_back({first, first + count});
   });
-  for_floats(workers, search.nominees.size(), [&](std::size_t first, std::size_t count) {
-    for (const auto element : search.nominees.subspan(first, count)) search.scratch[element] = 0;
-  });
-  const auto selected =
-      candidate_selector_.select(search.scratch, options_.max_candidates, workers);
+  estimates_.resize(std::max(estimates_.size(), workers.threads()));
+  const auto estimates_of = [&](UnitRange run, std::size_t thread, bool /*again*/) {
+    estimates_[thread].resize(std::max(estimates_[thread].size(), run.size()));
+    const auto estimates = std::span(estimates_[thread]).first(run.size());
+    search.sketch.estimate(run.begin, estimates);
+    auto gap = std::ranges::partition_point(
+        raw_, [&](const UnitRange& range) { return range.end <= run.begin; });
+    for (; gap != raw_.end() && gap->begin < run.end; ++gap) {
+      const std::size_t first = std::max(gap->begin, run.begin);
+      std::fill_n(&estimates[first - run.begin], std::min(gap->end, run.end) - first, 0.0f);
+    }
+    clear_named(search.nominees, run, estimates);
+    return std::span<const float>(estimates);
+  };
+  const auto selected = candidate_selector_.select(
+      {.elements = search.layout.elements,
+       .value_at = [&](std::size_t element) { return search.sketch.estimate(element); },
+       .values_of = estimates_of},
+      options_.max_candidates, workers);
   candidates_.assign(selected.indices.begin(), selected.indices.end());
 }
 
@@ -153,7 +170,7 @@ void SketchRounds::candidates_through_root(Exchange& exchange, const Search& sea
     append(chosen, std::span<const std::uint32_t>(candidates_));
     return chosen;
   });
-  candidates_ = read_ascending(answer, options_.max_candidates, search.scratch.size());
+  candidates_ = read_ascending(answer, options_.max_candidates, search.layout.elements);
 }
 
 ExactSums SketchRounds::find_largest(Exchange& exchange, std::span<const std::uint32_t> candidates,

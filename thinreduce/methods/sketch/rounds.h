@@ -41,14 +41,13 @@ class SketchRounds {
  public:
   explicit SketchRounds(const SketchRoundsOptions& options) : options_(options) {}
 
-  // Starts a step in which `own` are this rank's values of all elements: tells the other ranks how
-  // large they are, so that the second round need not ask.
-  void begin(Exchange& exchange, std::span<const float> own);
+  // Starts a step: tells the other ranks the largest_finite() of this rank's values, so that the
+  // second round need not ask.
+  void begin(Exchange& exchange, float largest);
 
   struct Search {
     CountSketch& sketch;  // this rank's sketch; becomes the sum
     const BucketLayout& layout;
-    std::span<float> scratch;  // one float per element of the bucket
     std::span<const std::uint32_t>
         nominees;  // elements that are candidates anyway and not in the sketches
   };
@@ -58,7 +57,8 @@ class SketchRounds {
   [[nodiscard]] std::span<const std::uint32_t> find_candidates(Exchange& exchange,
                                                                const Search& search);
 
-  // Returns the k candidates of largest sum. `own` must be that of begin().
+  // Returns the k candidates of largest sum. `own` are this rank's values of all
+  // elements.
   [[nodiscard]] ExactSums find_largest(Exchange& exchange,
                                        std::span<const std::uint32_t> candidates,
                                        std::span<const float> own);
@@ -81,6 +81,8 @@ class SketchRounds {
 
   SketchRoundsOptions options_;
   kernels::TopSelector candidate_selector_;
+  std::vector<std::vector<float>> estimates_;  // of a run, by thread
+  std::vector<UnitRange> raw_;                 // elements that are no candidates
   kernels::TopSelector largest_selector_;
   SpareBuffers spare_;
   std::vector<std::uint32_t> candidates_;
