@@ -135,6 +135,11 @@ void SharedQuantum::check(std::span<const std::int16_t> sums, int summed, int pe
                           peer, largest, summed, summed * limit_));
 }
 
+std::unique_ptr<SumPayload> make_multiples(const Exchange& exchange, const SharedQuantum& quantum,
+                                           const MultiplesSum& sum) {
+  return std::make_unique<Multiples>(exchange, quantum, sum);
+}
+
 void sum_multiples(Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum,
                    const SumOptions& options) {
   Multiples multiples(exchange, quantum, sum);

@@ -56,15 +56,13 @@ class Sketch final : public Method {
            "sketch: the bucket must keep its size", bucket.values.size(), residual_.size(),
            elements_);
     if (elements_ == 0) return;
-    const Workers workers = exchange.workers;
     exchange.timed(Stage::encode, [&] { take_in(bucket.values, exchange); });
-    rounds_.begin(exchange, std::ranges::max(largest_));
-    const auto candidates = everything_.empty() ? find_candidates(bucket, exchange)
-                                                : std::span<const std::uint32_t>(everything_);
-    const ExactSums largest = rounds_.find_largest(exchange, candidates, residual_);
-    exchange.timed(Stage::decode, [&] { apply(largest, bucket.values, exchange.size(), workers); });
-    exchange.statistics["sent"] =
-        static_cast<double>(largest.indices.size()) / static_cast<double>(elements_);
+    try {
+      send(bucket, exchange);
+    } catch (...) {
+      rounds_.abandon();
+      throw;
+    }
   }
 
   void add_residual(std::span<float> values) override {
@@ -80,6 +78,18 @@ class Sketch final : public Method {
   }
 
  private:
+  // The gradient is in the residual.
+  void send(const Bucket& bucket, Exchange& exchange) {
+    rounds_.begin(exchange, std::ranges::max(largest_));
+    const auto candidates = everything_.empty() ? find_candidates(bucket, exchange)
+                                                : std::span<const std::uint32_t>(everything_);
+    const ExactSums largest = rounds_.find_largest(exchange, candidates, residual_);
+    exchange.timed(Stage::decode,
+                   [&] { apply(largest, bucket.values, exchange.size(), exchange.workers); });
+    exchange.statistics["sent"] =
+        static_cast<double>(largest.indices.size()) / static_cast<double>(elements_);
+  }
+
   // Elements that are worked on together, in the nearest caches.
   static constexpr std::size_t kRun = 16384;
 
@@ -128,6 +138,7 @@ class Sketch final : public Method {
   // rest.
   std::span<const std::uint32_t> find_candidates(const Bucket& bucket, Exchange& exchange) {
     if (setup_.nominees > 0) nominate(exchange);
+    rounds_.begin_nominees(exchange, nominees_, residual_);
     exchange.timed(Stage::encode, [&] { sketch_the_rest(exchange.id().step, exchange.workers); });
     const auto found = rounds_.find_candidates(exchange, {sketch_, bucket.layout, nominees_});
     if (nominees_.empty()) return found;
