@@ -306,6 +306,30 @@ TEST_P(Collective, RingAndOwnersKeepTheirPromisesToThePayload) {
   });
 }
 
+// Other messages travel between the parts of a sum.
+TEST_P(Collective, ASumInPartsIsTheSum) {
+  std::vector<float> expected(size());
+  for (int rank = 0; rank < world(); ++rank) {
+    const auto values = whole_numbers(size(), rank);
+    for (std::size_t i = 0; i < size(); ++i) expected[i] += values[i];
+  }
+  run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
+    Exchange exchange(*transport, Seconds(30), kId);
+    CheckedSum other(whole_numbers(size(), transport->rank()), exchange);
+    CheckedSum payload(whole_numbers(size(), transport->rank()), exchange);
+    OwnerSumInParts sum(exchange, payload);
+    sum.send_parts();
+    all_reduce(exchange, other, owner_);
+    sum.send_answers();
+    auto third = whole_numbers(size(), transport->rank());
+    sum_floats(exchange, third, 1);
+    sum.take_answers();
+    EXPECT_EQ(payload.result, expected);
+    EXPECT_EQ(other.result, expected);
+    EXPECT_EQ(third, expected);
+  });
+}
+
 TEST_P(Collective, GatherDeliversUnequalPayloadsInRankOrder) {
   // Every third rank sends nothing.
   const auto bytes = [&](int rank) {

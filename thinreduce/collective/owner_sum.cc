@@ -37,7 +37,25 @@ class OwnerSum {
       }
       if (turn >= 2 * ahead_) take_answers(turn - 2 * ahead_);
     }
-    for (auto& send : sent_answers_) send.wait(exchange_);
+    finish();
+  }
+
+  // The turns of run() when all pieces are sent ahead.
+  void send_all_parts() {
+    for (std::size_t index = 0; index < pieces_; ++index) {
+      post_parts(index);
+      send_parts(index);
+    }
+  }
+  void send_all_answers() {
+    for (std::size_t index = 0; index < pieces_; ++index) {
+      post_answers(index);
+      answer(index);
+    }
+  }
+  void take_all_answers() {
+    for (std::size_t index = 0; index < pieces_; ++index) take_answers(index);
+    finish();
   }
 
  private:
@@ -118,6 +136,10 @@ class OwnerSum {
     exchange_.timed(Stage::decode, [&] { payload_.decode(own, rank_); });
   }
 
+  void finish() {
+    for (auto& send : sent_answers_) send.wait(exchange_);
+  }
+
   void take_answers(std::size_t index) {
     for_senders([&](int owner) {
       const UnitRange range = piece(owner, index);
@@ -141,15 +163,44 @@ class OwnerSum {
   std::vector<CheckedSend> sent_answers_;
 };
 
+// Counts the bytes of a payload, averaged over parts and answers.
+void count_payload(Exchange& exchange, SumPayload& payload) {
+  const UnitRange all{0, payload.units()};
+  exchange.payload_bytes +=
+      (payload.wire(all, 1).size() + payload.wire(all, exchange.size()).size()) / 2;
+}
+
 }  // namespace
+
+class OwnerSumInParts::Sum : public OwnerSum {
+ public:
+  using OwnerSum::OwnerSum;
+};
+
+OwnerSumInParts::OwnerSumInParts(Exchange& exchange, SumPayload& payload) {
+  if (payload.units() == 0) return;
+  count_payload(exchange, payload);
+  OwnerSumOptions options;
+  options.ahead = payload.units();
+  sum_ = std::make_unique<Sum>(exchange, payload, options);
+}
+OwnerSumInParts::~OwnerSumInParts() = default;
+
+void OwnerSumInParts::send_parts() {
+  if (sum_) sum_->send_all_parts();
+}
+void OwnerSumInParts::send_answers() {
+  if (sum_) sum_->send_all_answers();
+}
+void OwnerSumInParts::take_answers() {
+  if (sum_) sum_->take_all_answers();
+}
 
 void owner_all_reduce(Exchange& exchange, SumPayload& payload, const OwnerSumOptions& options) {
   if (payload.units() == 0) return;
-  const UnitRange all{0, payload.units()};
-  // Averaged over parts and answers.
-  exchange.payload_bytes +=
-      (payload.wire(all, 1).size() + payload.wire(all, exchange.size()).size()) / 2;
+  count_payload(exchange, payload);
   if (exchange.size() > 1) return OwnerSum(exchange, payload, options).run();
+  const UnitRange all{0, payload.units()};
   exchange.timed(Stage::encode, [&] { payload.encode(all); });
   exchange.timed(Stage::decode, [&] { payload.decode(all, exchange.rank()); });
 }

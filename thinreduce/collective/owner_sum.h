@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "thinreduce/collective/exchange.h"
 #include "thinreduce/collective/sum_payload.h"
@@ -25,6 +26,26 @@ struct OwnerSumOptions {
   std::size_t piece_bytes = std::size_t{256} * 1024;
   // Pieces that are sent before the first is added, so that the wire is busy while a rank computes.
   std::size_t ahead = 4;
+};
+
+// Sums `payload` over all ranks in three parts, between which the caller may work or exchange other
+// messages while those of the sum travel. All of them are in flight at once. All ranks must call
+// the parts in the same order relative to their other messages.
+class OwnerSumInParts {
+ public:
+  // `payload` must outlive this object.
+  OwnerSumInParts(Exchange& exchange, SumPayload& payload);
+  ~OwnerSumInParts();
+  OwnerSumInParts(const OwnerSumInParts&) = delete;
+  OwnerSumInParts& operator=(const OwnerSumInParts&) = delete;
+
+  void send_parts();    // to their owners
+  void send_answers();  // of the range that this rank owns
+  void take_answers();
+
+ private:
+  class Sum;
+  std::unique_ptr<Sum> sum_;
 };
 
 // Sums `payload` over all ranks.

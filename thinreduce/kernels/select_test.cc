@@ -49,6 +49,16 @@ void expect_exact(const Floats& values, std::size_t k) {
   }
   check(selector.add_select(halves, rest, k));
   EXPECT_EQ(halves, values);
+  Floats run_values;
+  check(selector.select({.elements = values.size(),
+                         .value_at = [&](std::size_t i) { return values[i]; },
+                         .values_of =
+                             [&](UnitRange run, std::size_t, bool) {
+                               const auto made = part(std::span(values), run);
+                               run_values.assign(made.begin(), made.end());
+                               return std::span<const float>(run_values);
+                             }},
+                        k));
 }
 
 TEST(Collect, EqualsTheReferenceOnEveryTarget) {

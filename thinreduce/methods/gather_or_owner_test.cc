@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "tests/test_world.h"
 
 namespace thinreduce {
@@ -40,6 +42,18 @@ TEST(GatherOrOwner, LargePayloadsAndManyRanksUseOwners) {
 TEST(GatherOrOwner, AChoiceInTheSpecWins) {
   EXPECT_TRUE(chooses_owners("owner", 2, 1));
   EXPECT_FALSE(chooses_owners("gather", 1000, 1e12));
+}
+
+// Sparse payloads are reduced by owners from 4 ranks on, if they are large.
+TEST(GatherOrOwner, FourRanksUseOwnersForLargeSparseBuckets) {
+  for (const std::string method : {"topk", "fft"}) {
+    for (const auto& [world, elements, owner] :
+         {std::tuple(4, 300'000u, 1), {4, 5'000u, 0}, {3, 300'000u, 0}}) {
+      TestWorld ranks(world, method, elements);
+      (void)ranks.mean(normal_gradients(world, elements, 1));
+      EXPECT_EQ(ranks.statistics[0].at("owner"), owner) << method << world << " " << elements;
+    }
+  }
 }
 
 // Never more than a gather sends, in buckets of any size.

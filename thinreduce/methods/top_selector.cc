@@ -66,8 +66,11 @@ std::uint32_t TopSelector::guess(std::size_t elements, std::size_t k, Workers wo
 template <typename Collect>
 void TopSelector::pass(std::size_t k, std::uint32_t threshold, Workers workers,
                        const Collect& collect_run) {
-  workers.for_blocks(parts_.size(), [&](std::size_t p, std::size_t /*thread*/) {
-    collect_part(parts_[p], k, threshold, collect_run);
+  workers.for_blocks(parts_.size(), [&](std::size_t p, std::size_t thread) {
+    collect_part(parts_[p], k, threshold,
+                 [&](UnitRange run, std::uint32_t least, const Candidates& out) {
+                   return collect_run(run, least, out, thread);
+                 });
   });
 }
 
@@ -78,7 +81,7 @@ void TopSelector::collect_part(Part& part, std::size_t k, std::uint32_t threshol
   for (std::size_t first = part.elements.begin; first < part.elements.end; first += kRun) {
     const std::size_t length = std::min(kRun, part.elements.end - first);
     if (!make_room(part, k, part.count + length)) threshold = std::max(threshold, cut(part, k) + 1);
-    part.count += collect_run(first, length, threshold,
+    part.count += collect_run(UnitRange{first, first + length}, threshold,
                               Candidates{std::span(part.indices).subspan(part.count),
                                          std::span(part.values).subspan(part.count)});
   }
@@ -117,9 +120,8 @@ Selected TopSelector::result(std::span<const float> values, std::size_t k, std::
                              Workers workers) {
   if (candidates() < k && guessed > kAnyNonZero) {
     pass(k, kAnyNonZero, workers,
-         [&](std::size_t first, std::size_t length, std::uint32_t threshold, Candidates out) {
-           return collect(values.subspan(first, length), static_cast<std::uint32_t>(first),
-                          threshold, out);
+         [&](UnitRange run, std::uint32_t threshold, const Candidates& out, std::size_t) {
+           return collect(part(values, run), static_cast<std::uint32_t>(run.begin), threshold, out);
          });
   }
   return join(k, workers);
@@ -172,11 +174,26 @@ Selected TopSelector::select(std::span<const float> values, std::size_t k, Worke
   const std::uint32_t guessed =
       guess(values.size(), k, workers, [&](std::size_t i) { return values[i]; });
   pass(k, guessed, workers,
-       [&](std::size_t first, std::size_t length, std::uint32_t threshold, Candidates out) {
-         return collect(values.subspan(first, length), static_cast<std::uint32_t>(first), threshold,
-                        out);
+       [&](UnitRange run, std::uint32_t threshold, const Candidates& out, std::size_t) {
+         return collect(part(values, run), static_cast<std::uint32_t>(run.begin), threshold, out);
        });
   return result(values, k, guessed, workers);
+}
+
+Selected TopSelector::select(const Runs& runs, std::size_t k, Workers workers) {
+  prepare(runs.elements, k);
+  if (k == 0) return {};
+  const auto collect_all = [&](std::uint32_t threshold, bool again) {
+    pass(k, threshold, workers,
+         [&](UnitRange run, std::uint32_t least, const Candidates& out, std::size_t thread) {
+           return collect(runs.values_of(run, thread, again), static_cast<std::uint32_t>(run.begin),
+                          least, out);
+         });
+  };
+  const std::uint32_t guessed = guess(runs.elements, k, workers, runs.value_at);
+  collect_all(guessed, false);
+  if (candidates() < k && guessed > kAnyNonZero) collect_all(kAnyNonZero, true);
+  return join(k, workers);
 }
 
 Selected TopSelector::add_select(std::span<float> values, std::span<const float> addend,
@@ -191,9 +208,9 @@ Selected TopSelector::add_select(std::span<float> values, std::span<const float>
   const std::uint32_t guessed =
       guess(values.size(), k, workers, [&](std::size_t i) { return values[i] + addend[i]; });
   pass(k, guessed, workers,
-       [&](std::size_t first, std::size_t length, std::uint32_t threshold, Candidates out) {
-         return add_collect(values.subspan(first, length), addend.subspan(first, length),
-                            static_cast<std::uint32_t>(first), threshold, out);
+       [&](UnitRange run, std::uint32_t threshold, const Candidates& out, std::size_t) {
+         return add_collect(part(values, run), part(addend, run),
+                            static_cast<std::uint32_t>(run.begin), threshold, out);
        });
   return result(values, k, guessed, workers);
 }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -37,6 +38,14 @@ class TopSelector {
   // Adds `addend` to `values` and selects from the sums.
   [[nodiscard]] Selected add_select(std::span<float> values, std::span<const float> addend,
                                     std::size_t k, Workers workers = {});
+  // Values that are made run by run, when they are looked at; runs start at multiples of 16.
+  struct Runs {
+    std::size_t elements = 0;
+    std::function<float(std::size_t element)> value_at;
+    // Returns the values of a run, valid until the thread asks for another. `again`: a second pass.
+    std::function<std::span<const float>(UnitRange run, std::size_t thread, bool again)> values_of;
+  };
+  [[nodiscard]] Selected select(const Runs& runs, std::size_t k, Workers workers = {});
 
  private:
   // Candidates of one part of the elements.

@@ -119,14 +119,17 @@ MethodInfo topk_info() {
           "on: elements that were not sent are added to the next step's gradient (error "
           "feedback). off: they are discarded."),
       gather_or_owner_option(
-          "its values to the owners of their elements, which answer with the largest of the sums"),
+          "its values to the owners of their elements, which answer with the largest of the sums",
+          kMostToGatherSparse),
   };
   info.presets = {{"paper", "density=0.01,collective=gather", "1 % of the values are sent."}};
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
     require_32bit_indices("topk", setup.layout);
     const auto values = values_to_send(options.number("density"), setup.layout.elements);
     if (by_owners(options, setup,
-                  {.payload_bytes = 6.0 * static_cast<double>(values), .owner_payloads = 2.2})) {
+                  {.payload_bytes = 6.0 * static_cast<double>(values),
+                   .owner_payloads = 2.2,
+                   .most_to_gather = kMostToGatherSparse})) {
       return make_topk_owner(setup.layout.elements, options.number("density"),
                              options.on("feedback"));
     }

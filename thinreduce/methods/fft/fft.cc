@@ -1,11 +1,9 @@
 #include "thinreduce/methods/fft/fft.h"
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "thinreduce/collective/gather.h"
-#include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/limits.h"
 #include "thinreduce/methods/fft/fft_method.h"
 #include "thinreduce/methods/fft/fft_owner.h"
@@ -28,11 +26,9 @@ class FftGather final : public FftMethod {
  private:
   double reduce_spectrum(const Bucket& bucket, Exchange& exchange, double theta) override {
     exchange.statistics["owner"] = 0;
-    delivered_ = 0;
     workers_ = exchange.workers;
     while (sums_.size() < workers_.threads()) sums_.emplace_back(run_groups() * group_floats());
     std::fill(kept_energy_.begin(), kept_energy_.end(), 1.0f);
-    const double pairs = pairs_of({0, blocks().groups()});
     const PieceWork work{
         .pieces = (blocks().groups() + piece_groups() - 1) / piece_groups(),
         .limit = fft_payload_limit(shape_of({0, piece_groups()})),
@@ -44,17 +40,9 @@ class FftGather final : public FftMethod {
               read(pieces, payloads);
               deliver(pieces, bucket.values);
             }};
-    try {
-      written_.resize(work.pieces);
-      exchange.timed(Stage::encode, [&] {
-        selected().select(blocks(), {.values = bucket.values, .more = residual(), .skip = {}},
-                          static_cast<std::size_t>(std::ceil((1 - theta) * pairs)), workers_);
-      });
-      gather_pieces(exchange, work);
-    } catch (...) {
-      if (feedback()) put_back(bucket.values);
-      throw;
-    }
+    written_.resize(work.pieces);
+    exchange.timed(Stage::encode, [&] { select(bucket.values, 1 - theta, {}, workers_); });
+    gather_pieces(exchange, work);
     double kept = 0;
     for (const float fraction : kept_energy_) kept += fraction;
     return kept / static_cast<double>(kept_energy_.size());
@@ -70,13 +58,13 @@ class FftGather final : public FftMethod {
   }
 
   void write(UnitRange pieces) {
-    workers_.for_blocks(pieces.size(), [&](std::size_t i, std::size_t thread) {
+    workers_.for_blocks(pieces.size(), [&](std::size_t i, std::size_t /*thread*/) {
       const std::size_t piece = pieces.begin + i;
-      selected().write(groups_of(piece), written_[piece], thread);
+      selected().write(groups_of(piece), written_[piece]);
     });
   }
 
-  // Reads all ranks' payloads of some pieces. If it throws, neither residual nor mean has changed.
+  // Reads all ranks' payloads of some pieces. If it throws, the mean has not changed.
   void read(UnitRange pieces, std::span<const std::span<const std::byte>> payloads) {
     read_.resize(std::max(read_.size(), payloads.size()));
     workers_.for_blocks(payloads.size(), [&](std::size_t i, std::size_t /*thread*/) {
@@ -89,33 +77,17 @@ class FftGather final : public FftMethod {
     }
   }
 
-  // Updates the residual, adds the spectra of all ranks in rank order and transforms the sum once.
-  // The residual is updated before the mean overwrites the gradient. Nothing here can fail.
+  // Adds the spectra of all ranks in rank order and transforms the sum once. Nothing here can fail.
   void deliver(UnitRange pieces, std::span<float> values) {
     workers_.for_blocks(pieces.size(), [&](std::size_t i, std::size_t thread) {
       const auto ranks = std::span(read_).subspan(i * world_, world_);
-      for_runs(groups_of(pieces.begin + i),
-               [&](Groups run) { deliver_run(run, ranks, values, thread); });
+      for_runs(groups_of(pieces.begin + i), [&](Groups run) {
+        const auto sum = std::span<float>(sums_[thread]).first(run.size() * group_floats());
+        std::fill(sum.begin(), sum.end(), 0.0f);
+        for (SpectrumPiece& rank : ranks) rank.add_next(sum);
+        write_mean(run, sum, static_cast<int>(world_), values, thread);
+      });
     });
-    delivered_ = groups_of(pieces.end - 1).end;
-  }
-  void deliver_run(Groups run, std::span<SpectrumPiece> ranks, std::span<float> values,
-                   std::size_t thread) {
-    if (feedback()) {
-      add_gradient(run, values);
-      add_sent(run, -1, thread);
-    }
-    const auto sum = std::span<float>(sums_[thread]).first(run.size() * group_floats());
-    std::fill(sum.begin(), sum.end(), 0.0f);
-    for (SpectrumPiece& rank : ranks) rank.add_next(sum);
-    write_mean(run, sum, static_cast<int>(world_), values, thread);
-  }
-
-  // After a failed exchange: puts all of the gradient into the residual, including the pieces that
-  // were already delivered.
-  void put_back(std::span<const float> gradient) {
-    add_sent({0, delivered_}, 1);
-    add_gradient({delivered_, blocks().groups()}, gradient);
   }
 
   std::size_t world_;
@@ -124,7 +96,6 @@ class FftGather final : public FftMethod {
   std::vector<float> kept_energy_;               // by rank
   std::vector<SpectrumPiece> read_;              // some pieces of all ranks
   std::vector<std::vector<std::byte>> written_;  // this rank's payload of each piece
-  std::size_t delivered_ = 0;                    // groups whose mean is in the bucket
 };
 
 }  // namespace
@@ -149,7 +120,10 @@ MethodInfo fft_info() {
     const FftOptions read = read_fft_options(options);
     // A bucket's payload is about 1/17 of its floats with the default options.
     const double bytes = static_cast<double>(setup.layout.elements) * sizeof(float) / 17;
-    if (by_owners(options, setup, {.payload_bytes = bytes, .owner_payloads = 2.2})) {
+    if (by_owners(options, setup,
+                  {.payload_bytes = bytes,
+                   .owner_payloads = 2.2,
+                   .most_to_gather = kMostToGatherSparse})) {
       return make_fft_owner(setup, read);
     }
     return std::make_unique<FftGather>(setup, read);

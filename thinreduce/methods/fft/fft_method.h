@@ -3,13 +3,14 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <memory>
+#include <cstdint>
 #include <span>
 #include <vector>
 
 #include "thinreduce/method/method.h"
 #include "thinreduce/methods/fft/blocks.h"
 #include "thinreduce/methods/fft/options.h"
+#include "thinreduce/methods/fft/residual.h"
 #include "thinreduce/methods/fft/selected_pairs.h"
 #include "thinreduce/methods/fft/spectrum_piece.h"
 
@@ -32,8 +33,7 @@ class FftMethod : public Method {
   [[nodiscard]] FftBlocks& blocks() { return blocks_; }
   [[nodiscard]] const FftBlocks& blocks() const { return blocks_; }
   [[nodiscard]] SelectedPairs& selected() { return selected_; }
-  [[nodiscard]] std::span<float> residual() { return residual_; }
-  [[nodiscard]] bool feedback() const { return options_.feedback; }
+  [[nodiscard]] FftResidual& residual() { return residual_; }
 
   [[nodiscard]] std::size_t group_floats() const { return blocks_.group_floats(); }
   [[nodiscard]] std::size_t group_words() const {
@@ -54,9 +54,8 @@ class FftMethod : public Method {
   }
   // Returns the number of pairs in some groups, without the blocks of zeros that fill them up.
   [[nodiscard]] double pairs_of(Groups groups) const;
-  // residual += gradient; residual += sign * selected pairs that were sent, transformed back.
-  void add_gradient(Groups groups, std::span<const float> gradient);
-  void add_sent(Groups groups, float sign, std::size_t thread = 0);
+  // Selects the fraction `keep` of the pairs of gradient plus residual outside some groups.
+  void select(std::span<const float> gradient, double keep, Groups skip, Workers workers);
   // Transforms the sum of all ranks' spectra of a run back and overwrites its elements by the mean.
   void write_mean(Groups run, std::span<const float> spectrum, int world, std::span<float> values,
                   std::size_t thread = 0);
@@ -65,9 +64,8 @@ class FftMethod : public Method {
   FftOptions options_;
   std::size_t elements_;
   FftBlocks blocks_;
-  std::vector<float> residual_;  // empty without feedback
   SelectedPairs selected_;
-  std::vector<kernels::AlignedFloats> sent_;  // spectrum of a run, for the residual, by thread
+  FftResidual residual_;
 };
 
 }  // namespace thinreduce

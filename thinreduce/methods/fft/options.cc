@@ -45,7 +45,8 @@ std::vector<OptionInfo> fft_option_infos() {
                          "on: the part of the gradient that was not sent is added to the next "
                          "step's gradient (error feedback). off: it is discarded."),
       gather_or_owner_option("its frequencies to the owners of their blocks, which answer with the "
-                             "strongest of the sums"),
+                             "strongest of the sums",
+                             kMostToGatherSparse),
   };
 }
 

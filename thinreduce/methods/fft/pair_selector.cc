@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "thinreduce/collective/shared_loops.h"
@@ -27,30 +28,40 @@ float power_of_two_below(float largest) {
 
 }  // namespace
 
-Thresholds PairSelector::guess(std::span<const float> sample, double fraction, Workers workers) {
+// Counts energies in bins of 1/64 octave, from the largest that can occur with this scale down. Two
+// tables, because an increment of the count that was just incremented would have to wait for it.
+Thresholds PairSelector::guess(std::span<const float> sample, double fraction) {
   Thresholds thresholds;
   if (sample.empty()) return thresholds;
-  thresholds.scale = power_of_two_below(thinreduce::largest_magnitude(workers, sample));
-  energies_.resize(std::max(energies_.size(), sample.size() / 2));
-  const auto energies = std::span(energies_).first(sample.size() / 2);
-  std::vector<std::span<const float>> parts((energies.size() + kFloatsPerBlock - 1) /
-                                            kFloatsPerBlock);
-  for_floats(workers, energies.size(), [&](std::size_t first, std::size_t count) {
-    for (std::size_t pair = first; pair < first + count; ++pair) {
-      energies[pair] = pair_energy(sample, pair, thresholds.scale);
-    }
-    parts[first / kFloatsPerBlock] = energies.subspan(first, count);
-  });
-  const double expected = fraction * static_cast<double>(energies.size());
+  thresholds.scale = power_of_two_below(largest_magnitude(sample));
+  constexpr unsigned kShift = 17;
+  constexpr std::size_t kBins = 2048;
+  const std::uint32_t first = (magnitude(16.0f) >> kShift) - kBins;  // the lowest bin
+  std::array<std::array<std::uint32_t, kBins>, 2> counts{};
+  const std::size_t pairs = sample.size() / 2;
+  for (std::size_t pair = 0; pair < pairs; ++pair) {
+    const std::uint32_t bits = magnitude(pair_energy(sample, pair, thresholds.scale)) >> kShift;
+    ++counts[pair % 2][std::clamp(bits, first, first + std::uint32_t{kBins - 1}) - first];
+  }
+  const double expected = fraction * static_cast<double>(pairs);
   const auto position_low = static_cast<std::size_t>(expected * (1 + kMargin));
   const auto position_high = static_cast<std::size_t>(expected * (1 - kMargin));
-  if (position_low >= 1 && position_low < energies.size()) {
-    thresholds.low = std::max(thinreduce::kth_largest(workers, parts, position_low).magnitude, 1u);
+  bool found_high = position_high == 0;
+  std::size_t passed = 0;
+  for (std::size_t bin = kBins - 1; bin > 0; --bin) {
+    passed += counts[0][bin] + counts[1][bin];
+    const std::uint32_t bits = first + static_cast<std::uint32_t>(bin);
+    if (!found_high && passed >= position_high) {
+      found_high = true;
+      thresholds.high = (bits + 1) << kShift;
+    }
+    if (position_low >= 1 && passed >= position_low) {
+      thresholds.low = bits << kShift;
+      break;
+    }
   }
-  if (position_high >= 1) {
-    const auto high = thinreduce::kth_largest(workers, parts, position_high).magnitude + 1;
-    thresholds.high = std::max(high, thresholds.low);
-  }
+  // Below the lowest bin nothing is known.
+  if (!found_high) thresholds.high = (first + 1) << kShift;
   return thresholds;
 }
 
@@ -199,8 +210,7 @@ void PairSelector::keep(Stretch& stretch, KthLargest last) {
   float* const values = values_.data() + 2 * stretch.begin;
   std::size_t kept = 0;
   for (std::size_t i = 0; kept < stretch.kept; ++i) {
-    values[2 * kept] = stretch.values[2 * i];
-    values[2 * kept + 1] = stretch.values[2 * i + 1];
+    std::memcpy(values + 2 * kept, &stretch.values[2 * i], 2 * sizeof(float));
     kept += stretch.stays[i];
   }
 }

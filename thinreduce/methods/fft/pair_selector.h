@@ -32,8 +32,7 @@ class PairSelector {
  public:
   // Returns thresholds for selecting `fraction` of the pairs. With an empty sample they collect
   // everything.
-  [[nodiscard]] Thresholds guess(std::span<const float> sample, double fraction,
-                                 Workers workers = {});
+  [[nodiscard]] static Thresholds guess(std::span<const float> sample, double fraction);
   [[nodiscard]] Thresholds everything() const { return {.scale = thresholds_.scale}; }
 
   // Begins a pass. `bitmap` has one word per 128 floats of the spectrum and is used until finish().
@@ -85,7 +84,6 @@ class PairSelector {
   std::span<std::uint64_t> bitmap_;
   std::vector<Stretch> stretches_;
   std::vector<std::size_t> first_words_;  // per stretch, and the end
-  std::vector<float> energies_;           // of the sample
   std::vector<float> values_;             // of the selected pairs; with spare room
 };
 

@@ -1,6 +1,7 @@
 #include "thinreduce/methods/fft/range_float.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 #include "thinreduce/ensure.h"
@@ -113,10 +114,19 @@ std::uint32_t rung_of(float value, int shift) {
 }
 
 double squared_error(const RangeFloat& format, std::span<const float> sample) {
+  constexpr std::size_t kRun = 256;
+  std::array<std::uint16_t, kRun> codes;
+  std::array<float, kRun> decoded;
   double sum = 0;
-  for (const float value : sample) {
-    const double error = static_cast<double>(value) - format.decode(format.encode(value));
-    sum += error * error;
+  for (std::size_t first = 0; first < sample.size(); first += kRun) {
+    const auto run = sample.subspan(first, std::min(kRun, sample.size() - first));
+    kernels::quantize(format, run, std::span(codes).first(run.size()));
+    kernels::dequantize(format, std::span(codes).first(run.size()),
+                        std::span(decoded).first(run.size()));
+    for (std::size_t i = 0; i < run.size(); ++i) {
+      const double error = static_cast<double>(run[i]) - decoded[i];
+      sum += error * error;
+    }
   }
   return sum;
 }

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <numeric>
 
+#include "thinreduce/kernels/bit_loops.h"
 #include "thinreduce/kernels/floats.h"
+#include "thinreduce/methods/fft/block_transform.h"
 #include "thinreduce/methods/fft/pairs.h"
 
 namespace thinreduce {
@@ -21,84 +23,83 @@ constexpr std::size_t kMaxStretches = 32;
 
 // The threshold is guessed from one group in this many: from at least 16 groups, or from all groups
 // of a small bucket.
-std::size_t sample_stride(std::size_t groups) {
-  return std::clamp<std::size_t>(groups / 16, 1, 32);
+std::size_t sample_stride(std::size_t groups, std::size_t most) {
+  return std::clamp<std::size_t>(groups / 16, 1, most);
 }
 
 }  // namespace
 
 void SelectedPairs::set_groups(std::size_t groups) {
-  bitmap_.resize(groups * group_words_);
-  firsts_.resize(groups + 1);
+  selection_.bitmap.resize(groups * group_words_);
+  selection_.firsts.resize(groups + 1);
 }
 
-template <typename SpectrumOf>
-void SelectedPairs::add_groups(std::size_t groups, Workers workers,
-                               const kernels::Thresholds& thresholds,
-                               const SpectrumOf& spectrum_of) {
+void SelectedPairs::add_groups(
+    std::size_t groups, Workers workers, const kernels::Thresholds& thresholds,
+    const std::function<std::span<const float>(std::size_t, std::size_t)>& spectrum) {
   const std::size_t stretches = std::clamp<std::size_t>(groups / kStretchGroups, 1, kMaxStretches);
   std::vector<std::size_t> first_words;
   for (std::size_t s = 0; s < stretches; ++s) {
     first_words.push_back(cut({0, groups}, stretches, s).begin * group_words_);
   }
-  selector_.start(thresholds, bitmap_, first_words);
+  selector_.start(thresholds, selection_.bitmap, first_words);
   workers.for_blocks(stretches, [&](std::size_t s, std::size_t thread) {
     const Groups own = cut({0, groups}, stretches, s);
     for (std::size_t group = own.begin; group < own.end; ++group) {
-      selector_.add(spectrum_of(group, thread), s);
+      selector_.add(spectrum(group, thread), s);
     }
   });
 }
 
-void SelectedPairs::select(FftBlocks& blocks, const Source& source, std::size_t k,
-                           Workers workers) {
-  const std::size_t groups = blocks.groups();
-  const std::size_t stride = sample_stride(groups);
-  const std::size_t floats = blocks.group_floats();
-  set_groups(groups);
-  group_.resize(workers.threads());
-  for (auto& group : group_) group.resize(floats);
-  const std::size_t samples = (groups + stride - 1) / stride;
-  sample_.resize(samples * floats);
-  const auto sampled = [&](std::size_t group) {
-    return std::span<float>(sample_).subspan(group / stride * floats, floats);
-  };
+void SelectedPairs::select(const Source& source, std::size_t k, Workers workers) {
+  const std::size_t stride = sample_stride(source.groups, 32);
+  const std::size_t floats = group_words_ * 2 * kernels::kPairsPerWord;
+  set_groups(source.groups);
   // Zeros are never selected.
-  const auto transform = [&](std::size_t group, std::span<float> spectrum, std::size_t thread) {
-    if (group >= source.skip.begin && group < source.skip.end) {
-      std::fill(spectrum.begin(), spectrum.end(), 0.0f);
-    } else {
-      blocks.to_spectrum(group, source.values, source.more, spectrum, thread);
-    }
-    return std::span<const float>(spectrum);
+  const kernels::AlignedFloats zeros(source.skip.size() > 0 ? floats : 0);
+  const auto spectrum_of = [&](std::size_t group, std::size_t thread) {
+    const bool skipped = group >= source.skip.begin && group < source.skip.end;
+    return skipped ? std::span<const float>(zeros) : source.spectrum_of(group, thread);
+  };
+  const std::size_t samples = (source.groups + stride - 1) / stride;
+  sample_.resize(samples * floats);
+  const auto sampled = [&](std::size_t i) {
+    return std::span<float>(sample_).subspan(i * floats, floats);
   };
   workers.for_runs(samples, kStretchGroups,
                    [&](std::size_t first, std::size_t count, std::size_t thread) {
                      for (std::size_t i = first; i < first + count; ++i) {
-                       transform(i * stride, sampled(i * stride), thread);
+                       std::ranges::copy(spectrum_of(i * stride, thread), sampled(i).begin());
                      }
                    });
-  const double pairs = static_cast<double>(blocks.blocks() * blocks.block_length()) / 2;
-  const auto guessed = selector_.guess(sample_, static_cast<double>(k) / pairs, workers);
-  add_groups(groups, workers, guessed, [&](std::size_t group, std::size_t thread) {
-    return group % stride == 0 ? std::span<const float>(sampled(group))
-                               : transform(group, group_[thread], thread);
+  const double fraction = source.pairs > 0 ? static_cast<double>(k) / source.pairs : 0;
+  const auto guessed = kernels::PairSelector::guess(sample_, fraction);
+  add_groups(source.groups, workers, guessed, [&](std::size_t group, std::size_t thread) {
+    return group % stride == 0 ? std::span<const float>(sampled(group / stride))
+                               : spectrum_of(group, thread);
   });
   if (!selector_.can_find(k)) {
-    add_groups(groups, workers, selector_.everything(), [&](std::size_t group, std::size_t thread) {
-      return transform(group, group_[thread], thread);
-    });
+    add_groups(source.groups, workers, selector_.everything(), spectrum_of);
   }
   finish(k, workers);
 }
 
 void SelectedPairs::select(std::span<const float> spectrum, std::size_t k) {
-  set_groups(spectrum.size() / (2 * kernels::kPairsPerWord * group_words_));
+  const std::size_t floats = group_words_ * 2 * kernels::kPairsPerWord;
+  const std::size_t groups = spectrum.size() / floats;
+  set_groups(groups);
+  // A piece of a bucket has few groups, which may differ much.
+  const std::size_t stride = sample_stride(groups, 4);
+  sample_.clear();
+  for (std::size_t group = 0; group < groups; group += stride) {
+    const auto sampled = spectrum.subspan(group * floats, floats);
+    sample_.insert(sample_.end(), sampled.begin(), sampled.end());
+  }
   const double fraction = 2 * static_cast<double>(k) / static_cast<double>(spectrum.size());
-  selector_.start(selector_.guess(spectrum, fraction), bitmap_);
+  selector_.start(kernels::PairSelector::guess(sample_, fraction), selection_.bitmap);
   selector_.add(spectrum);
   if (!selector_.can_find(k)) {
-    selector_.start(selector_.everything(), bitmap_);
+    selector_.start(selector_.everything(), selection_.bitmap);
     selector_.add(spectrum);
   }
   finish(k);
@@ -107,27 +108,33 @@ void SelectedPairs::select(std::span<const float> spectrum, std::size_t k) {
 void SelectedPairs::finish(std::size_t k, Workers workers) {
   const auto selected = selector_.finish(k, workers);
   values_ = selected.values;
-  for (std::size_t group = 0; group + 1 < firsts_.size(); ++group) {
-    const auto words = std::span(bitmap_).subspan(group * group_words_, group_words_);
-    firsts_[group + 1] = firsts_[group] + 2 * kernels::count_pairs(words);
+  auto& firsts = selection_.firsts;
+  for (std::size_t group = 0; group + 1 < firsts.size(); ++group) {
+    firsts[group + 1] = firsts[group] + 2 * kernels::count_pairs(bitmap_of({group, group + 1}));
   }
+  selection_.codes.resize(firsts.back());
   measure_energy(selected);
   choose_format(selected.values);
 }
 
 void SelectedPairs::measure_energy(const kernels::PairSelector::Result& selected) {
-  // Several independent sums hide the latency of the additions.
+  // Independent sums hide the latency of the additions.
   std::array<double, 8> sums{};
-  for (std::size_t i = 0; i < selected.values.size(); ++i) {
-    const double scaled = static_cast<double>(selected.values[i]) * selected.scale;
-    sums[i % sums.size()] += scaled * scaled;
+  const auto& values = selected.values;
+  for (std::size_t first = 0; first < values.size(); first += sums.size()) {
+    const std::size_t count = std::min(sums.size(), values.size() - first);
+    for (std::size_t i = 0; i < count; ++i) {
+      const double scaled = static_cast<double>(values[first + i]) * selected.scale;
+      sums[i] += scaled * scaled;
+    }
   }
   const double kept = std::accumulate(sums.begin(), sums.end(), 0.0);
   const bool finite = std::isfinite(selected.energy);
-  head_.overflow = !finite && kernels::first_nonfinite(selected.values) < selected.values.size();
-  head_.kept_energy = finite && selected.energy > 0
-                          ? static_cast<float>(std::min(kept / selected.energy, 1.0))
-                          : 1.0f;
+  selection_.head.overflow =
+      !finite && kernels::first_nonfinite(selected.values) < selected.values.size();
+  selection_.head.kept_energy = finite && selected.energy > 0
+                                    ? static_cast<float>(std::min(kept / selected.energy, 1.0))
+                                    : 1.0f;
 }
 
 // Chooses the range float of this step. Coefficients beyond kMaxCoefficient are clipped; the
@@ -137,44 +144,54 @@ void SelectedPairs::choose_format(std::span<const float> values) {
   range.min = std::max(range.min, -kMaxCoefficient);
   range.max = std::min(range.max, kMaxCoefficient);
   if (mantissa_) {
-    head_.format = kernels::RangeFloat::covering(range, bits_, *mantissa_);
+    selection_.head.format = kernels::RangeFloat::covering(range, bits_, *mantissa_);
     return;
   }
   format_sample_.clear();
   const std::size_t stride = values.size() / kFormatSample + 1;
   for (std::size_t i = 0; i < values.size(); i += stride) format_sample_.push_back(values[i]);
-  head_.format = kernels::RangeFloat::fitting(range, bits_, format_sample_);
+  selection_.head.format = kernels::RangeFloat::fitting(range, bits_, format_sample_);
 }
 
 std::span<const std::uint64_t> SelectedPairs::bitmap_of(Groups groups) const {
-  return std::span(bitmap_).subspan(groups.begin * group_words_, groups.size() * group_words_);
+  return std::span(selection_.bitmap)
+      .subspan(groups.begin * group_words_, groups.size() * group_words_);
 }
 
-void SelectedPairs::quantize(Groups groups, std::vector<std::uint16_t>& codes) const {
-  const std::size_t first = firsts_[groups.begin];
-  codes.resize(firsts_[groups.end] - first);
-  if (head_.overflow) return;
-  kernels::quantize(head_.format, values_.subspan(first, codes.size()), codes);
+std::span<std::uint16_t> SelectedPairs::codes_of(Groups groups) {
+  const std::size_t first = selection_.firsts[groups.begin];
+  return std::span(selection_.codes).subspan(first, selection_.firsts[groups.end] - first);
 }
 
-void SelectedPairs::write(Groups groups, std::vector<std::byte>& payload, std::size_t thread) {
-  auto& codes = rooms_[thread].codes;
-  quantize(groups, codes);
-  write_fft_payload(head_, {bitmap_of(groups), codes}, payload);
+void SelectedPairs::write(Groups groups, std::vector<std::byte>& payload) {
+  const auto codes = codes_of(groups);
+  const SpectrumHead& head = selection_.head;
+  if (!head.overflow) {
+    const auto values = values_.subspan(selection_.firsts[groups.begin], codes.size());
+    kernels::quantize(head.format, values, codes);
+  }
+  write_fft_payload(head, {bitmap_of(groups), codes}, payload);
 }
 
 void SelectedPairs::add_sent(Groups groups, float sign, std::span<float> spectrum,
                              std::size_t thread) {
-  auto& [codes, sent] = rooms_[thread];
-  quantize(groups, codes);
+  auto& sent = rooms_[thread];
+  const auto codes = codes_of(groups);
   sent.resize(codes.size());
-  kernels::dequantize(head_.format, codes, sent);
+  kernels::dequantize(selection_.head.format, codes, sent);
   const float* value = sent.data();
-  kernels::for_pairs(bitmap_of(groups), [&](std::size_t pair) {
-    const std::size_t at = kernels::pair_offset(pair);
-    spectrum[at] += sign * *value++;
-    spectrum[at + kernels::kBlockLanes] += sign * *value++;
-  });
+  std::array<std::uint16_t, kSegmentPairs + kernels::kListSlack> list;
+  const auto words = bitmap_of(groups);
+  for (std::size_t first = 0; first < words.size(); first += kSegmentWords) {
+    const auto part = words.subspan(first, std::min(kSegmentWords, words.size() - first));
+    float* const to = &spectrum[first * 2 * kernels::kPairsPerWord];
+    const std::size_t count = kernels::list_bits(part, list);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t at = kernels::pair_offset(list[i]);
+      to[at] += sign * *value++;
+      to[at + kernels::kBlockLanes] += sign * *value++;
+    }
+  }
 }
 
 }  // namespace thinreduce

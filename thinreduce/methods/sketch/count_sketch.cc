@@ -21,7 +21,7 @@ namespace {
 constexpr std::uint32_t kMagic = 0x314B5343;  // "CSK1"
 constexpr std::size_t kMaxColumns = std::numeric_limits<std::uint32_t>::max() / 2;
 constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 36;
-// Elements per run of estimates, which stays in the L1 cache.
+// Elements per run of values or estimates, which stays in the L1 cache.
 constexpr std::size_t kRun = 4096;
 static_assert(kRun % kernels::kSketchBlock == 0);
 
@@ -78,21 +78,40 @@ void CountSketch::reset(std::uint64_t seed) {
   std::fill(cells_.begin(), cells_.end(), 0.0f);
 }
 
-// A cell must get its values in their order, so the threads share the cells and not the values: as
-// many rows for each as can be, and the columns of the rows that are left.
 void CountSketch::accumulate(std::span<const float> values, std::uint64_t first, Workers workers) {
   check_range(first, values.size());
+  share(values.size(), workers,
+        [&](const auto& add, std::size_t /*thread*/) { add(values, first); });
+}
+
+void CountSketch::accumulate(std::size_t elements, const ValuesOf& values_of, Workers workers) {
+  check_range(0, elements);
+  share(elements, workers, [&](const auto& add, std::size_t thread) {
+    for (std::size_t first = 0; first < elements; first += kRun) {
+      add(values_of({first, std::min(first + kRun, elements)}, thread), first);
+    }
+  });
+}
+
+// A cell must get its values in their order, so the threads share the cells and not the values: as
+// many rows for each as can be, and the columns of the rows that are left. Calls visit(add, thread)
+// for each such part of the cells, to which add(values, first) adds values.
+template <typename Visit>
+void CountSketch::share(std::size_t elements, Workers workers, const Visit& visit) {
   // More threads than rows would hash every value once per thread.
-  const std::size_t threads =
-      values.size() > kFloatsPerBlock ? std::min(workers.threads(), rows()) : 1;
+  const std::size_t threads = elements > kFloatsPerBlock ? std::min(workers.threads(), rows()) : 1;
   const std::size_t whole = rows() / threads;  // rows per thread
   const std::size_t left = rows() - whole * threads;
-  workers.for_blocks((1 + left) * threads, [&](std::size_t block, std::size_t /*thread*/) {
+  workers.for_blocks((1 + left) * threads, [&](std::size_t block, std::size_t thread) {
     const std::size_t row = block / threads;  // counts from the last
     const std::size_t part = block % threads;
-    if (row == 0) return accumulate_rows(values, first, {part * whole, (part + 1) * whole});
-    accumulate_columns(values, first, rows() - row,
-                       cut({0, columns_ / kernels::kSketchBlock}, threads, part));
+    visit(
+        [&](std::span<const float> values, std::uint64_t first) {
+          if (row == 0) return accumulate_rows(values, first, {part * whole, (part + 1) * whole});
+          accumulate_columns(values, first, rows() - row,
+                             cut({0, columns_ / kernels::kSketchBlock}, threads, part));
+        },
+        thread);
   });
 }
 

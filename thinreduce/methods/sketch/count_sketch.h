@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -56,6 +57,10 @@ class CountSketch {
   // element. Elements must be below 2^36.
   void accumulate(std::span<const float> values, std::uint64_t first = 0, Workers workers = {});
   void add(std::uint64_t element, float value);
+  // Adds the first `elements` values, which values_of(run, thread) returns run by run. They must be
+  // valid until the thread asks for others, and several threads may ask for the same.
+  using ValuesOf = std::function<std::span<const float>(UnitRange run, std::size_t thread)>;
+  void accumulate(std::size_t elements, const ValuesOf& values_of, Workers workers = {});
   // Adds the cells of `other`. Throws Error{bad_input} unless it has the same shape and seed.
   void merge(const CountSketch& other);
 
@@ -76,6 +81,8 @@ class CountSketch {
 
  private:
   [[nodiscard]] kernels::SketchRows shape() const { return {rows_, columns_}; }
+  template <typename Visit>
+  void share(std::size_t elements, Workers workers, const Visit& visit);
   // Add values to some rows, or to some groups of columns of one row.
   void accumulate_rows(std::span<const float> values, std::uint64_t first, UnitRange rows);
   void accumulate_columns(std::span<const float> values, std::uint64_t first, std::size_t row,

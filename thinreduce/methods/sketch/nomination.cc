@@ -50,4 +50,13 @@ void read_nomination(std::span<const std::byte> message, int rank, std::size_t e
   }
 }
 
+std::span<const std::uint32_t> elements_in(UnitRange run, std::span<const std::uint32_t> elements) {
+  const auto begin = std::ranges::lower_bound(elements, run.begin);
+  return {begin, std::lower_bound(begin, elements.end(), run.end)};
+}
+
+void clear_named(std::span<const std::uint32_t> named, UnitRange run, std::span<float> values) {
+  for (const std::size_t element : elements_in(run, named)) values[element - run.begin] = 0;
+}
+
 }  // namespace thinreduce

@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "thinreduce/collective/chunks.h"
+
 namespace thinreduce {
 
 // Returns the bytes of a message that names up to `max` of `elements` elements.
@@ -19,5 +21,11 @@ void write_nomination(std::span<const std::uint32_t> named, std::span<std::byte>
 // the end of the bucket.
 void read_nomination(std::span<const std::byte> message, int rank, std::size_t elements,
                      std::vector<std::uint32_t>& named);
+
+// Returns those of the ascending `elements` that are in `run`.
+[[nodiscard]] std::span<const std::uint32_t> elements_in(UnitRange run,
+                                                         std::span<const std::uint32_t> elements);
+// Sets `values`, those of the elements in `run`, to 0 at the named ones.
+void clear_named(std::span<const std::uint32_t> named, UnitRange run, std::span<float> values);
 
 }  // namespace thinreduce

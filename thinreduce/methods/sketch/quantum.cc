@@ -64,18 +64,13 @@ class Multiples final : public SumPayload {
   Workers workers_;
 };
 
-// Returns the largest magnitude. Infinity makes all ranks refuse the values.
-float largest_finite(Exchange& exchange, std::span<const float> values) {
-  float largest = std::numeric_limits<float>::infinity();
-  exchange.timed(Stage::encode, [&] {
-    if (first_nonfinite(exchange.workers, values) == values.size()) {
-      largest = largest_magnitude(exchange.workers, values);
-    }
-  });
-  return largest;
-}
-
 }  // namespace
+
+float largest_finite(std::span<const float> values) {
+  if (kernels::first_nonfinite(values) < values.size())
+    return std::numeric_limits<float>::infinity();
+  return kernels::largest_magnitude(values);
+}
 
 SharedQuantum::SharedQuantum(float largest, int world) : limit_(kMaxSum / world) {
   ensure(world >= 1 && world <= kMaxRanks, "too many ranks to share 16 bits", world);
@@ -88,10 +83,8 @@ SharedQuantum::SharedQuantum(float largest, int world) : limit_(kMaxSum / world)
   quantum_ = static_cast<float>(std::ldexp(1.0, std::max(exponent, kMinExponent)));
 }
 
-QuantumAgreement::QuantumAgreement(Exchange& exchange, std::span<const float> values)
-    : own_(largest_finite(exchange, values)),
-      largest_(own_),
-      sent_(exchange, std::span(&largest_, 1)) {
+QuantumAgreement::QuantumAgreement(Exchange& exchange, float largest)
+    : own_(largest), largest_(own_), sent_(exchange, std::span(&largest_, 1)) {
   exchange.payload_bytes += sizeof(float);
 }
 
@@ -140,6 +133,11 @@ void SharedQuantum::check(std::span<const std::int16_t> sums, int summed, int pe
               fmt::format("rank {} sent {} multiples of the quantum, where sums over {} ranks are "
                           "at most {}",
                           peer, largest, summed, summed * limit_));
+}
+
+std::unique_ptr<SumPayload> make_multiples(const Exchange& exchange, const SharedQuantum& quantum,
+                                           const MultiplesSum& sum) {
+  return std::make_unique<Multiples>(exchange, quantum, sum);
 }
 
 void sum_multiples(Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum,

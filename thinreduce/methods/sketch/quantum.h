@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -42,11 +43,16 @@ class SharedQuantum {
   int limit_ = 0;
 };
 
+// Returns the largest magnitude; infinity if a value is not finite, which makes all ranks refuse
+// it.
+[[nodiscard]] float largest_finite(std::span<const float> values);
+
 // The agreement of all ranks on a quantum for their values. Other messages may travel while its own
 // do: it needs one latency and waits only in conclude().
 class QuantumAgreement {
  public:
-  QuantumAgreement(Exchange& exchange, std::span<const float> values);
+  // `largest` is the largest_finite() of this rank's values.
+  QuantumAgreement(Exchange& exchange, float largest);
   QuantumAgreement(const QuantumAgreement&) = delete;
   QuantumAgreement& operator=(const QuantumAgreement&) = delete;
   // Throws Error{bad_frame} on all ranks if a value of any rank is not finite.
@@ -64,6 +70,10 @@ struct MultiplesSum {
   std::span<std::int16_t> room;       // scratch
   std::span<float> sums;              // result: the summed values
 };
+// Returns the payload of such a sum; `quantum` must outlive it.
+[[nodiscard]] std::unique_ptr<SumPayload> make_multiples(const Exchange& exchange,
+                                                         const SharedQuantum& quantum,
+                                                         const MultiplesSum& sum);
 // Sums all ranks' multiples.
 void sum_multiples(Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum,
                    const SumOptions& options = {});

@@ -83,7 +83,7 @@ TEST(SharedQuantum, RefusesImpossibleMaxima) {
         return;
       }
       const std::vector<float> values{0.5f, -1.5f};
-      const auto agreed = QuantumAgreement(exchange, values).conclude(exchange);
+      const auto agreed = QuantumAgreement(exchange, largest_finite(values)).conclude(exchange);
       EXPECT_EQ(agreed.quantum(), SharedQuantum(std::max(1.5f, claimed), 2).quantum());
     })[0];
   };
@@ -103,7 +103,7 @@ TEST(SharedQuantum, RefusesValuesThatAreNotFinite) {
       const auto thrown = try_ranks(world, [&](std::unique_ptr<Transport> transport) {
         Exchange exchange(*transport, Seconds(20), {});
         const std::vector<float> values{1, exchange.rank() == world - 1 ? value : 2};
-        (void)QuantumAgreement(exchange, values).conclude(exchange);
+        (void)QuantumAgreement(exchange, largest_finite(values)).conclude(exchange);
       });
       for (const auto& one : thrown) (void)error_text(one, ErrorCode::bad_frame);
     }

@@ -13,6 +13,7 @@
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/methods/sketch/cells.h"
 #include "thinreduce/methods/sketch/half.h"
+#include "thinreduce/methods/sketch/nomination.h"
 #include "thinreduce/wire/bytes.h"
 
 namespace thinreduce {
@@ -73,9 +74,65 @@ void append(std::vector<std::byte>& bytes, std::span<const T> values) {
 
 }  // namespace
 
-void SketchRounds::begin(Exchange& exchange, std::span<const float> own) {
+void SketchRounds::abandon() {
+  early_.sum.reset();
   agreement_.reset();
-  if (options_.values == SketchValues::i16) agreement_.emplace(exchange, own);
+}
+
+void SketchRounds::begin(Exchange& exchange, float largest) {
+  abandon();
+  if (options_.values == SketchValues::i16) agreement_.emplace(exchange, largest);
+}
+
+void SketchRounds::round_own(std::span<const std::uint32_t> elements, std::span<const float> own,
+                             Workers workers, Summed& into) const {
+  into.own.resize(elements.size());
+  into.room.resize(elements.size());
+  into.sums.resize(elements.size());
+  for_floats(workers, elements.size(), [&](std::size_t first, std::size_t count) {
+    const auto values = std::span(into.sums).subspan(first, count);
+    for (std::size_t i = 0; i < count; ++i) values[i] = own[elements[first + i]];
+    quantum_->round(values, std::span(into.own).subspan(first, count));
+  });
+}
+
+void SketchRounds::begin_nominees(Exchange& exchange, std::span<const std::uint32_t> nominees,
+                                  std::span<const float> own) {
+  if (options_.values != SketchValues::i16 || exchange.size() == 1 ||
+      options_.collective != SketchCollective::automatic || nominees.empty()) {
+    return;
+  }
+  quantum_ = agreement_->conclude(exchange);
+  early_.elements.assign(nominees.begin(), nominees.end());
+  exchange.timed(Stage::encode,
+                 [&] { round_own(early_.elements, own, exchange.workers, early_.values); });
+  auto& [multiples, room, sums] = early_.values;
+  early_.payload = make_multiples(exchange, *quantum_, {multiples, room, sums});
+  early_.sum = std::make_unique<OwnerSumInParts>(exchange, *early_.payload);
+  early_.sum->send_parts();
+}
+
+// Sums the values of the candidates that the sketch has shown, and joins them with the nominees'.
+void SketchRounds::join_nominees(Exchange& exchange, std::span<const std::uint32_t> candidates,
+                                 std::span<const float> own) {
+  exchange.timed(Stage::encode, [&] { round_own(candidates_, own, exchange.workers, found_); });
+  sum_multiples(exchange, *quantum_, {found_.own, found_.room, found_.sums}, sum_options());
+  early_.sum->take_answers();
+  early_.sum.reset();
+  exchange.timed(Stage::decode, [&] {
+    multiples_.resize(candidates.size());
+    exact_.resize(candidates.size());
+    std::size_t nominee = 0;
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      const bool named =
+          nominee < early_.elements.size() && early_.elements[nominee] == candidates[i];
+      const Summed& from = named ? early_.values : found_;
+      const std::size_t at = named ? nominee : i - nominee;
+      multiples_[i] = from.own[at];
+      exact_[i] = from.sums[at];
+      nominee += static_cast<std::size_t>(named);
+    }
+  });
 }
 
 std::span<const std::uint32_t> SketchRounds::find_candidates(Exchange& exchange,
@@ -85,6 +142,8 @@ std::span<const std::uint32_t> SketchRounds::find_candidates(Exchange& exchange,
     return candidates_;
   }
   sum_cells(exchange, search.sketch.cells());
+  // After the cells, which would have to wait behind them.
+  if (early_.sum) early_.sum->send_answers();
   exchange.timed(Stage::decode, [&] {
     require_finite_sum(exchange, search.sketch.cells(), "cell");
     select_candidates(search, exchange.workers);
@@ -101,16 +160,32 @@ void SketchRounds::sum_cells(Exchange& exchange, std::span<float> cells) {
   owner_reduce(exchange, halfs, spare_);
 }
 
+// Estimates run by run, in the cache: estimates that are written to memory and read again would
+// take as long as the selection.
 void SketchRounds::select_candidates(const Search& search, Workers workers) {
-  search.sketch.estimate(0, search.scratch, workers);
+  raw_.clear();
   for_uncompressed(search.layout, [&](std::size_t first, std::size_t count) {
-    std::fill_n(&search.scratch[first], count, 0.0f);
+    raw_.push_back({first, first + count});
   });
-  for_floats(workers, search.nominees.size(), [&](std::size_t first, std::size_t count) {
-    for (const auto element : search.nominees.subspan(first, count)) search.scratch[element] = 0;
-  });
-  const auto selected =
-      candidate_selector_.select(search.scratch, options_.max_candidates, workers);
+  estimates_.resize(std::max(estimates_.size(), workers.threads()));
+  const auto estimates_of = [&](UnitRange run, std::size_t thread, bool /*again*/) {
+    estimates_[thread].resize(std::max(estimates_[thread].size(), run.size()));
+    const auto estimates = std::span(estimates_[thread]).first(run.size());
+    search.sketch.estimate(run.begin, estimates);
+    auto gap = std::ranges::partition_point(
+        raw_, [&](const UnitRange& range) { return range.end <= run.begin; });
+    for (; gap != raw_.end() && gap->begin < run.end; ++gap) {
+      const std::size_t first = std::max(gap->begin, run.begin);
+      std::fill_n(&estimates[first - run.begin], std::min(gap->end, run.end) - first, 0.0f);
+    }
+    clear_named(search.nominees, run, estimates);
+    return std::span<const float>(estimates);
+  };
+  const auto selected = candidate_selector_.select(
+      {.elements = search.layout.elements,
+       .value_at = [&](std::size_t element) { return search.sketch.estimate(element); },
+       .values_of = estimates_of},
+      options_.max_candidates, workers);
   candidates_.assign(selected.indices.begin(), selected.indices.end());
 }
 
@@ -153,11 +228,23 @@ void SketchRounds::candidates_through_root(Exchange& exchange, const Search& sea
     append(chosen, std::span<const std::uint32_t>(candidates_));
     return chosen;
   });
-  candidates_ = read_ascending(answer, options_.max_candidates, search.scratch.size());
+  candidates_ = read_ascending(answer, options_.max_candidates, search.layout.elements);
 }
 
 ExactSums SketchRounds::find_largest(Exchange& exchange, std::span<const std::uint32_t> candidates,
                                      std::span<const float> own) {
+  if (early_.sum) {
+    join_nominees(exchange, candidates, own);
+    exchange.timed(Stage::decode, [&] { select_largest(exchange, candidates); });
+  } else {
+    sum_candidates(exchange, candidates, own);
+  }
+  exchange.timed(Stage::decode, [&] { collect_given(candidates, own, exchange.workers); });
+  return {indices_, sums_, given_};
+}
+
+void SketchRounds::sum_candidates(Exchange& exchange, std::span<const std::uint32_t> candidates,
+                                  std::span<const float> own) {
   const Workers workers = exchange.workers;
   exchange.timed(Stage::encode, [&] {
     exact_.resize(candidates.size());
@@ -187,8 +274,6 @@ ExactSums SketchRounds::find_largest(Exchange& exchange, std::span<const std::ui
     }
     exchange.timed(Stage::decode, [&] { select_largest(exchange, candidates); });
   }
-  exchange.timed(Stage::decode, [&] { collect_given(candidates, own, workers); });
-  return {indices_, sums_, given_};
 }
 
 void SketchRounds::collect_given(std::span<const std::uint32_t> candidates,

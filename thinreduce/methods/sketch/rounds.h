@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -41,14 +42,18 @@ class SketchRounds {
  public:
   explicit SketchRounds(const SketchRoundsOptions& options) : options_(options) {}
 
-  // Starts a step in which `own` are this rank's values of all elements: tells the other ranks how
-  // large they are, so that the second round need not ask.
-  void begin(Exchange& exchange, std::span<const float> own);
+  // Starts a step: tells the other ranks the largest_finite() of this rank's values, so that the
+  // second round need not ask.
+  void begin(Exchange& exchange, float largest);
+
+  // Begins the second round for the nominees, whose values then travel while the first round goes
+  // on; `own` are this rank's values of all elements. Without effect where this is not possible.
+  void begin_nominees(Exchange& exchange, std::span<const std::uint32_t> nominees,
+                      std::span<const float> own);
 
   struct Search {
     CountSketch& sketch;  // this rank's sketch; becomes the sum
     const BucketLayout& layout;
-    std::span<float> scratch;  // one float per element of the bucket
     std::span<const std::uint32_t>
         nominees;  // elements that are candidates anyway and not in the sketches
   };
@@ -58,12 +63,36 @@ class SketchRounds {
   [[nodiscard]] std::span<const std::uint32_t> find_candidates(Exchange& exchange,
                                                                const Search& search);
 
-  // Returns the k candidates of largest sum. `own` must be that of begin().
+  // Returns the k candidates of largest sum; they must be those that were found, and the nominees.
+  // `own` are this rank's values of all elements.
   [[nodiscard]] ExactSums find_largest(Exchange& exchange,
                                        std::span<const std::uint32_t> candidates,
                                        std::span<const float> own);
 
+  // Forgets messages in flight, after an error.
+  void abandon();
+
  private:
+  // The multiples of some elements, and their sums over all ranks.
+  struct Summed {
+    std::vector<std::int16_t> own;
+    std::vector<std::int16_t> room;
+    std::vector<float> sums;
+  };
+  // The sum of the nominees' multiples, in flight.
+  struct Early {
+    std::vector<std::uint32_t> elements;
+    Summed values;
+    std::unique_ptr<SumPayload> payload;
+    std::unique_ptr<OwnerSumInParts> sum;  // null: none is in flight
+  };
+
+  void round_own(std::span<const std::uint32_t> elements, std::span<const float> own,
+                 Workers workers, Summed& into) const;
+  void sum_candidates(Exchange& exchange, std::span<const std::uint32_t> candidates,
+                      std::span<const float> own);
+  void join_nominees(Exchange& exchange, std::span<const std::uint32_t> candidates,
+                     std::span<const float> own);
   [[nodiscard]] SumOptions sum_options() const {
     SumOptions options;
     if (options_.collective == SketchCollective::ring) options.by = SumBy::ring;
@@ -81,13 +110,17 @@ class SketchRounds {
 
   SketchRoundsOptions options_;
   kernels::TopSelector candidate_selector_;
+  std::vector<std::vector<float>> estimates_;  // of a run, by thread
+  std::vector<UnitRange> raw_;                 // elements that are no candidates
   kernels::TopSelector largest_selector_;
   SpareBuffers spare_;
   std::vector<std::uint32_t> candidates_;
   std::vector<float> exact_;
   std::optional<QuantumAgreement> agreement_;  // of the current step
   std::optional<SharedQuantum> quantum_;       // the same
-  std::vector<std::int16_t> multiples_;        // this rank's multiples at the candidates
+  Early early_;
+  Summed found_;
+  std::vector<std::int16_t> multiples_;  // this rank's multiples at the candidates
   std::vector<std::int16_t> room_;
   std::vector<float> given_;
   std::vector<std::uint32_t> indices_;

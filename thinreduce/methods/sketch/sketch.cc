@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <utility>
 
 #include "thinreduce/collective/broadcast.h"
-#include "thinreduce/collective/shared_loops.h"
 #include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
@@ -58,16 +56,13 @@ class Sketch final : public Method {
            "sketch: the bucket must keep its size", bucket.values.size(), residual_.size(),
            elements_);
     if (elements_ == 0) return;
-    const Workers workers = exchange.workers;
-    exchange.timed(Stage::encode, [&] { take_in(bucket.values, workers); });
-    // From here on the gradient is in the residual, and the bucket serves as scratch memory.
-    rounds_.begin(exchange, residual_);
-    const auto candidates = everything_.empty() ? find_candidates(bucket, exchange)
-                                                : std::span<const std::uint32_t>(everything_);
-    const ExactSums largest = rounds_.find_largest(exchange, candidates, residual_);
-    exchange.timed(Stage::decode, [&] { apply(largest, bucket.values, exchange.size(), workers); });
-    exchange.statistics["sent"] =
-        static_cast<double>(largest.indices.size()) / static_cast<double>(elements_);
+    exchange.timed(Stage::encode, [&] { take_in(bucket.values, exchange); });
+    try {
+      send(bucket, exchange);
+    } catch (...) {
+      rounds_.abandon();
+      throw;
+    }
   }
 
   void add_residual(std::span<float> values) override {
@@ -83,24 +78,69 @@ class Sketch final : public Method {
   }
 
  private:
-  // Adds the gradient to momentum and residual.
-  void take_in(std::span<const float> gradient, Workers workers) {
-    if (setup_.momentum == 0) return add(workers, residual_, gradient);
-    for_floats(workers, elements_, [&](std::size_t first, std::size_t count) {
-      kernels::take_in(
-          {std::span(velocity_).subspan(first, count), std::span(residual_).subspan(first, count)},
-          gradient.subspan(first, count), setup_.momentum);
-    });
+  // The gradient is in the residual.
+  void send(const Bucket& bucket, Exchange& exchange) {
+    rounds_.begin(exchange, std::ranges::max(largest_));
+    const auto candidates = everything_.empty() ? find_candidates(bucket, exchange)
+                                                : std::span<const std::uint32_t>(everything_);
+    const ExactSums largest = rounds_.find_largest(exchange, candidates, residual_);
+    exchange.timed(Stage::decode,
+                   [&] { apply(largest, bucket.values, exchange.size(), exchange.workers); });
+    exchange.statistics["sent"] =
+        static_cast<double>(largest.indices.size()) / static_cast<double>(elements_);
+  }
+
+  // Elements that are worked on together, in the nearest caches.
+  static constexpr std::size_t kRun = 16384;
+
+  // One rank, another in each step, names the elements where its own residual is largest.
+  [[nodiscard]] static int nominator(const Exchange& exchange) {
+    return static_cast<int>(exchange.id().step % static_cast<unsigned>(exchange.size()));
+  }
+
+  // Adds the gradient to momentum and residual, and looks for the largest residuals in the same
+  // pass over memory.
+  void take_in(std::span<const float> gradient, const Exchange& exchange) {
+    const Workers workers = exchange.workers;
+    largest_.assign(workers.threads(), 0.0f);
+    const bool nominates =
+        setup_.nominees > 0 && everything_.empty() && nominator(exchange) == exchange.rank();
+    if (!nominates) {
+      workers.for_runs(elements_, kRun,
+                       [&](std::size_t first, std::size_t count, std::size_t thread) {
+                         take_in_run({first, first + count}, gradient, thread);
+                       });
+      return;
+    }
+    const kernels::TopSelector::Runs runs{
+        .elements = elements_,
+        .value_at = [&](std::size_t i) { return residual_[i] + gradient[i]; },
+        .values_of =
+            [&](UnitRange run, std::size_t thread, bool again) {
+              if (!again) take_in_run(run, gradient, thread);
+              return std::span<const float>(part(std::span(residual_), run));
+            }};
+    const auto selected = selector_.select(runs, setup_.nominees, workers);
+    nominees_.assign(selected.indices.begin(), selected.indices.end());
+  }
+  void take_in_run(UnitRange run, std::span<const float> gradient, std::size_t thread) {
+    const auto residual = part(std::span(residual_), run);
+    if (setup_.momentum == 0) {
+      kernels::add(residual, part(gradient, run));
+    } else {
+      kernels::take_in({part(std::span(velocity_), run), residual}, part(gradient, run),
+                       setup_.momentum);
+    }
+    largest_[thread] = std::max(largest_[thread], largest_finite(residual));
   }
 
   // Returns the nominees of one rank and the candidates that the summed sketch shows among the
   // rest.
   std::span<const std::uint32_t> find_candidates(const Bucket& bucket, Exchange& exchange) {
-    nominees_.clear();
     if (setup_.nominees > 0) nominate(exchange);
+    rounds_.begin_nominees(exchange, nominees_, residual_);
     exchange.timed(Stage::encode, [&] { sketch_the_rest(exchange.id().step, exchange.workers); });
-    const auto found =
-        rounds_.find_candidates(exchange, {sketch_, bucket.layout, bucket.values, nominees_});
+    const auto found = rounds_.find_candidates(exchange, {sketch_, bucket.layout, nominees_});
     if (nominees_.empty()) return found;
     exchange.timed(Stage::decode, [&] {
       candidates_.clear();
@@ -109,17 +149,15 @@ class Sketch final : public Method {
     return candidates_;
   }
 
-  // One rank, another in each step, names the elements where its own residual is largest.
   void nominate(Exchange& exchange) {
-    const auto turn = static_cast<int>(exchange.id().step % static_cast<unsigned>(exchange.size()));
+    const int turn = nominator(exchange);
     message_.resize(nomination_bytes(elements_, setup_.nominees));
     if (turn == exchange.rank()) {
-      exchange.timed(Stage::encode, [&] {
-        write_nomination(selector_.select(residual_, setup_.nominees, exchange.workers).indices,
-                         message_);
-      });
+      exchange.timed(Stage::encode, [&] { write_nomination(nominees_, message_); });
     }
-    broadcast(exchange, turn, message_);
+    // Short segments, because each rank of a chain waits for the first.
+    broadcast(exchange, turn, message_, {.segment_bytes = std::size_t{64} * 1024});
+    if (turn == exchange.rank()) return;
     exchange.timed(Stage::decode, [&] { read_nomination(message_, turn, elements_, nominees_); });
   }
 
@@ -127,16 +165,15 @@ class Sketch final : public Method {
   // functions, so that two elements that collide in one step do not collide in all.
   void sketch_the_rest(std::uint64_t step, Workers workers) {
     sketch_.reset(mix(setup_.seed + mix(step)));
-    set_aside_.resize(nominees_.size());
-    for_floats(workers, nominees_.size(), [&](std::size_t first, std::size_t count) {
-      for (std::size_t i = first; i < first + count; ++i) {
-        set_aside_[i] = std::exchange(residual_[nominees_[i]], 0.0f);
-      }
-    });
-    sketch_.accumulate(residual_, 0, workers);
-    for_floats(workers, nominees_.size(), [&](std::size_t first, std::size_t count) {
-      for (std::size_t i = first; i < first + count; ++i) residual_[nominees_[i]] = set_aside_[i];
-    });
+    if (nominees_.empty()) return sketch_.accumulate(residual_, 0, workers);
+    rest_.resize(std::max(rest_.size(), workers.threads()));
+    const auto rest_of = [&](UnitRange run, std::size_t thread) {
+      const auto own = part(std::span<const float>(residual_), run);
+      rest_[thread].assign(own.begin(), own.end());
+      clear_named(nominees_, run, rest_[thread]);
+      return std::span<const float>(rest_[thread]);
+    };
+    sketch_.accumulate(elements_, rest_of, workers);
   }
 
   // Writes the mean of the selected elements; their residual keeps only the rounding error, and
@@ -144,12 +181,13 @@ class Sketch final : public Method {
   // because it is never stale then.
   void apply(const ExactSums& largest, std::span<float> values, int world, Workers workers) {
     const float share = 1.0f / static_cast<float>(world);
-    fill(workers, values, 0.0f);
-    for_floats(workers, largest.indices.size(), [&](std::size_t first, std::size_t count) {
-      for (std::size_t i = first; i < first + count; ++i) {
-        const std::size_t element = largest.indices[i];
+    workers.for_runs(elements_, kRun, [&](std::size_t first, std::size_t count, std::size_t) {
+      std::fill_n(&values[first], count, 0.0f);
+      const auto selected = elements_in({first, first + count}, largest.indices);
+      auto i = static_cast<std::size_t>(selected.data() - largest.indices.data());
+      for (const std::size_t element : selected) {
         values[element] = largest.sums[i] * share;
-        residual_[element] -= largest.given[i];
+        residual_[element] -= largest.given[i++];
         if (masks_) velocity_[element] = 0;
       }
     });
@@ -165,8 +203,9 @@ class Sketch final : public Method {
   bool masks_ = false;
   kernels::TopSelector selector_;
   std::vector<std::byte> message_;
+  std::vector<float> largest_;  // residual of this step, by thread
   std::vector<std::uint32_t> nominees_;
-  std::vector<float> set_aside_;
+  std::vector<std::vector<float>> rest_;  // a run of the residual without nominees, by thread
   std::vector<std::uint32_t> candidates_;
   std::vector<std::uint32_t> everything_;  // all elements, or empty if candidates must be found
 };

@@ -366,12 +366,12 @@ TEST(Sketch, HostileAnswersOfTheRootAreRefused) {
                            .values = SketchValues::f32,
                            .collective = SketchCollective::root});
       CountSketch sketch({.rows = 1, .columns = 16});
-      std::vector<float> scratch(kElements);
+      const std::vector<float> own(kElements);
       try {
-        const auto candidates = rounds.find_candidates(exchange, {sketch, layout, scratch, {}});
+        const auto candidates = rounds.find_candidates(exchange, {sketch, layout, {}});
         ASSERT_TRUE(std::ranges::is_sorted(candidates));
         ASSERT_TRUE(candidates.empty() || candidates.back() < kElements);
-        const auto sums = rounds.find_largest(exchange, candidates, scratch);
+        const auto sums = rounds.find_largest(exchange, candidates, own);
         ASSERT_EQ(sums.indices.size(), sums.sums.size());
         for (const float value : sums.sums) ASSERT_TRUE(std::isfinite(value));
       } catch (const Error& error) {
@@ -400,11 +400,10 @@ TEST(Sketch, PayloadsOfTheWrongSizeAreRefusedByTheRoot) {
                            .values = SketchValues::f32,
                            .collective = SketchCollective::root});
       CountSketch sketch({.rows = 1, .columns = 16});
-      std::vector<float> scratch(100);
       const std::vector<std::byte> payload(bytes);
       try {
         if (exchange.rank() == 0) {
-          (void)rounds.find_candidates(exchange, {sketch, layout, scratch, {}});
+          (void)rounds.find_candidates(exchange, {sketch, layout, {}});
         } else {
           (void)through_root(exchange, 0, payload, 64, {});
         }

@@ -151,12 +151,12 @@ TEST(SketchValues, HostileMultiplesAreRefusedByTheRoot) {
       try {
         if (exchange.rank() == 0) {
           SketchRounds rounds({.max_candidates = 3, .k = 3, .collective = SketchCollective::root});
-          rounds.begin(exchange, own);
+          rounds.begin(exchange, largest_finite(own));
           const auto sums = rounds.find_largest(exchange, candidates, own);
           for (const float sum : sums.sums) ASSERT_LE(std::abs(sum), 4);
           return;
         }
-        (void)QuantumAgreement(exchange, own).conclude(exchange);
+        (void)QuantumAgreement(exchange, largest_finite(own)).conclude(exchange);
         const std::vector<std::int16_t> words(3, static_cast<std::int16_t>(word));
         (void)through_root(exchange, 0, std::as_bytes(std::span(words)), 64, {});
       } catch (const Error& error) {
