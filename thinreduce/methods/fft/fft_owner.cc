@@ -48,7 +48,7 @@ class FftOwner final : public FftMethod, private OwnerPayload {
     exchange.statistics["owner"] = 1;
     keep_ = 1 - theta;
     values_ = bucket.values;
-    exchange.timed(Stage::encode, [&] { select(values_, keep_, owned_, {}); });
+    exchange.timed(Stage::encode, [&] { select(values_, keep_, owned_, exchange.workers); });
     owner_reduce(exchange, *this, spare_);
     double kept = 0;
     for (const float fraction : kept_energy_) kept += fraction;
