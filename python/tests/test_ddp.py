@@ -24,6 +24,7 @@ SCRIPTS = {
 }
 if not torch.__version__.startswith("1."):
     SCRIPTS["modern_scenarios.py"] = 2
+    SCRIPTS["fsdp_scenarios.py"] = 4
 
 
 def path(script: str) -> Path:
