@@ -1,21 +1,23 @@
 #!/usr/bin/env python3
 """Trains the GPT of ddp_gpt.py with Lightning and compressed gradients.
 
-    examples/lightning_gpt.py --ranks 2 --method dqsg        (pip install lightning)
+    examples/lightning_gpt.py --ranks 2 --method dqsg --folder /tmp/run
 
-The two lines that matter are the arguments of DDPStrategy.
+Needs `pip install lightning`. The lines that matter are those with `compression`. The same command
+after a crash goes on from the last checkpoint, residuals included.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
 import common
 import lightning
 import torch
 from ddp_gpt import CONTEXT, Gpt, loss_of
-from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 import thinreduce
 
@@ -56,7 +58,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--method", default="dqsg")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--folder", type=Path, required=True, help="for the checkpoints")
+    parser.add_argument("--epochs", type=int, default=4, help="each ends with a checkpoint")
+    parser.add_argument("--steps", type=int, default=50, help="steps per epoch")
     parser.add_argument("--batch", type=int, default=12, help="windows per rank and step")
     parser.add_argument("--lr", type=float, default=2e-3)
     args = parser.parse_args()
@@ -65,30 +69,31 @@ def main() -> None:
     lightning.seed_everything(1, verbose=False)
     text, alphabet = common.moby_dick()
     windows = Windows(text, args.steps * args.batch * args.ranks)
-    state = thinreduce.State(args.method)
+    compression = thinreduce.lightning.callback(args.method)
+    # After an epoch, because Lightning starts the data of an epoch from its beginning.
+    save = ModelCheckpoint(args.folder, save_last=True)
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=args.ranks,
-        strategy=DDPStrategy(ddp_comm_state=state, ddp_comm_hook=thinreduce.hook),
-        max_steps=args.steps,
+        strategy="ddp",
+        callbacks=[compression, save],
+        max_epochs=args.epochs,
         gradient_clip_val=1.0,
         logger=False,
-        enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
     module = Module(alphabet, args.lr)
-    trainer.fit(module, torch.utils.data.DataLoader(windows, batch_size=args.batch))
-    bits = trainer.strategy.model.module if trainer.strategy.model is not module else module
+    data = torch.utils.data.DataLoader(windows, batch_size=args.batch, shuffle=True)
+    last = args.folder / "last.ckpt"
+    trainer.fit(module, data, ckpt_path=last if last.exists() else None)
     everywhere = [""] * args.ranks
-    torch.distributed.all_gather_object(everywhere, common.digest(bits))
+    torch.distributed.all_gather_object(everywhere, common.digest(module))
     if trainer.is_global_zero:
-        total = state.stats()["total"]
+        total = compression.state.stats()["total"]
         result = {"method": args.method, "steps": total["steps"], "loss": module.losses[-1]}
-        print(
-            json.dumps({**result, "same_bits": len(set(everywhere)) == 1, "ratio": total["ratio"]}),
-            flush=True,
-        )
+        same = {"same_bits": len(set(everywhere)) == 1, "weights": everywhere[0][:16]}
+        print(json.dumps({**result, **same, "ratio": total["ratio"]}), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import tempfile
 
@@ -81,15 +82,30 @@ def weights(model) -> torch.Tensor:
     return whole
 
 
+@contextlib.contextmanager
+def counted_all_reduces():
+    """Counts the all-reduces of PyTorch, of which FSDP must make none beside those of the State."""
+    calls, own = [], dist.all_reduce
+    dist.all_reduce = lambda *given, **named: calls.append(given) or own(*given, **named)
+    try:
+        yield calls
+    finally:
+        dist.all_reduce = own
+
+
 @scenario
 def fp32_gives_the_parameters_of_native_hsdp():
     plain, optimizer, _ = make(None)
-    train(plain, optimizer, 20)
+    with counted_all_reduces() as calls:
+        train(plain, optimizer, 20)
+    assert len(calls) == 60
     expected = weights(plain)
     for native_mesh in (True, False):
         for by_block in (True, False):
             model, optimizer, state = make("fp32", native_mesh=native_mesh, by_block=by_block)
-            train(model, optimizer, 20)
+            with counted_all_reduces() as calls:
+                train(model, optimizer, 20)
+            assert not calls
             error = (weights(model) - expected).abs().max().item()
             assert error < 1e-6, error
             total = state.stats()["total"]
@@ -121,7 +137,11 @@ def rules_choose_by_parameter_name():
         member.name: group.spec for group in state._progress.groups.all for member in group.members
     }
     assert specs["blocks.1.3.weight"].startswith("topk") and specs["head.weight"] == "fp32", specs
-    raises(thinreduce.BadSpec, "'fc.*' applies to no parameter", lambda: make({"fc.*": "dqsg"}))
+    raises(
+        thinreduce.BadSpec,
+        "'fc.*' applies to no parameter",
+        lambda: make({"fc.*": "dqsg", "*": "fp32"}),
+    )
 
 
 @scenario

@@ -29,18 +29,31 @@ def check_training(result: dict[str, Any], steps: int) -> None:
     assert result["ratio"] > 4, result
 
 
-def test_lightning():
+def test_lightning(tmp_path):
     pytest.importorskip("lightning")
-    # Lightning starts the other ranks itself.
-    run = subprocess.run(
-        [sys.executable, str(EXAMPLES / "lightning_gpt.py"), "--steps", "30", "--batch", "4"],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=ranks.PATIENCE,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": str(ranks.free_port())},
-    )
-    check_training(result_of(run), 30)
+
+    def train(folder: str, epochs: int) -> dict[str, Any]:
+        # Lightning starts the other ranks itself.
+        # fmt: off
+        command = [
+            sys.executable, EXAMPLES / "lightning_gpt.py", "--folder", tmp_path / folder,
+            "--method", "topk:density=0.05", "--steps", "10", "--batch", "4", "--epochs", epochs,
+        ]
+        # fmt: on
+        run = subprocess.run(
+            [str(word) for word in command],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=ranks.PATIENCE,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": str(ranks.free_port())},
+        )
+        return result_of(run)
+
+    whole = train("whole", 3)
+    check_training(whole, 30)
+    assert train("stopped", 2)["weights"] != whole["weights"]
+    assert train("stopped", 3)["weights"] == whole["weights"], "the resumed run differs"
 
 
 def test_accelerate():

@@ -13,7 +13,8 @@ With numpy arrays only::
 Both give every rank the mean of all ranks' values, with the same bits on every rank. "gradiveq" and
 "dqsg" are specs: the name of a compression method, with options if needed ("dqsg:levels=7").
 :func:`methods` lists them. ``State``, ``hook`` and ``SecondMoment`` need torch, which is imported
-when one of them is first used. So do the modules ``fsdp``, ``huggingface`` and ``checkpoint``.
+when one of them is first used. So do the modules ``fsdp``, ``lightning``,
+``huggingface`` and ``checkpoint``.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from .methods import Method, Option, methods, momentum_inside, simd_target, spec
 from .sketch import CountSketch
 
 if TYPE_CHECKING:
-    from . import checkpoint, fsdp, huggingface
+    from . import checkpoint, fsdp, huggingface, lightning
     from .ddp import State, hook
     from .second_moment import SecondMoment
     from .world import redistribute
@@ -53,14 +54,14 @@ _LAZY = {
     "SecondMoment": "second_moment",
     "redistribute": "world",
 }
-_LAZY_MODULES = ("checkpoint", "fsdp", "huggingface")
+_LAZY_MODULES = ("checkpoint", "fsdp", "huggingface", "lightning")
 
 __all__ = [
     "BadFrame", "BadInput", "BadSpec", "BadState", "Comm", "CountSketch", "Encoded",
     "Error", "Internal", "LostPeer", "Method", "Mismatch", "NonFinite", "Option", "SecondMoment",
     "State", "Timeout", "Unavailable", "checkpoint", "connect", "decode", "encode", "fsdp", "hook",
-    "huggingface", "local", "methods", "momentum_inside", "redistribute", "simd_target",
-    "spec_text",
+    "huggingface", "lightning", "local", "methods", "momentum_inside", "redistribute",
+    "simd_target", "spec_text",
 ]  # fmt: skip
 
 
