@@ -46,6 +46,24 @@ def test_a_rank_that_is_killed_is_named_by_the_others(what, transport, victim):
 
 
 @pytest.mark.parametrize("transport", ["gloo", "torch"])
+def test_a_rank_that_dies_in_the_middle_of_a_message_is_named(transport):
+    started = ranks.start(SCRIPT, 3, "middle", "1", transport)
+    try:
+        wait_for_line(started[1], "running")
+        time.sleep(3)
+        started[1].kill()
+        killed = time.monotonic()
+        for code, out, err in ranks.finish([started[0], started[2]]):
+            assert code == 4, err
+            assert "rank 1" in out and "LostPeer" in out, out
+        assert time.monotonic() - killed < ranks.PATIENCE / 4  # the patience is PATIENCE
+    finally:
+        for rank in started:
+            rank.kill()
+            rank.communicate()
+
+
+@pytest.mark.parametrize("transport", ["gloo", "torch"])
 def test_a_rank_that_computes_for_long_is_waited_for(transport):
     for code, _out, err in ranks.finish(ranks.start(SCRIPT, 2, "busy", "0", transport)):
         assert code == 0, err

@@ -101,6 +101,10 @@ class Messages:
         if work.wait(_limit(seconds)) is False:
             raise RuntimeError("aborted")
 
+    def check_connection(self, peer: int) -> None:
+        """Raises RuntimeError if the connection to a peer is closed."""
+        self._group.recv([_new_word()], peer, _UNUSED_TAG)
+
     def give_up(self, reason: str) -> None:
         """Tells the others why, and ends all waits here and those of the others for this rank."""
         with self._lock:
