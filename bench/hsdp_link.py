@@ -6,8 +6,9 @@
 Two islands of two ranks share a model of 25 M parameters in six blocks; the batch is one row, so a
 step is little else than communication. The reduce-scatter inside an island runs unthrottled. All
 methods run in the same processes, one after another in each round. The times are medians over steps
-of the slowest rank: `between` is the time in which a rank's shard is reduced between the islands,
-`step` the whole step. `native` is HSDP's own all-reduce, which no link slows down.
+of the slowest rank: of the whole step, of the exchange of a rank's shard between the islands once
+both have it, and of its part that is spent on the link. `native` is HSDP's own all-reduce, which no
+link slows down.
 """
 
 from __future__ import annotations
@@ -51,20 +52,21 @@ def run_rank(args: argparse.Namespace) -> None:
         models[method] = model
     generator = torch.Generator().manual_seed(dist.get_rank())
 
-    def step(method: str) -> tuple[float, float]:
+    def step(method: str) -> list[float]:
         row = torch.randn(1, WIDTH, generator=generator)
         dist.barrier()
         started = time.monotonic()
         models[method](row).square().mean().backward()
-        taken = [time.monotonic() - started, 0.0]
+        taken = [time.monotonic() - started, 0.0, 0.0]
         if method in states:
-            taken[1] = states[method].stats()["seconds"]["total"]
+            seconds = states[method].stats()["seconds"]
+            taken[1:] = [seconds["total"] - seconds["wait"], seconds["wire"]]
         models[method].zero_grad()
         slowest = torch.tensor(taken)
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
-        return slowest[0].item(), slowest[1].item()
+        return slowest.tolist()
 
-    times: dict[str, list[tuple[float, float]]] = {method: [] for method in args.method}
+    times: dict[str, list[list[float]]] = {method: [] for method in args.method}
     for round_ in range(args.warmup + args.steps):
         for method in args.method:
             taken = step(method)
@@ -74,8 +76,7 @@ def run_rank(args: argparse.Namespace) -> None:
         for method, taken_times in times.items():
             report = {
                 "method": method,
-                "step": statistics.median(one for one, _ in taken_times),
-                "between": statistics.median(one for _, one in taken_times),
+                "seconds": [statistics.median(stage) for stage in zip(*taken_times)],
                 "sent": states[method].stats()["bytes_sent"] if method in states else 0,
             }
             print(json.dumps(report), flush=True)
@@ -120,13 +121,17 @@ def main() -> None:
     ]
     assert ranks[0].stdout is not None
     found = [json.loads(line) for line in ranks[0].stdout]
-    base = next((one["between"] for one in found if one["method"] == "fp32"), 0.0)
+    base = next((one["seconds"] for one in found if one["method"] == "fp32"), None)
     print(f"25 M parameters, 2 islands of 2 ranks, a link of {args.link} between the islands\n")
-    print(f"{'method':16} {'step':>9} {'between':>9} {'vs fp32':>8}   sent per rank")
+    print(f"{'method':16} {'step':>9} {'exchange':>9} {'on link':>9}   sent per rank")
     for one in found:
-        ratio = f"{base / one['between']:7.2f}x" if base and one["between"] else ""
-        sent = f"{one['sent'] / 1e6:8.1f} MB" if one["sent"] else ""
-        print(f"{one['method']:16} {one['step']:7.3f} s {one['between']:7.3f} s {ratio:>8} {sent}")
+        line = f"{one['method']:16}" + "".join(f" {part:7.3f} s" for part in one["seconds"])
+        if one["sent"]:
+            line += f" {one['sent'] / 1e6:8.1f} MB"
+        if base and one["sent"]:
+            ratios = [old / new for old, new in zip(base[1:], one["seconds"][1:])]
+            line += "   fp32 takes {:.1f}x, on the link {:.1f}x".format(*ratios)
+        print(line)
     sys.exit(max(rank.wait() for rank in ranks))
 
 

@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 import time
-from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -23,12 +22,26 @@ what, victim, transport = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-# Rank `victim` stops in the middle of a message of many megabytes, and is killed by the test.
+# Rank `victim` stops in the middle of a message of 50 MB, and is killed by the test.
 middle = what == "middle"
+
+
+def bytes_written() -> int:
+    with open("/proc/self/io") as counters:
+        return int(next(line for line in counters if line.startswith("wchar")).split()[1])
+
+
+def stop_after(more: int) -> None:
+    first = bytes_written()
+    while bytes_written() < first + more:
+        time.sleep(0.0005)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 width = 4096 if middle else 64
 model = DDP(nn.Linear(width, width))
 state = thinreduce.State(
-    "fp32" if middle else "topk",
+    "topk:density=0.5" if middle else "topk",
     transport=transport,
     timeout=1 if what == "busy" else 600,
     patience=1 if what == "late" and rank != victim else 600,
@@ -43,8 +56,7 @@ try:
             if rank == victim and what in ("busy", "late"):
                 time.sleep(3)
             elif rank == victim and middle:
-                stop = partial(os.kill, os.getpid(), signal.SIGSTOP)
-                threading.Timer(0.05, stop).start()
+                threading.Thread(target=stop_after, args=[10_000_000]).start()
             elif rank == victim:
                 if what == "orphan" and os.fork() == 0:
                     os.closerange(0, 3)  # the test reads until these are closed
