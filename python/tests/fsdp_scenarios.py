@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from ddp_support import main, raises, scenario
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 import thinreduce
 
@@ -261,6 +261,21 @@ def clipping_sees_the_reduced_gradients():
             optimizer.step()
         results.append(weights(model))
     assert (results[0] - results[1]).abs().max().item() < 1e-6
+
+
+@scenario
+def a_divide_factor_means_what_it_means_in_native_hsdp():
+    gradients = []
+    for spec in (None, "fp32"):
+        model, _, _ = make(spec)
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_gradient_divide_factor(3.0)
+                module.set_force_sum_reduction_for_comms(True)
+        loss_of(model, 0).backward()
+        gradients.append([one.grad.full_tensor() for one in model.parameters()])
+    for own, one in zip(*gradients):
+        torch.testing.assert_close(own, one, rtol=1e-5, atol=1e-7)
 
 
 @scenario

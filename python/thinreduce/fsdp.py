@@ -137,12 +137,13 @@ class _Exchange:
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._replicas = torch.distributed.get_world_size(state._process_group)
         self._pass = -1  # the backward pass of the last gradient
         self._index = 0
 
     def reduce(self, unit: _Unit, gradient: torch.Tensor) -> None:
-        """Replaces a gradient by its mean over the replicas. FSDP divides by the number of shards
-        itself, before or after."""
+        """Replaces a gradient by its mean over the replicas. FSDP itself divides by the number of
+        shards, before or after."""
         if not unit.accumulate(gradient):
             return
         current = _backward_pass()
@@ -151,6 +152,9 @@ class _Exchange:
         bucket = _ShardBucket(self._index, gradient, unit.shards_in(gradient))
         with self._state.errors():
             self._state.reduce(bucket).wait()
+        if unit.group.gradient_divide_factor is not None:
+            # FSDP divides by this factor, as it would the sum over all ranks.
+            gradient.mul_(self._replicas)
 
 
 def _backward_pass() -> int:
