@@ -35,7 +35,8 @@ def names(script: str) -> list[str]:
     return [
         function.name
         for function in ast.parse(path(script).read_text()).body
-        if isinstance(function, ast.FunctionDef) and function.decorator_list
+        if isinstance(function, ast.FunctionDef)
+        and any(getattr(one, "id", "") == "scenario" for one in function.decorator_list)
     ]
 
 
