@@ -14,6 +14,8 @@ pytest.importorskip("torch")
 import ranks
 import torch
 
+import thinreduce
+
 # The number of ranks of every script. A second word is the transport.
 SCRIPTS = {
     "ddp_scenarios.py": 2,
@@ -67,6 +69,12 @@ def test_scenario(script, name):
     assert len(found.get(name, [])) == SCRIPTS[script], "did not run: " + "\n".join(
         found.get("", [])
     )
+
+
+@pytest.mark.skipif(not torch.__version__.startswith("1."), reason="torch 2 has fully_shard")
+def test_a_torch_without_fully_shard_is_refused():
+    with pytest.raises(thinreduce.Unavailable, match=r"torch 1\.13\S* has none, torch 2.13 has it"):
+        thinreduce.fsdp.attach(torch.nn.Linear(2, 2), "dqsg")
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -7,6 +7,7 @@ all-reduce between islands, of each rank's shard of the gradient, is compressed.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any
@@ -166,9 +167,10 @@ def _backward_pass() -> int:
 
 def _param_groups(model: torch.nn.Module) -> Iterator[tuple[Any, Any]]:
     """Returns the modules that fully_shard() was called with, and what it reduces for them."""
-    from torch.distributed import fsdp
-
-    kind: Any = getattr(fsdp, "FSDPModule", None)
+    kind: Any = None
+    # torch 1.13 can't import its own fsdp with Python 3.11.
+    with contextlib.suppress(ImportError, AttributeError, ValueError):
+        kind = import_module("torch.distributed.fsdp").FSDPModule
     if kind is None or not hasattr(kind, "set_all_reduce_hook"):
         raise Unavailable(
             f"thinreduce.fsdp needs fully_shard() with set_all_reduce_hook(); torch "
