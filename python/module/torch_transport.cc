@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "python/module/thread_state.h"
+#include "python/module/waiting_threads.h"
 #include "thinreduce/error.h"
 #include "thinreduce/transport/process.h"
 
@@ -25,6 +26,26 @@ constexpr Seconds kLongestExplanation{1};
 // A wait that times out inside Gloo closes all connections before the peers can be told why. So
 // this rank gives up first, and Gloo gets a later deadline, which never comes.
 constexpr Seconds kGrace{60};
+// The connection may break in the middle of a message of this size or more, see waiting_threads.h.
+constexpr std::size_t kLongMessage = std::size_t{64} * 1024;
+// Time between looks at the connections of peers that are waited for.
+constexpr Seconds kBetweenLooks{1};
+
+// Calls Python with the GIL; returns the first line of an exception's text, "" if there was none.
+template <typename Work>
+std::string call_python(Work&& work) {
+  ThreadState::keep();
+  const py::gil_scoped_acquire gil;
+  try {
+    work();
+  } catch (py::error_already_set& error) {
+    // The first line of PyTorch's text says it; the rest is a stack.
+    auto text = py::str(error.value()).cast<std::string>();
+    text = text.substr(0, text.find('\n'));
+    return text.empty() ? "unknown" : text;
+  }
+  return "";
+}
 
 class TorchTransport final : public Transport {
  public:
@@ -50,15 +71,22 @@ class TorchTransport final : public Transport {
 
   // A wait in progress.
   struct Wait {
+    int peer;
+    std::string operation;
+    Clock::time_point since;
     Clock::time_point until;
-    std::string too_late;  // says what was waited for
+    Seconds allowed;
+    std::shared_ptr<DelegatedWait> elsewhere;  // if another thread makes it
   };
 
   Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override;
   Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override;
 
-  // Gives up when the deadline of a wait passes.
+  // Gives up when the deadline of a wait passes, when a peer is lost in the middle of a message,
+  // and after any other failure, so that no wait goes on.
   void watch();
+  // Returns why to give up now, or none. `lock` is released in between.
+  std::optional<Failure> look(std::unique_lock<std::mutex>& lock);
   // Notes a failure unless there was one, tells the peers of the first one, and ends all waits.
   void give_up(Failure failure);
   // Notes a failure unless there was one; returns the first.
@@ -69,9 +97,12 @@ class TorchTransport final : public Transport {
   void end_wait(const Wait& wait);
   // Returns the error for an operation that failed.
   Error explain(int peer, const std::string& operation, const std::string& what);
-  // Calls Python with the GIL; returns the text of an exception, "" if there was none.
+  // Returns what a peer said before it closed its connections.
+  std::string last_word_of(int peer);
   template <typename Work>
-  std::string call(Work&& work);
+  std::string call(Work&& work) {
+    return call_python([&] { work(*messages_); });
+  }
 
   const int rank_;
   const int size_;
@@ -82,6 +113,7 @@ class TorchTransport final : public Transport {
   std::set<const Wait*> waits_;
   Clock::time_point next_look_ = Clock::time_point::max();  // of the watchdog at the waits
   bool leaving_ = false;
+  OwnedHere<WaitingThreads> waiting_threads_{std::make_unique<WaitingThreads>()};
   OwnedHere<std::thread> watchdog_;
 };
 
@@ -96,6 +128,7 @@ class TorchOperation final : public Operation {
       const auto memory = py::memoryview::from_memory(static_cast<void*>(message.data()),
                                                       static_cast<py::ssize_t>(bytes_));
       work_ = messages.attr(verb_)(peer_, static_cast<int>(channel), memory);
+      wait_ = messages.attr("wait");
     });
     if (!what.empty()) throw transport_.explain(peer_, describe(), what);
   }
@@ -103,22 +136,25 @@ class TorchOperation final : public Operation {
     if (!work_) return;
     const py::gil_scoped_acquire gil;
     work_ = py::object();
+    wait_ = py::object();
   }
   TorchOperation(const TorchOperation&) = delete;
   TorchOperation& operator=(const TorchOperation&) = delete;
 
   void wait(const Deadline& deadline) override {
     if (done_) return;
+    const bool is_long = bytes_ >= kLongMessage;
     const TorchTransport::Wait wait{
+        .peer = peer_,
+        .operation = describe(),
+        .since = Clock::now(),
         .until = deadline.at,
-        .too_late = fmt::format("no answer from rank {} within {:g} s ({}); raise patience if it "
-                                "needs longer",
-                                peer_, deadline.allowed.count(), describe())};
+        .allowed = deadline.allowed,
+        .elsewhere = is_long ? std::make_shared<DelegatedWait>() : nullptr};
+    const double limit = Seconds(deadline.at - wait.since + kGrace).count();
     transport_.begin_wait(wait);
-    const auto what = transport_.call([&](py::object& messages) {
-      messages.attr("wait")(work_, Seconds(deadline.at - Clock::now() + kGrace).count());
-      work_ = py::object();  // here, where this thread has the GIL
-    });
+    const auto what =
+        is_long ? wait_elsewhere(wait.elsewhere, limit) : wait_here(wait_, work_, limit);
     transport_.end_wait(wait);
     done_ = what.empty();
     if (!done_) throw transport_.explain(peer_, describe(), what);
@@ -129,11 +165,32 @@ class TorchOperation final : public Operation {
     return fmt::format("{} of {} bytes", verb_, bytes_);
   }
 
+  // Releases both objects, because it has the GIL.
+  static std::string wait_here(py::object& wait, py::object& work, double seconds) {
+    return call_python([&] {
+      const auto own = std::exchange(wait, py::object());
+      const auto message = std::exchange(work, py::object());
+      own(message, seconds);
+    });
+  }
+  std::string wait_elsewhere(const std::shared_ptr<DelegatedWait>& job, double seconds) {
+    struct Objects {
+      py::object wait, work;
+    };
+    auto objects = std::make_shared<Objects>();  // not copied without the GIL
+    objects->wait = std::move(wait_);
+    objects->work = std::move(work_);
+    transport_.waiting_threads_->run(
+        [job, objects, seconds] { job->end(wait_here(objects->wait, objects->work, seconds)); });
+    return job->result();
+  }
+
   TorchTransport& transport_;
   const int peer_;
   const std::size_t bytes_;
   const char* const verb_;
   py::object work_;
+  py::object wait_;
   bool done_ = false;
 };
 
@@ -144,11 +201,15 @@ TorchTransport::~TorchTransport() {
     leaving_ = true;
     changed_.notify_all();
   }
+  const auto join = [&] {
+    watchdog_->join();
+    waiting_threads_->stop();
+  };
   if (PyGILState_Check() != 0) {
-    const py::gil_scoped_release free;  // the watchdog may need it to end
-    watchdog_->join();
+    const py::gil_scoped_release free;  // the threads may need it to end
+    join();
   } else {
-    watchdog_->join();
+    join();
   }
   const auto failed = failure();
   static_cast<void>(call([&](py::object& messages) {
@@ -188,6 +249,11 @@ TorchTransport::Failure TorchTransport::note(Failure failure) {
 void TorchTransport::give_up(Failure failure) {
   const auto first = note(std::move(failure));
   static_cast<void>(call([&](py::object& messages) { messages.attr("give_up")(first.notice); }));
+  // All connections are closed, so Gloo no longer uses the memory of these messages.
+  const std::lock_guard lock(mutex_);
+  for (const Wait* wait : waits_) {
+    if (wait->elsewhere) wait->elsewhere->end("given up");
+  }
 }
 
 void TorchTransport::begin_wait(const Wait& wait) {
@@ -203,24 +269,55 @@ void TorchTransport::end_wait(const Wait& wait) {
 
 void TorchTransport::watch() {
   std::unique_lock lock(mutex_);
-  while (!leaving_ && !failure_) {
-    const auto first = std::min_element(
-        waits_.begin(), waits_.end(),
-        [](const Wait* one, const Wait* other) { return one->until < other->until; });
-    if (first == waits_.end()) {
+  while (!leaving_) {
+    if (failure_ || (!waits_.empty() && next_look_ <= Clock::now())) {
+      if (auto reason = failure_ ? failure_ : look(lock)) {
+        lock.unlock();
+        give_up(std::move(*reason));
+        return;
+      }
+    }
+    if (waits_.empty()) {
       next_look_ = Clock::time_point::max();
       changed_.wait(lock);
-    } else if (const auto until = (*first)->until; Clock::now() < until) {
-      next_look_ = until;
-      changed_.wait_until(lock, until);
     } else {
-      const std::string reason = (*first)->too_late;
-      lock.unlock();
-      give_up({ErrorCode::timeout, fmt::format("rank {}: {}", rank_, reason),
-               fmt::format("rank {} gave up: {}", rank_, reason)});
-      return;
+      // A wait is rarely as long, so the looks cost nothing.
+      next_look_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(kBetweenLooks);
+      for (const Wait* wait : waits_) next_look_ = std::min(next_look_, wait->until);
+      changed_.wait_until(lock, next_look_);
     }
   }
+}
+
+std::optional<TorchTransport::Failure> TorchTransport::look(std::unique_lock<std::mutex>& lock) {
+  const auto now = Clock::now();
+  std::set<std::pair<int, std::string>> slow;  // peers that are waited for, and what for
+  for (const Wait* wait : waits_) {
+    if (wait->until <= now) {
+      const auto reason = fmt::format(
+          "no answer from rank {} within {:g} s ({}); raise patience if it needs longer",
+          wait->peer, wait->allowed.count(), wait->operation);
+      return Failure{ErrorCode::timeout, fmt::format("rank {}: {}", rank_, reason),
+                     fmt::format("rank {} gave up: {}", rank_, reason)};
+    }
+    if (now - wait->since >= kBetweenLooks && wait->elsewhere) {
+      slow.emplace(wait->peer, wait->operation);
+    }
+  }
+  lock.unlock();
+  std::optional<Failure> found;
+  for (const auto& [peer, operation] : slow) {
+    const auto what = call([&](py::object& messages) { messages.attr("check_connection")(peer); });
+    if (what.empty()) continue;
+    auto word = last_word_of(peer);
+    if (word.empty() || word == "left") {
+      word = fmt::format("rank {}: lost rank {}: {} ({})", rank_, peer, what, operation);
+    }
+    found = Failure{ErrorCode::lost_peer, word, word};
+    break;
+  }
+  lock.lock();
+  return found;
 }
 
 std::optional<TorchTransport::Failure> TorchTransport::failure() {
@@ -232,13 +329,16 @@ void TorchTransport::throw_if_failed() {
   if (const auto failed = failure()) throw Error(failed->code, failed->message);
 }
 
+std::string TorchTransport::last_word_of(int peer) {
+  std::string word;
+  static_cast<void>(call([&](py::object& messages) {
+    word = messages.attr("last_word_of")(peer).cast<std::string>();
+  }));
+  return word;
+}
+
 Error TorchTransport::explain(int peer, const std::string& operation, const std::string& what) {
-  std::string word;  // of the peer, before it closed its connections
-  if (!failure()) {
-    static_cast<void>(call([&](py::object& messages) {
-      word = messages.attr("last_word_of")(peer).cast<std::string>();
-    }));
-  }
+  const std::string word = failure() ? "" : last_word_of(peer);
   if (word == "left") {
     return Error(ErrorCode::lost_peer,
                  fmt::format("rank {}: rank {} has left ({})", rank_, peer, operation));
@@ -254,21 +354,6 @@ Error TorchTransport::explain(int peer, const std::string& operation, const std:
   const auto lost = fmt::format("rank {}: lost rank {}: {} ({})", rank_, peer, what, operation);
   const auto first = note({ErrorCode::lost_peer, lost, lost});
   return Error(first.code, first.message);
-}
-
-template <typename Work>
-std::string TorchTransport::call(Work&& work) {
-  ThreadState::keep();
-  const py::gil_scoped_acquire gil;
-  try {
-    work(*messages_);
-  } catch (py::error_already_set& error) {
-    // The first line of PyTorch's text says it; the rest is a stack.
-    auto text = py::str(error.value()).cast<std::string>();
-    text = text.substr(0, text.find('\n'));
-    return text.empty() ? "unknown" : text;
-  }
-  return "";
 }
 
 }  // namespace

@@ -171,6 +171,17 @@ def an_exception_after_the_exchange_reaches_the_loop():
 
 
 @scenario
+def sparse_gradients_are_refused():
+    for spec in ("fp32", "topk"):
+        net = torch.nn.Embedding(100, 32, sparse=True)
+        model, _, state = make(spec, net=net, warmup_steps=0)
+        loss = model(torch.arange(8) + dist.get_rank()).sum()
+        text = raises(RuntimeError, "has sparse gradients", loss.backward)
+        assert "Embedding(sparse=False)" in text, text
+        assert isinstance(state.error, thinreduce.BadInput), state.error
+
+
+@scenario
 def different_specs_are_the_same_error_everywhere():
     model, optimizer, _ = make("topk" if dist.get_rank() == 0 else "dqsg")
     raises(RuntimeError, "rank 1 runs 'dqsg", lambda: train(model, optimizer, 1))

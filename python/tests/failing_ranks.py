@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 
 import torch
@@ -21,9 +22,26 @@ what, victim, transport = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-model = DDP(nn.Linear(64, 64))
+# Rank `victim` stops in the middle of a message of 50 MB, and is killed by the test.
+middle = what == "middle"
+
+
+def bytes_written() -> int:
+    with open("/proc/self/io") as counters:
+        return int(next(line for line in counters if line.startswith("wchar")).split()[1])
+
+
+def stop_after(more: int) -> None:
+    first = bytes_written()
+    while bytes_written() < first + more:
+        time.sleep(0.0005)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+width = 4096 if middle else 64
+model = DDP(nn.Linear(width, width))
 state = thinreduce.State(
-    "topk",
+    "topk:density=0.5" if middle else "topk",
     transport=transport,
     timeout=1 if what == "busy" else 600,
     # Long enough for ranks that a busy machine holds up, and shorter than the victim sleeps.
@@ -38,16 +56,18 @@ try:
             started = time.monotonic()
             if rank == victim and what in ("busy", "late"):
                 time.sleep(3 if what == "busy" else 25)
+            elif rank == victim and middle:
+                threading.Thread(target=stop_after, args=[10_000_000]).start()
             elif rank == victim:
                 if what == "orphan" and os.fork() == 0:
                     os.closerange(0, 3)  # the test reads until these are closed
                     time.sleep(400)
                     os._exit(0)
                 os.kill(os.getpid(), signal.SIGSTOP if what == "stop" else signal.SIGKILL)
-        model(torch.ones(4, 64)).sum().backward()
+        model(torch.ones(4, width)).sum().backward()
         time.sleep(0.01)
 except RuntimeError as error:
-    if what not in ("kill", "orphan", "late"):
+    if what not in ("kill", "orphan", "late", "middle"):
         raise
     print(f"after {time.monotonic() - started:.1f} s: {error}", flush=True)
     print(f"error: {type(state.error).__name__}", flush=True)

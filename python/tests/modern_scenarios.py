@@ -93,6 +93,28 @@ def a_scaler_skips_an_overflow_on_all_ranks_and_nothing_is_lost():
 
 
 @scenario
+def clipped_gradients_are_the_reduced_ones():
+    def train_clipped(model) -> None:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+        for step in range(3):
+            optimizer.zero_grad()
+            language_loss(model, step).backward()
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            assert norm > 0.1, norm
+            optimizer.step()
+
+    plain, _, _ = make(None, net=Language())
+    train_clipped(plain)
+    for spec in SPECS:
+        model, _, _ = make(spec, net=Language())
+        train_clipped(model)
+        same_on_all_ranks(model)
+        if spec == "fp32":
+            for own, one in zip(model.parameters(), plain.parameters()):
+                torch.testing.assert_close(own, one, rtol=1e-5, atol=1e-6)
+
+
+@scenario
 def bf16_parameters_get_the_mean_of_all_ranks():
     plain, optimizer, _ = make(None, net=Language().bfloat16())
     train_language(plain, optimizer, 1)

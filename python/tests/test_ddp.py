@@ -14,6 +14,8 @@ pytest.importorskip("torch")
 import ranks
 import torch
 
+import thinreduce
+
 # The number of ranks of every script. A second word is the transport.
 SCRIPTS = {
     "ddp_scenarios.py": 2,
@@ -24,6 +26,7 @@ SCRIPTS = {
 }
 if not torch.__version__.startswith("1."):
     SCRIPTS["modern_scenarios.py"] = 2
+    SCRIPTS["fsdp_scenarios.py"] = 4
 
 
 def path(script: str) -> Path:
@@ -34,7 +37,8 @@ def names(script: str) -> list[str]:
     return [
         function.name
         for function in ast.parse(path(script).read_text()).body
-        if isinstance(function, ast.FunctionDef) and function.decorator_list
+        if isinstance(function, ast.FunctionDef)
+        and any(getattr(one, "id", "") == "scenario" for one in function.decorator_list)
     ]
 
 
@@ -65,6 +69,12 @@ def test_scenario(script, name):
     assert len(found.get(name, [])) == SCRIPTS[script], "did not run: " + "\n".join(
         found.get("", [])
     )
+
+
+@pytest.mark.skipif(not torch.__version__.startswith("1."), reason="torch 2 has fully_shard")
+def test_a_torch_without_fully_shard_is_refused():
+    with pytest.raises(thinreduce.Unavailable, match=r"torch 1\.13\S* has none, torch 2.13 has it"):
+        thinreduce.fsdp.attach(torch.nn.Linear(2, 2), "dqsg")
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -23,6 +23,12 @@ def wait_for_line(rank, text: str) -> None:
     raise AssertionError(f"the rank did not print '{text}': {rank.stderr.read()}")
 
 
+def is_running(rank) -> bool:
+    """Returns whether a process has not been stopped by a signal."""
+    assert rank.poll() is None, rank.stderr.read()
+    return Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T"
+
+
 # "orphan": a process that the rank forked, such as a DataLoader's worker, outlives it.
 @pytest.mark.parametrize(
     ("what", "transport", "victim"),
@@ -43,6 +49,25 @@ def test_a_rank_that_is_killed_is_named_by_the_others(what, transport, victim):
         seconds = float(re.search(r"after ([\d.]+) s", out).group(1))
         assert seconds < ranks.PATIENCE / 2, out  # the timeout is PATIENCE
         assert f"rank {victim}" in out and "LostPeer" in out, out
+
+
+@pytest.mark.parametrize("transport", ["gloo", "torch"])
+def test_a_rank_that_dies_in_the_middle_of_a_message_is_named(transport):
+    started = ranks.start(SCRIPT, 3, "middle", "1", transport)
+    try:
+        while is_running(started[1]):
+            time.sleep(0.1)
+        time.sleep(2)
+        started[1].kill()
+        killed = time.monotonic()
+        for code, out, err in ranks.finish([started[0], started[2]]):
+            assert code == 4, err
+            assert "rank 1" in out and "LostPeer" in out, out
+        assert time.monotonic() - killed < ranks.PATIENCE / 4  # the patience is PATIENCE
+    finally:
+        for rank in started:
+            rank.kill()
+            rank.communicate()
 
 
 @pytest.mark.parametrize("transport", ["gloo", "torch"])

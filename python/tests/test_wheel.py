@@ -73,6 +73,10 @@ def test_it_is_small_and_complete(wheel):
         names = content.namelist()
         [metadata] = [name for name in names if name.endswith("METADATA")]
         about = email.message_from_string(content.read(metadata).decode())
+        [notices] = [name for name in names if name.endswith("THIRD_PARTY_NOTICES.txt")]
+        named = content.read(notices).decode()
+    for library in ("fmt", "Highway", "Eigen", "xxHash", "pybind11"):
+        assert f"\n{library}\n-" in named, library
     assert "thinreduce/py.typed" in names and "thinreduce/_core.pyi" in names
     assert sum(name.endswith(".so") for name in names) == 1
     assert any(name.endswith("LICENSE") for name in names)

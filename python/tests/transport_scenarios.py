@@ -13,6 +13,7 @@ from ddp_support import main, make, raises, same_on_all_ranks, scenario, train
 from thinreduce._rendezvous import choose_transport
 
 import thinreduce
+from thinreduce import _agreement, _rendezvous
 
 
 def connections() -> set[str]:
@@ -97,11 +98,34 @@ def ranks_must_agree_on_the_transport():
     _, _, state = make(
         "fp32", transport="gloo" if dist.get_rank() == 1 else "torch", connect_timeout=10
     )
-    if dist.get_rank() == 1:
-        raises(thinreduce.Mismatch, "'gloo' and rank 0 uses 'torch'", state.connect)
-    else:
-        raises(thinreduce.Timeout, "rank 1 did not connect within 10 s", state.connect)
+    text = "different transports: gloo on rank 1; torch on ranks 0, 2;"
+    raises(thinreduce.Mismatch, text, state.connect)
     dist.barrier()
+
+
+@scenario
+def ranks_must_have_the_same_version():
+    for transport in ("gloo", "torch"):
+        _, _, state = make("fp32", transport=transport)
+        own = _agreement.version
+        _agreement.version = lambda: "0.1.7" if dist.get_rank() == 2 else "0.2.0"
+        try:
+            text = "different versions of thinreduce: 0.1.7 on rank 2; 0.2.0 on ranks 0, 1;"
+            raises(thinreduce.Mismatch, text, state.connect)
+        finally:
+            _agreement.version = own
+        dist.barrier()
+
+
+@scenario
+def a_rank_that_does_not_come_is_named_by_all():
+    _, _, state = make("fp32", transport="torch", connect_timeout=1)
+    if dist.get_rank() == 1:
+        state.close()
+    else:
+        raises(thinreduce.Timeout, "rank 1 did not connect within 1 s", state.connect)
+    dist.barrier()
+    _rendezvous._connections[(0, 1, 2)] += dist.get_rank() == 1  # as the others count
 
 
 @scenario

@@ -30,6 +30,14 @@ def train(model: DistributedDataParallel, batches: list[torch.Tensor]) -> float:
     return ratio
 
 
+def shard(model: torch.nn.Module) -> float:
+    state = thinreduce.fsdp.attach(model, "dqsg", link="1gbit")
+    entry = thinreduce.checkpoint.PerRank(state)
+    entry.load_state_dict(entry.state_dict())
+    ratio: float = state.stats()["ratio"]
+    return ratio
+
+
 def mean(gradient: NDArray[np.float32]) -> NDArray[np.float32]:
     with thinreduce.connect(0, 1, "127.0.0.1:29400") as comm:
         return comm.all_reduce_mean(gradient, "dqsg:levels=7", name="gradient")

@@ -13,7 +13,8 @@ With numpy arrays only::
 Both give every rank the mean of all ranks' values, with the same bits on every rank. "gradiveq" and
 "dqsg" are specs: the name of a compression method, with options if needed ("dqsg:levels=7").
 :func:`methods` lists them. ``State``, ``hook`` and ``SecondMoment`` need torch, which is imported
-when one of them is first used.
+when one of them is first used. So do the modules ``fsdp``, ``lightning``,
+``huggingface`` and ``checkpoint``.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from .methods import Method, Option, Preset, methods, momentum_inside, simd_targ
 from .sketch import CountSketch
 
 if TYPE_CHECKING:
+    from . import checkpoint, fsdp, huggingface, lightning
     from .ddp import State, hook
     from .second_moment import SecondMoment
     from .world import redistribute
@@ -52,22 +54,26 @@ _LAZY = {
     "SecondMoment": "second_moment",
     "redistribute": "world",
 }
+_LAZY_MODULES = ("checkpoint", "fsdp", "huggingface", "lightning")
 
 __all__ = [
     "BadFrame", "BadInput", "BadSpec", "BadState", "Comm", "CountSketch", "Encoded",
     "Error", "Internal", "LostPeer", "Method", "Mismatch", "NonFinite", "Option", "Preset",
-    "SecondMoment", "State", "Timeout", "Unavailable", "connect", "decode", "encode", "hook",
-    "local", "methods", "momentum_inside", "redistribute", "simd_target", "spec_text",
+    "SecondMoment", "State", "Timeout", "Unavailable", "checkpoint", "connect", "decode", "encode",
+    "fsdp", "hook", "huggingface", "lightning", "local", "methods", "momentum_inside",
+    "redistribute", "simd_target", "spec_text",
 ]  # fmt: skip
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_LAZY, *_LAZY_MODULES})
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'thinreduce' has no attribute {name!r}")
     from importlib import import_module
 
+    if name in _LAZY_MODULES:
+        return import_module(f".{name}", __name__)
+    if name not in _LAZY:
+        raise AttributeError(f"module 'thinreduce' has no attribute {name!r}")
     return getattr(import_module(f".{_LAZY[name]}", __name__), name)

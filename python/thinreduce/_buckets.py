@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 
 from ._outcome import Outcome
 from .groups import Group, Visit
+
+
+class GradientBucket(Protocol):
+    """What is reduced: a GradBucket of DDP, or the like."""
+
+    def index(self) -> int:
+        """Returns 0 for the first bucket of a step."""
+
+    def buffer(self) -> torch.Tensor: ...
+
+    def parameters(self) -> Sequence[torch.Tensor]:
+        """Returns tensors with the shapes of the gradients in the buffer, the same ones in every
+        step."""
+
+    def is_last(self) -> bool:
+        """Returns whether no other bucket of the step follows."""
 
 
 class DdpBucket:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Union
 import torch
 
 from . import _core
-from ._buckets import DdpBucket, Gathering
+from ._buckets import DdpBucket, Gathering, GradientBucket
 from ._interrupts import watch
 from ._outcome import Outcome
 from ._worker import Report, Worker
-from .errors import BadInput
+from .errors import BadInput, BadState
 from .groups import WARM_UP_ID, Group, Groups, Visit, is_sent_raw, memory_shape
 from .names import Names
 from .stats import Stats
@@ -46,7 +46,9 @@ class Reduction:
         names: Names,
         outcome: Outcome,
         second_moment: SecondMoment | None,
+        gathers: bool,
     ) -> None:
+        """``gathers``: whether a bucket may wait for others that hold parts of its groups."""
         self.session = session
         self.worker = Worker(session)
         self.stats = Stats()
@@ -54,6 +56,7 @@ class Reduction:
         self._names = names
         self._outcome = outcome
         self._second_moment = second_moment
+        self._gathers = gathers
         self._without_moment: set[str] = set()  # names that were in a warning
         self.restart(progress)
 
@@ -76,7 +79,7 @@ class Reduction:
             self.session.undo_step()
             self._outcome.failed = False
 
-    def reduce(self, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def reduce(self, bucket: GradientBucket) -> torch.futures.Future[torch.Tensor]:
         """Starts the reduction of a DDP bucket."""
         watch.forget()
         if bucket.index() == 0:
@@ -100,7 +103,7 @@ class Reduction:
         self.session.begin_step()
         self.progress.step += 1
 
-    def _reduce_uncompressed(self, one: DdpBucket, bucket: torch.distributed.GradBucket) -> None:
+    def _reduce_uncompressed(self, one: DdpBucket, bucket: GradientBucket) -> None:
         one.groups_left = 1
         parameters = bucket.parameters()
         key = tuple(map(id, parameters))
@@ -118,9 +121,14 @@ class Reduction:
         if bucket.is_last() and self._second_moment is not None:
             self._second_moment.forget()
 
-    def _reduce_groups(self, one: DdpBucket, bucket: torch.distributed.GradBucket) -> None:
+    def _reduce_groups(self, one: DdpBucket, bucket: GradientBucket) -> None:
         visits = self._plan(bucket.parameters(), one.host.numel())
         one.groups_left = len(visits)
+        if not self._gathers and not all(visit.whole for visit in visits):
+            raise BadState(
+                "the saved state was written with other calls of fully_shard(), or parameters have "
+                "stopped or begun to train since; shard the model in the same way"
+            )
         for visit in visits:
             if visit.whole:
                 start = visit.pieces[0].bucket_offset

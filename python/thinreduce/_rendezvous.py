@@ -10,9 +10,10 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from . import _core
+from ._agreement import agree
 from ._store import StoreView
 from ._torch_messages import Messages
-from .errors import BadInput, Mismatch, Timeout
+from .errors import BadInput
 
 # Number of connections that each group of ranks has made. All its ranks hold the same number,
 # because they connect in the same order.
@@ -58,26 +59,6 @@ def _gloo_devices(group: dist.ProcessGroup | None) -> list[Any] | None:
     return list(backend.options._devices) if isinstance(backend, gloo) else None
 
 
-def _check_transport(store: StoreView, rank: int, transport: str, timeout: float) -> None:
-    """Raises Mismatch if this rank's transport is not that of rank 0."""
-    if rank == 0:
-        store.set("transport", transport.encode())
-        return
-    try:
-        store.wait(["transport"], timeout)
-    except TimeoutError:
-        raise Timeout(
-            f"rank {rank}: rank 0 did not connect within {timeout:g} s; start all ranks, or raise "
-            "connect_timeout"
-        ) from None
-    expected = store.get("transport").decode()
-    if transport != expected:
-        raise Mismatch(
-            f"rank {rank} uses the transport '{transport}' and rank 0 uses '{expected}'; give all "
-            "ranks the same transport=, package and GLOO_DEVICE_TRANSPORT"
-        )
-
-
 def connect_group(
     group: dist.ProcessGroup | None, *, transport: str, interface: str, timeout: float, link: str
 ) -> _core.Connection:
@@ -102,7 +83,7 @@ def connect_group(
     prefix = f"thinreduce/{attempt}/{name}/{number}"
     store = StoreView(distributed_c10d._get_default_store(), prefix)
     transport = choose_transport(transport)
-    _check_transport(store, rank, transport, timeout)
+    agree(store, rank, world, transport=transport, timeout=timeout)
     if transport == "torch":
         messages = Messages(
             store,

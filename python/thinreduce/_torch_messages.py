@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from . import _core
+from ._agreement import agree
 from ._store import StoreView
 from .errors import Timeout, Unavailable
 
@@ -36,24 +37,6 @@ def _limit(seconds: float) -> timedelta:
 
 def _new_word() -> torch.Tensor:
     return torch.zeros(_WORD_BYTES, dtype=torch.uint8)
-
-
-def _check_all_are_here(store: StoreView, rank: int, size: int, timeout: float) -> None:
-    """Waits for all ranks; raises Timeout naming those that did not come."""
-    store.set(f"here/{rank}", b"")
-    deadline = time.monotonic() + timeout
-    missing = []
-    for peer in range(size):
-        try:
-            store.wait([f"here/{peer}"], max(0.0, deadline - time.monotonic()))
-        except TimeoutError:
-            missing.append(peer)
-    if missing:
-        names = ", ".join(map(str, missing))
-        raise Timeout(
-            f"rank {rank}: {'ranks' if len(missing) > 1 else 'rank'} {names} did not connect "
-            f"within {timeout:g} s; start all {size} ranks, or raise connect_timeout"
-        )
 
 
 class Messages:
@@ -77,7 +60,6 @@ class Messages:
         self._has_spoken = False
         self._lock = threading.Lock()  # of the last words, sent and received
         self._heard: dict[int, str] = {}
-        _check_all_are_here(store, rank, size, timeout)
         gloo: Any = dist.ProcessGroupGloo  # torch's type hints lack most of it
         limit = _limit(timeout)
         try:
@@ -118,6 +100,10 @@ class Messages:
         """Waits for a message. When ``seconds`` have passed, all connections close."""
         if work.wait(_limit(seconds)) is False:
             raise RuntimeError("aborted")
+
+    def check_connection(self, peer: int) -> None:
+        """Raises RuntimeError if the connection to a peer is closed."""
+        self._group.recv([_new_word()], peer, _UNUSED_TAG)
 
     def give_up(self, reason: str) -> None:
         """Tells the others why, and ends all waits here and those of the others for this rank."""
@@ -194,5 +180,6 @@ def connect_at(
             f"{str(error).splitlines()[0]}"
         ) from None
     view = StoreView(store, "thinreduce")
+    agree(view, rank, world, transport="torch", timeout=timeout)
     messages = Messages(view, rank, world, timeout=timeout, interface=interface)
     return _core.connect_torch(messages, link=link, timeout=timeout)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Literal
 
 import torch
 
 from . import _core
+from ._buckets import GradientBucket
 from ._interrupts import watch
 from ._outcome import Outcome
 from ._reduction import Progress, Reduction
@@ -99,6 +100,7 @@ class State:
             "momentum_inside_ok": momentum_inside_ok,
         }
         self._options = StateOptions(spec, given, optimizer)
+        self._gathers = True  # whether a group may lie in several buckets
         self._reset(process_group, second_moment)
         if model is not None:
             self.bind(model)
@@ -125,10 +127,13 @@ class State:
         if isinstance(model, torch.nn.parallel.DistributedDataParallel):
             self._use_group(model.process_group)
             model = model.module
-        if self._options.rules.need_names:
-            self._options.rules.check_names([name for name, _ in model.named_parameters()])
-        self._names.bind(model)
+        self._bind(list(model.named_parameters()))
         return self
+
+    def _bind(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
+        if self._options.rules.need_names:
+            self._options.rules.check_names([name for name, _ in named])
+        self._names.bind(named)
 
     def _use_group(self, group: torch.distributed.ProcessGroup) -> None:
         settled = self._process_group is not None or self._reduction is not None
@@ -173,6 +178,7 @@ class State:
             names=self._names,
             outcome=self._outcome,
             second_moment=self._second_moment,
+            gathers=self._gathers,
         )
         self._close = weakref.finalize(self, Worker.close, self._reduction.worker)
         watch.install()
@@ -188,7 +194,7 @@ class State:
 
     # -- the hook's work --------------------------------------------------------------------------
 
-    def reduce(self, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def reduce(self, bucket: GradientBucket) -> torch.futures.Future[torch.Tensor]:
         """Starts the reduction of a DDP bucket; :func:`hook` calls it."""
         try:
             return self._connected().reduce(bucket)
@@ -260,6 +266,12 @@ class State:
     def _stats(self) -> Stats:
         return Stats() if self._reduction is None else self._reduction.stats
 
+    @property
+    def has_state(self) -> bool:
+        """Whether there is a state to save: after the first step, connect() or
+        load_state_dict()."""
+        return self._reduction is not None or self._loaded is not None
+
     def state_dict(self) -> dict[str, Any]:
         """Returns this rank's state, including residuals. Each rank must save its own."""
         if self._reduction is None:
@@ -317,14 +329,14 @@ class State:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        has_state = self._reduction is not None or self._loaded is not None
         return {
             "options": self._options.as_dict(),
-            "state": self.state_dict() if has_state else None,
+            "state": self.state_dict() if self.has_state else None,
         }
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         self._options = StateOptions.from_dict(saved["options"])
+        self._gathers = True
         self._reset()
         if saved["state"] is not None:
             # connect() compares world and rank, after bind() has given the names.

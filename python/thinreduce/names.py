@@ -21,14 +21,14 @@ class Names:
         self.by_name: dict[str, torch.Tensor] = {}
         self.bound = False
 
-    def bind(self, model: torch.nn.Module) -> None:
-        """Takes the names of a bare model's parameters; must be called before the first step."""
+    def bind(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Takes the names of a model's parameters; must be called before the first step."""
         if self._names and not self.bound:
             raise BadInput(
                 f"the State has already numbered {len(self._names)} parameters in a step without a "
                 "model; give it model=, or call bind(), before the first step"
             )
-        for name, parameter in model.named_parameters():
+        for name, parameter in named:
             self._put(parameter, name)
         self.bound = True
 

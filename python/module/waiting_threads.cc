@@ -1,0 +1,67 @@
+#include "python/module/waiting_threads.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace thinreduce::python {
+
+void WaitingThreads::stop() {
+  std::vector<std::thread> idle;
+  {
+    std::unique_lock lock(shared_->mutex);
+    shared_->ending = true;
+    shared_->changed.notify_all();
+    shared_->changed.wait_for(lock, std::chrono::milliseconds(500), [&] {
+      return std::none_of(shared_->threads.begin(), shared_->threads.end(),
+                          [](const auto& one) { return one->busy; });
+    });
+    for (const auto& one : shared_->threads) {
+      if (!one->thread.joinable()) continue;
+      if (one->busy) {
+        one->thread.detach();
+      } else {
+        idle.push_back(std::move(one->thread));
+      }
+    }
+  }
+  for (std::thread& one : idle) one.join();
+}
+
+void WaitingThreads::run(std::function<void()> work) {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->queue.push_back(std::move(work));
+  if (shared_->queue.size() <= shared_->idle) {
+    shared_->changed.notify_one();
+    return;
+  }
+  Thread& own = *shared_->threads.emplace_back(std::make_unique<Thread>());
+  own.busy = true;
+  own.thread = std::thread([shared = shared_, &own] { serve(shared, own); });
+}
+
+void WaitingThreads::serve(const std::shared_ptr<Shared>& shared, Thread& own) {
+  std::unique_lock lock(shared->mutex);
+  while (true) {
+    if (shared->queue.empty()) {
+      own.busy = false;
+      ++shared->idle;
+      shared->changed.wait(lock, [&] { return shared->ending || !shared->queue.empty(); });
+      --shared->idle;
+      if (shared->ending) return;
+      own.busy = true;
+    }
+    const auto work = std::exchange(shared->queue.front(), nullptr);
+    shared->queue.pop_front();
+    lock.unlock();
+    work();
+    lock.lock();
+    if (shared->ending) {
+      own.busy = false;
+      shared->changed.notify_all();
+      return;
+    }
+  }
+}
+
+}  // namespace thinreduce::python
