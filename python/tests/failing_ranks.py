@@ -21,14 +21,20 @@ what, victim, transport = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-model = DDP(nn.Linear(64, 64))
-state = thinreduce.State(
-    "topk",
-    transport=transport,
-    timeout=1 if what == "busy" else 600,
-    patience=1 if what == "late" and rank != victim else 600,
-)
-model.register_comm_hook(state, thinreduce.hook)
+if what == "local":
+    model = nn.Linear(64, 64)
+    sync = thinreduce.LocalSteps(
+        model, "topk", every=4, overlap=1, transport=transport, timeout=600, patience=600
+    )
+else:
+    model = DDP(nn.Linear(64, 64))
+    state = thinreduce.State(
+        "topk",
+        transport=transport,
+        timeout=1 if what == "busy" else 600,
+        patience=1 if what == "late" and rank != victim else 600,
+    )
+    model.register_comm_hook(state, thinreduce.hook)
 started = time.monotonic()
 try:
     for step in range(10 if what == "busy" else 1000):
@@ -44,10 +50,13 @@ try:
                     os._exit(0)
                 os.kill(os.getpid(), signal.SIGSTOP if what == "stop" else signal.SIGKILL)
         model(torch.ones(4, 64)).sum().backward()
+        if what == "local":
+            sync.step()
         time.sleep(0.01)
 except RuntimeError as error:
-    if what not in ("kill", "orphan", "late"):
+    if what not in ("kill", "orphan", "late", "local"):
         raise
     print(f"after {time.monotonic() - started:.1f} s: {error}", flush=True)
-    print(f"error: {type(state.error).__name__}", flush=True)
+    raised = error if what == "local" else state.error
+    print(f"error: {type(raised).__name__}", flush=True)
     os._exit(4)

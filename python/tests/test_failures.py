@@ -23,6 +23,7 @@ def wait_for_line(rank, text: str) -> None:
     raise AssertionError(f"the rank did not print '{text}': {rank.stderr.read()}")
 
 
+# "local": with local steps, in the middle of a round.
 # "orphan": a process that the rank forked, such as a DataLoader's worker, outlives it.
 @pytest.mark.parametrize(
     ("what", "transport", "victim"),
@@ -32,6 +33,8 @@ def wait_for_line(rank, text: str) -> None:
         ("kill", "torch", 2),
         ("kill", "torch", 1),
         ("kill", "torch", 0),
+        ("local", "gloo", 1),
+        ("local", "torch", 2),
     ],
 )
 def test_a_rank_that_is_killed_is_named_by_the_others(what, transport, victim):

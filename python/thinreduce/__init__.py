@@ -12,8 +12,8 @@ With numpy arrays only::
 
 Both give every rank the mean of all ranks' values, with the same bits on every rank. "gradiveq" and
 "dqsg" are specs: the name of a compression method, with options if needed ("dqsg:levels=7").
-:func:`methods` lists them. ``State``, ``hook`` and ``SecondMoment`` need torch, which is imported
-when one of them is first used.
+:func:`methods` lists them. ``State``, ``hook``, ``LocalSteps`` and ``SecondMoment`` need torch,
+which is imported when one of them is first used.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from .sketch import CountSketch
 
 if TYPE_CHECKING:
     from .ddp import State, hook
+    from .local_steps import LocalSteps
     from .second_moment import SecondMoment
     from .world import redistribute
 
@@ -49,13 +50,14 @@ __version__ = version()
 _LAZY = {
     "State": "ddp",
     "hook": "ddp",
+    "LocalSteps": "local_steps",
     "SecondMoment": "second_moment",
     "redistribute": "world",
 }
 
 __all__ = [
     "BadFrame", "BadInput", "BadSpec", "BadState", "Comm", "CountSketch", "Encoded",
-    "Error", "Internal", "LostPeer", "Method", "Mismatch", "NonFinite", "Option", "SecondMoment",
+    "Error", "Internal", "LocalSteps", "LostPeer", "Method", "Mismatch", "NonFinite", "Option", "SecondMoment",
     "State", "Timeout", "Unavailable", "connect", "decode", "encode", "hook", "local", "methods",
     "momentum_inside", "redistribute", "simd_target", "spec_text",
 ]  # fmt: skip

@@ -49,6 +49,8 @@ struct THINREDUCE_EXPORT LocalStepsOptions {
   std::uint64_t overlap = 0;
   // The session's bucket of fragment 0; those of the others follow.
   std::uint32_t first_id = 0;
+  // The spec of these buckets; empty: the session's.
+  std::string spec{};
 
   // Returns the settings that must be equal on all ranks, for SessionOptions::caller_settings.
   // Throws Error{bad_input} for a value out of range.
