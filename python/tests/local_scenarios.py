@@ -66,7 +66,7 @@ def one_step_per_round_is_data_parallel_sgd():
         gradients = torch.autograd.grad(torch.stack(losses).mean(), list(plain.parameters()))
         with torch.no_grad():
             for parameter, gradient in zip(plain.parameters(), gradients):
-                parameter -= 0.05 * gradient
+                parameter.sub_(0.05 * gradient)
     for one, other in zip(model.parameters(), plain.parameters()):
         assert torch.allclose(one, other, atol=2e-6, rtol=1e-5), (one - other).abs().max()
     sync.close()
@@ -156,13 +156,11 @@ def bfloat16_keeps_changes_below_its_resolution():
     # The anchor has moved by 10/10 of a step; without it, every tenth would be rounded away.
     assert torch.allclose(net.weight.float(), torch.full((64, 64), 1 + 2**-7)), net.weight[0, 0]
     sync.close()
-    model, optimizer, sync = make("topk", net=Net().bfloat16(), optimizer=torch.optim.SGD, every=3)
-    for step in range(6):
-        x, y = batch(step)
-        optimizer.zero_grad()
+    model, _, sync = make("topk", net=Net().bfloat16(), optimizer=torch.optim.SGD, every=3)
+    for _ in range(6):
         with torch.no_grad():  # bfloat16 convolutions are not differentiable in every torch
             for parameter in model.parameters():
-                parameter += 0.01 * torch.randn(parameter.shape).bfloat16()
+                parameter.add_(0.01 * torch.randn(parameter.shape).bfloat16())
         sync.step()
     same_on_all_ranks(model)
     sync.close()

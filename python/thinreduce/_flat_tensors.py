@@ -79,4 +79,5 @@ class FlatTensors:
 
 
 def _in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().permute(memory_order(tensor))
+    ordered: torch.Tensor = tensor.detach().permute(memory_order(tensor))
+    return ordered

@@ -48,7 +48,7 @@ class LocalSteps:
     ``buffers``: "average": buffers of floats, such as those of batch norm, become their mean over
     the ranks in every round. "leave": each rank keeps its own.
     ``warmup_rounds``: number of rounds at the start that are sent uncompressed.
-    ``check_replicas_every``: number of rounds after which the ranks compare the bits of their means.
+    ``check_replicas_every``: rounds after which the ranks compare the bits of their means.
     The other arguments are those of :class:`State`.
 
     All ranks must give the same arguments, ``interface``, ``threads`` and the timeouts excepted.

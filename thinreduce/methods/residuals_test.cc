@@ -85,6 +85,8 @@ std::vector<Bounded> bounded() {
                             {"terngrad:feedback=on,clip=0", 64},
                             {"ndqsg:levels=2,feedback=on", 8},
                             {"topk:density=0.05", 40},
+                            {"topk:density=0.05,chunk=64", 40},
+                            {"topk:density=0.05,chunk=64,values=2bit", 40},
                             {"sketch:density=0.05,min_values=1", 40},
                             {"powersgd:basis=2", 32}}) {
     all.push_back(other);
