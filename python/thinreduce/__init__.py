@@ -58,8 +58,8 @@ _LAZY = {
 __all__ = [
     "BadFrame", "BadInput", "BadSpec", "BadState", "Comm", "CountSketch", "Encoded",
     "Error", "Internal", "LocalSteps", "LostPeer", "Method", "Mismatch", "NonFinite", "Option",
-    "SecondMoment", "State", "Timeout", "Unavailable", "connect", "decode", "encode", "hook", "local", "methods",
-    "momentum_inside", "redistribute", "simd_target", "spec_text",
+    "SecondMoment", "State", "Timeout", "Unavailable", "connect", "decode", "encode", "hook",
+    "local", "methods", "momentum_inside", "redistribute", "simd_target", "spec_text",
 ]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -142,7 +142,7 @@ class LocalSteps:
         self._waited = 0.0
 
     @staticmethod
-    def _check(trained: list[tuple[str, torch.Tensor]]) -> None:
+    def _check(trained: Sequence[tuple[str, torch.Tensor]]) -> None:
         if not trained:
             raise BadInput("the model has no parameters with requires_grad")
         for name, parameter in trained:
