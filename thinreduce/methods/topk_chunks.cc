@@ -63,6 +63,7 @@ class TopKChunks final : public Method {
     // Of one chunk.
     std::vector<std::uint32_t> offsets;
     std::vector<float> values;
+    std::uint32_t guess = 1;  // magnitude that about as many elements of a chunk exceed as are sent
     TopKCodeWriter writer;
   };
 
@@ -118,15 +119,20 @@ class TopKChunks final : public Method {
   }
 
   // Writes the elements of largest magnitude of a chunk, without zeros, and returns their number.
+  // Only elements above a guess are looked at twice: chunks resemble the one before them.
   static std::size_t select(std::span<const float> chunk, std::size_t wanted, Block& block) {
+    constexpr std::uint32_t kHalfOctave = 1U
+                                          << 22U;  // of a magnitude's bits: a factor of about 0.7
     block.offsets.resize(chunk.size());
     block.values.resize(chunk.size());
     const kernels::Candidates out{block.offsets, block.values};
-    const kernels::KthLargest last = kernels::kth_largest(chunk, wanted);
-    if (last.magnitude == 0) return kernels::collect(chunk, 0, 1, out);
-    const std::size_t count = kernels::collect(chunk, 0, last.magnitude, out);
-    return kernels::keep_largest(
-        last, {std::span(block.offsets).first(count), std::span(block.values).first(count)}, out);
+    std::size_t count = kernels::collect(chunk, 0, block.guess, out);
+    if (count < wanted && block.guess > 1) count = kernels::collect(chunk, 0, 1, out);
+    if (count <= wanted) return count;
+    const auto values = std::span(block.values).first(count);
+    const kernels::KthLargest last = kernels::kth_largest(values, wanted);
+    block.guess = std::max(last.magnitude, kHalfOctave + 1) - kHalfOctave;
+    return kernels::keep_largest(last, {std::span(block.offsets).first(count), values}, out);
   }
 
   template <typename Reader, typename Shape>
