@@ -202,6 +202,49 @@ TEST_F(Train, ResumesToTheSameBits) {
   }
 }
 
+TEST_F(Train, LocalStepsResumeInTheMiddleOfARoundToTheSameBits) {
+  const std::vector<std::string> common{
+      "--ranks",       "3",    "--steps",   "14", "--method",    "topk:values=2bit",
+      "--local-steps", "5",    "--overlap", "1",  "--fragments", "2",
+      "--optimizer",   "adamw"};
+  auto halved = common;
+  halved.insert(halved.end(), {"--stop-after", "8"});
+  const Finished straight = run(command("straight", common));
+  ASSERT_EQ(straight.code, 0) << straight.err;
+  ASSERT_EQ(run(command("halves", halved)).code, 1);
+  const Finished rest = resume("halves");
+  ASSERT_EQ(rest.code, 0) << rest.err;
+  EXPECT_EQ(result("straight"), result("halves"));
+  for (const char* name : {"rank-0.state", "rank-2.state", "rank-0.local", "rank-2.local"}) {
+    EXPECT_EQ(text_of(folder / "straight" / "checkpoint-14" / name),
+              text_of(folder / "halves" / "checkpoint-14" / name));
+  }
+  const auto summary = json_of(folder / "halves" / "summary.json");
+  EXPECT_EQ(summary["local_steps"], 5);
+  EXPECT_GT(summary["ratio"], 100);  // against gradients in every step
+  // Only these steps exchange something: turns after 2 and 5 of 5 steps, the last at once.
+  for (const auto& line : lines_of(folder / "straight" / "steps.jsonl")) {
+    const int step = line["step"];
+    const bool applied = step == 3 || step == 6 || step == 8 || step == 11 || step >= 13;
+    EXPECT_EQ(line["payload_bytes"] > 0, applied) << line;
+  }
+
+  fs::resize_file(folder / "halves" / "checkpoint-14" / "model-1.bin", 1000);
+  const Finished cut = resume("halves");
+  EXPECT_EQ(cut.code, 1);
+  EXPECT_NE(cut.err.find("is cut or altered"), std::string::npos) << cut.err;
+  const auto error = [&](const std::vector<std::string>& words) {
+    return run(command("wrong", words)).err;
+  };
+  EXPECT_NE(error({"--overlap", "2"}).find("need --local-steps"), std::string::npos);
+  EXPECT_NE(error({"--local-steps", "4", "--fragments", "5"}).find("fragments must be 1 to 4"),
+            std::string::npos);
+  EXPECT_NE(error({"--local-steps", "4", "--outer", "adam"}).find("there is no 'adam'"),
+            std::string::npos);
+  EXPECT_NE(error({"--local-steps", "4", "--method", "sketch:momentum=0.9"}).find("--outer"),
+            std::string::npos);
+}
+
 // A language model has a loss and no accuracy, in every file and on the terminal.
 TEST_F(Train, ALanguageModelIsJudgedByItsLossAndResumesToTheSameBits) {
   const auto words = [&](const std::string& out, const std::vector<std::string>& more) {

@@ -4,6 +4,7 @@
 //   method/layout.h         BucketLayout, Tensor: what a bucket holds
 //   report.h                Report, StageTimes: bytes and seconds
 //   method/describe.h       the methods, their options, and the meaning of a spec
+//   engine/local_steps.h    LocalSteps: exchanges every H local steps, with an outer step
 //   engine/redistribute.h   saved states for another number of ranks
 //   transport/*.h           Transport, connect_threads(), connect_gloo(), connect_mpi(), throttle()
 //   error.h                 Error and its codes
@@ -13,6 +14,7 @@
 // derives from Transport.
 #pragma once
 
+#include "thinreduce/engine/local_steps.h"
 #include "thinreduce/engine/redistribute.h"
 #include "thinreduce/engine/session.h"
 #include "thinreduce/error.h"

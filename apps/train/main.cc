@@ -117,6 +117,23 @@ void add_exchange_options(CLI::App& app, TrainOptions& options) {
                  "Number of steps at the start whose gradients are sent uncompressed.")
       ->type_name("N")
       ->transform(whole_number(0, kNoLimit));
+  app.add_option("--local-steps", options.local_steps,
+                 "Steps that every rank trains by itself before the ranks exchange, by --method, "
+                 "what their parameters changed; 0: gradients are exchanged in every step.")
+      ->type_name("N")
+      ->transform(whole_number(0, static_cast<double>(LocalStepsOptions::kMaxEvery)));
+  app.add_option("--outer", options.outer,
+                 "With --local-steps: how the mean of the changes moves the parameters that all "
+                 "ranks share: nesterov or sgd, with lr and momentum.")
+      ->type_name("STEP");
+  app.add_option("--fragments", options.fragments,
+                 "With --local-steps: parts of the model that are exchanged in turn.")
+      ->type_name("N")
+      ->transform(whole_number(1, 1000000));
+  app.add_option("--overlap", options.overlap,
+                 "With --local-steps: steps that are done while an exchange is under way.")
+      ->type_name("STEPS")
+      ->transform(whole_number(0, 1000000));
   app.add_option("--evaluate-every", options.evaluate_every,
                  "Steps between evaluations on test data.")
       ->type_name("N")

@@ -36,10 +36,34 @@ double default_learning_rate(const ModelInfo& model, const std::string& optimize
   return optimizer == "sgd" ? 0.1 : 1e-3;
 }
 
+void check_local_steps(const TrainOptions& options, const Spec& spec) {
+  if (options.local_steps == 0) {
+    if (options.fragments != 1 || options.overlap != 0) {
+      throw Error(ErrorCode::bad_input, "--fragments and --overlap need --local-steps");
+    }
+    return;
+  }
+  static_cast<void>(local_steps_of(options).settings());
+  if (spec.momentum_inside()) {
+    throw Error(ErrorCode::bad_input,
+                fmt::format("{} applies momentum itself; with --local-steps use {}:momentum=0 and "
+                            "the momentum of --outer",
+                            spec.info->name, spec.info->name));
+  }
+}
+
 }  // namespace
+
+LocalStepsOptions local_steps_of(const TrainOptions& options) {
+  return {.every = options.local_steps,
+          .outer = options.outer,
+          .fragments = options.fragments,
+          .overlap = options.overlap};
+}
 
 void check(const TrainOptions& options) {
   const Spec spec = Spec::parse(options.method);
+  check_local_steps(options, spec);
   const std::string optimizer = optimizer_of(options);
   if (spec.momentum_inside() && optimizer != "sgd") {
     throw Error(ErrorCode::bad_input,
@@ -111,6 +135,10 @@ Json to_json(const TrainOptions& options) {
           {"bucket_floats", options.bucket_floats},
           {"min_elements", options.min_elements},
           {"warmup_steps", options.warmup_steps},
+          {"local_steps", options.local_steps},
+          {"outer", options.outer},
+          {"fragments", options.fragments},
+          {"overlap", options.overlap},
           {"evaluate_every", options.evaluate_every.value()},
           {"evaluate_samples", options.evaluate_samples.value()},
           {"check_every", options.check_every},
@@ -138,6 +166,10 @@ void from_json(const nlohmann::json& json, const std::string& what, TrainOptions
     read("bucket_floats", options.bucket_floats);
     read("min_elements", options.min_elements);
     read("warmup_steps", options.warmup_steps);
+    options.local_steps = json.value("local_steps", std::uint64_t{0});
+    options.outer = json.value("outer", options.outer);
+    options.fragments = json.value("fragments", std::size_t{1});
+    options.overlap = json.value("overlap", std::uint64_t{0});
     read("evaluate_every", options.evaluate_every);
     read("evaluate_samples", options.evaluate_samples);
     read("check_every", options.check_every);

@@ -10,6 +10,7 @@
 
 #include "apps/launch.h"
 #include "apps/train/dataset.h"
+#include "thinreduce/engine/local_steps.h"
 
 namespace thinreduce::train {
 
@@ -38,6 +39,10 @@ struct TrainOptions {
   std::size_t bucket_floats = 1'048'576;
   std::size_t min_elements = 1024;
   std::uint64_t warmup_steps = 0;
+  std::uint64_t local_steps = 0;  // per round; 0: gradients are exchanged in every step
+  std::string outer = "nesterov,lr=0.7,momentum=0.9";  // with local steps, as the next two
+  std::size_t fragments = 1;
+  std::uint64_t overlap = 0;
   // None: ten times per run, or once per epoch if that is more.
   std::optional<std::uint64_t> evaluate_every;
   // None: 2000 images, or 400 windows of text.
@@ -60,6 +65,9 @@ struct TrainOptions {
   apps::LaunchOptions launch;
   std::function<bool()> interrupted = [] { return false; };
 };
+
+// Returns the settings of local steps, which there must be.
+[[nodiscard]] LocalStepsOptions local_steps_of(const TrainOptions& options);
 
 // Throws Error{bad_spec} or Error{bad_input} for a method, model or schedule that does not exist,
 // and for a model with the data set of another.

@@ -12,6 +12,7 @@
 #include "apps/gather_values.h"
 #include "apps/train/feed.h"
 #include "apps/train/gradient_buckets.h"
+#include "apps/train/local_rounds.h"
 #include "apps/train/models.h"
 #include "apps/train/optimizer.h"
 #include "apps/train/second_moment.h"
@@ -62,19 +63,25 @@ class Replica::Torch {
       if (buffer.is_floating_point()) buffers_.push_back(buffer);
     }
     make_buckets();
-    if (Spec::parse(options.method).info->second_moment) {
+    if (Spec::parse(options.method).info->second_moment && options.local_steps == 0) {
       moments_ = std::make_unique<SecondMoments>(*network_, buckets_->layouts());
     }
     session_ = std::make_unique<Session>(transport_, session_options(options));
     // Reduced by fp32: a method with momentum would apply it to these values, too.
     handles_.push_back(session_->add_bucket(
         {.id = kStatusBucket, .elements = kStatusSize, .tensors = {}, .spec = "fp32"}));
+    if (options.local_steps > 0) {
+      LocalStepsOptions local = local_steps_of(options);
+      local.first_id = kFirstBucket;
+      rounds_ = std::make_unique<LocalRounds>(*session_, local, *network_);
+      return;
+    }
     for (const auto& layout : buckets_->layouts()) handles_.push_back(session_->add_bucket(layout));
   }
 
   StepResult step(const StepSettings& settings) {
     try {
-      return try_step(settings);
+      return rounds_ ? try_local_step(settings) : try_step(settings);
     } catch (const Error& error) {
       // Other bad input, such as a bucket that the method can't reduce, is no divergence.
       if (!error.is_nonfinite()) throw;
@@ -90,6 +97,7 @@ class Replica::Torch {
     const auto rank = static_cast<std::size_t>(transport_->rank());
     const auto ranks = static_cast<std::size_t>(transport_->size());
     broadcast_buffers();
+    if (rounds_) rounds_->show_shared();
     network_->eval();
     struct Sums {
       double loss = 0;
@@ -107,6 +115,7 @@ class Replica::Torch {
       first += count;
     }
     network_->train();
+    if (rounds_) rounds_->show_own();
     Sums all;
     for (const Sums& sums : apps::gather_values(*transport_, options_.launch.timeout, own)) {
       all.loss += sums.loss;
@@ -119,12 +128,8 @@ class Replica::Torch {
   }
 
   void check_replicas(std::uint64_t step) {
-    std::vector<std::uint64_t> sums;
-    for (const auto& parameter : network_->parameters()) {
-      sums.push_back(checksum(bytes(parameter)));
-    }
     const auto all =
-        apps::gather_values(*transport_, options_.launch.timeout, checksum(bytes_of(sums)));
+        apps::gather_values(*transport_, options_.launch.timeout, parameters_checksum());
     std::vector<std::size_t> drifted;
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
       if (all[rank] != all[0]) drifted.push_back(rank);
@@ -165,11 +170,23 @@ class Replica::Torch {
     make_buckets();
   }
 
+  [[nodiscard]] std::vector<std::byte> save_local_steps() { return rounds_->save(); }
+  void load_local_steps(std::span<const std::byte> bytes) { rounds_->load(bytes); }
+
   Session& session() { return *session_; }
   const GradientBuckets& buckets() const { return *buckets_; }
   const Feed& feed() const { return *feed_; }
 
  private:
+  [[nodiscard]] std::uint64_t parameters_checksum() const {
+    if (rounds_) return rounds_->shared_checksum();
+    std::vector<std::uint64_t> sums;
+    for (const auto& parameter : network_->parameters()) {
+      sums.push_back(checksum(bytes(parameter)));
+    }
+    return checksum(bytes_of(sums));
+  }
+
   void make_buckets() {
     GradientBuckets::WeightDecay decay;
     if (decays_before_momentum(options_)) {
@@ -254,6 +271,60 @@ class Replica::Torch {
     return result;
   }
 
+  // A step without an exchange of gradients. The status travels at the end of a round only, because
+  // the ranks must not wait for one another in between.
+  StepResult try_local_step(const StepSettings& settings) {
+    const auto sent_before = transport_->total_traffic().bytes_sent;
+    const auto start = Clock::now();
+    const Samples& samples = feed_->training(settings.step);
+    const auto loss =
+        mean_loss(network_->forward(samples.inputs), samples.targets, *options_.label_smoothing);
+    StepResult result;
+    result.loss = loss.item<double>();
+    diverged_ = diverged_ || !std::isfinite(result.loss);
+    buckets_->begin([&](const BucketLayout& layout, std::span<float> values) {
+      if (settings.record != nullptr) settings.record->write(settings.step + 1, layout, values);
+    });
+    loss.backward();
+    buckets_->end();
+    set_learning_rate(*optimizer_, settings.learning_rate);
+    optimizer_->step();
+    const auto computed = Clock::now();
+    exchange_round(settings, result);
+    const auto end = Clock::now();
+    result.step_seconds = seconds_between(start, end);
+    result.exposed_seconds = seconds_between(computed, end);
+    result.compute_seconds = result.step_seconds - result.exposed_seconds;
+    result.bytes_sent = transport_->total_traffic().bytes_sent - sent_before;
+    return result;
+  }
+
+  void exchange_round(const StepSettings& settings, StepResult& result) {
+    const bool ends_round = settings.last || (settings.step + 1) % options_.local_steps == 0;
+    std::array<float, kStatusSize> status{};
+    std::future<Report> told;
+    if (ends_round) {
+      status[kStop] = settings.stop ? 1.0F : 0.0F;
+      status[kSave] = settings.save ? 1.0F : 0.0F;
+      status[kDiverged] = diverged_ ? 1.0F : 0.0F;
+      told = session_->submit(handles_[kStatusBucket], status);
+    }
+    std::exception_ptr failed;
+    try {
+      rounds_->start_due();
+      result.report = rounds_->apply_due();
+      if (settings.last) result.report += rounds_->synchronize();
+    } catch (...) {
+      failed = std::current_exception();
+    }
+    if (ends_round) told.get();
+    result.stop = status[kStop] > 0;
+    result.save = status[kSave] > 0;
+    // A loss that is NaN makes parameters NaN; the loss is the clearer of the two errors.
+    if (status[kDiverged] > 0) throw Error::nonfinite("the loss is NaN or infinite");
+    if (failed) std::rethrow_exception(failed);
+  }
+
   // Copies rank 0's running statistics of batch norm to all ranks. Only an evaluation uses them;
   // while a network trains, batch norm takes the statistics of the batch.
   void broadcast_buffers() {
@@ -286,8 +357,10 @@ class Replica::Torch {
   std::unique_ptr<GradientBuckets> buckets_;
   std::unique_ptr<SecondMoments> moments_;  // for methods that need them
   std::vector<BucketHandle> handles_;       // by bucket id
-  // Last, so that it is destroyed first and finishes its buckets.
+  bool diverged_ = false;                   // with local steps: whether a loss was not finite
+  // Destroyed before the others, so that it finishes its buckets.
   std::unique_ptr<Session> session_;
+  std::unique_ptr<LocalRounds> rounds_;  // with local steps
 };
 
 Replica::Replica(const TrainOptions& options, const Dataset& data,
@@ -318,6 +391,12 @@ std::vector<std::byte> Replica::save() const {
 }
 void Replica::load(std::span<const std::byte> bytes) {
   torch_->load(bytes);
+}
+std::vector<std::byte> Replica::save_local_steps() {
+  return torch_->save_local_steps();
+}
+void Replica::load_local_steps(std::span<const std::byte> bytes) {
+  torch_->load_local_steps(bytes);
 }
 Session& Replica::session() {
   return torch_->session();

@@ -16,7 +16,7 @@
 namespace thinreduce::train {
 
 struct StepResult {
-  double loss = 0;    // mean over the ranks
+  double loss = 0;    // mean over the ranks; with local steps this rank's own
   bool stop = false;  // whether any rank was asked to stop; equal on all ranks
   bool save = false;  // whether any rank wants a checkpoint; equal on all ranks
   double step_seconds = 0;
@@ -31,6 +31,7 @@ struct StepSettings {
   double learning_rate = 0;
   bool stop = false;  // whether this rank was asked to stop
   bool save = false;  // whether this rank wants a checkpoint after the step
+  bool last = false;  // whether the run ends with this step; the same on all ranks
   const apps::GradientWriter* record = nullptr;
 };
 
@@ -55,12 +56,16 @@ class Replica {
   StepResult step(const StepSettings& settings);
   // Splits the samples among the ranks; every rank gets the result.
   Evaluation evaluate(std::size_t samples);
-  // Throws Error{mismatch} naming the ranks whose parameters differ from rank 0's.
+  // Throws Error{mismatch} naming the ranks whose parameters differ from rank 0's; with local steps
+  // the parameters that all ranks share.
   void check_replicas(std::uint64_t step);
 
   // Convert parameters, buffers and optimizer to bytes, and back. The session saves itself.
   [[nodiscard]] std::vector<std::byte> save() const;
   void load(std::span<const std::byte> bytes);
+  // The same for local steps.
+  [[nodiscard]] std::vector<std::byte> save_local_steps();
+  void load_local_steps(std::span<const std::byte> bytes);
   Session& session();
 
  private:

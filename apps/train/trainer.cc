@@ -43,8 +43,10 @@ std::uint64_t space_needed(const TrainOptions& options, int ranks) {
   constexpr std::uint64_t kLine = 1000;
   const std::uint64_t model = find_model(options.model).parameters * sizeof(float);
   const std::uint64_t optimizer = options.optimizer == "sgd" ? 1 : 2;
-  const std::uint64_t checkpoint =
-      model * (1 + optimizer) + 2 * model * static_cast<std::uint64_t>(ranks);
+  const auto copies = static_cast<std::uint64_t>(ranks);
+  const std::uint64_t checkpoint = options.local_steps > 0
+                                       ? model * (1 + optimizer + 4) * copies
+                                       : model * (1 + optimizer) + 2 * model * copies;
   return 2 * checkpoint + *options.steps * kLine;
 }
 
@@ -122,6 +124,7 @@ class Trainer {
                                               .learning_rate = rate,
                                               .stop = options_.interrupted(),
                                               .save = wants_checkpoint(),
+                                              .last = number == *options_.steps,
                                               .record = record ? &*writer_ : nullptr});
     state_.step = number;
     state_.seconds += result.step_seconds;
@@ -246,12 +249,18 @@ class Trainer {
   void save() {
     const fs::path folder = out_ / state_.folder();
     fs::create_directories(folder);
+    if (options_.local_steps > 0) {
+      // Before the session, because this waits for the exchanges under way.
+      write_file(folder / fmt::format("rank-{}.local", transport_->rank()),
+                 replica_->save_local_steps());
+    }
     replica_->session().save(folder / fmt::format("rank-{}.state", transport_->rank()));
-    if (leads_) {
+    if (leads_ || options_.local_steps > 0) {
       const auto model = replica_->save();
       state_.model_checksum = checksum(model);
-      write_file(folder / "model.bin", model);
+      write_file(folder / model_file(), model);
     }
+    if (options_.local_steps > 0) gather_checksums();
     apps::barrier(*transport_, options_.launch.timeout);
     saved_at_ = Clock::now();
     if (!leads_) return;
@@ -259,17 +268,38 @@ class Trainer {
     remove_old_checkpoints(out_, state_);
   }
 
+  // With local steps the ranks' parameters and optimizers differ, and each saves its own.
+  [[nodiscard]] std::string model_file() const {
+    return options_.local_steps > 0 ? fmt::format("model-{}.bin", transport_->rank()) : "model.bin";
+  }
+
+  // The checksum of all ranks' models stands in for that of rank 0's.
+  void gather_checksums() {
+    const auto all =
+        apps::gather_values(*transport_, options_.launch.timeout, state_.model_checksum);
+    state_.model_checksum = checksum(std::as_bytes(std::span(all)));
+  }
+
   void load() {
     const fs::path folder = out_ / state_.folder();
-    const auto model = read_file(folder / "model.bin");
-    if (checksum(model) != state_.model_checksum) {
+    const auto model = read_file(folder / model_file());
+    const std::uint64_t expected = state_.model_checksum;
+    state_.model_checksum = checksum(model);
+    if (options_.local_steps > 0) gather_checksums();
+    if (state_.model_checksum != expected) {
       throw Error(
           ErrorCode::bad_state,
-          fmt::format("{} is cut or altered: its checksum is {:016x}, but checkpoint.json says "
+          fmt::format("{} is cut or altered: {} checksum is {:016x}, but checkpoint.json says "
                       "{:016x}; restore the file or start the run again",
-                      (folder / "model.bin").string(), checksum(model), state_.model_checksum));
+                      (folder / model_file()).string(),
+                      options_.local_steps > 0 ? "or that of another rank: their" : "its",
+                      state_.model_checksum, expected));
     }
     replica_->load(model);
+    if (options_.local_steps > 0) {
+      replica_->load_local_steps(
+          read_file(folder / fmt::format("rank-{}.local", transport_->rank())));
+    }
     replica_->session().load(folder / fmt::format("rank-{}.state", transport_->rank()));
     replica_->check_replicas(state_.step);
   }
@@ -389,6 +419,10 @@ class Trainer {
           "the method applies momentum itself: the optimizer's is 0, and weight decay is added to "
           "the gradients\n");
     }
+    if (options_.local_steps > 0) {
+      fmt::print("{} local steps per round, outer step {}, fragments {}, overlap {}\n",
+                 options_.local_steps, options_.outer, options_.fragments, options_.overlap);
+    }
     if (state_.step > 0) fmt::print("continuing after step {}\n", state_.step);
     std::fflush(stdout);
   }
@@ -414,6 +448,7 @@ class Trainer {
         {"loss", state_.evaluated == 0 ? Json(nullptr) : Json(state_.loss)},
         {"seconds", state_.seconds},
         {"steps", state_.step},
+        {"local_steps", options_.local_steps},
         {"bytes_sent_total", state_.bytes_sent_total},
         {"ratio",
          state_.payload_total > 0 ? uncompressed / static_cast<double>(state_.payload_total) : 0.0},

@@ -8,6 +8,7 @@ PYBIND11_MODULE(_core, module) {
   thinreduce::python::bind_methods(module);
   thinreduce::python::bind_transports(module);
   thinreduce::python::bind_session(module);
+  thinreduce::python::bind_local_steps(module);
   thinreduce::python::bind_count_sketch(module);
   thinreduce::python::bind_codec(module);
 }

@@ -13,14 +13,13 @@
 
 #include "python/module/bindings.h"
 #include "python/module/floats_at.h"
+#include "python/module/python_session.h"
 #include "python/module/transports.h"
 #include "thinreduce/engine/redistribute.h"
 
 namespace thinreduce::python {
 
 namespace py = pybind11;
-
-namespace {
 
 py::dict to_dict(const Report& report) {
   py::dict stages;
@@ -40,6 +39,8 @@ py::dict to_dict(const Report& report) {
   result["statistics"] = report.statistics;
   return result;
 }
+
+namespace {
 
 py::dict to_dict(const PlanCandidate& candidate) {
   py::dict result;
@@ -80,14 +81,6 @@ py::dict to_dict(const Plan& plan) {
   return result;
 }
 
-py::bytes to_bytes(const std::vector<std::byte>& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-std::span<const std::byte> view(std::string_view bytes) {
-  return std::as_bytes(std::span(bytes));
-}
-
 // A bucket that was submitted.
 class Pending {
  public:
@@ -112,34 +105,6 @@ BucketLayout make_layout(std::uint32_t id, std::size_t elements,
   layout.elements = elements;
   return layout;
 }
-
-// A session that may be closed while Python still holds it. Its destructor waits for other threads,
-// so nothing here runs with the GIL held.
-class PythonSession {
- public:
-  PythonSession(Connection& connection, const SessionOptions& options)
-      : session_(std::make_shared<Session>(connection.take(), options)) {}
-  ~PythonSession() { close(); }
-  PythonSession(const PythonSession&) = delete;
-  PythonSession& operator=(const PythonSession&) = delete;
-
-  void close() {
-    if (PyGILState_Check() != 0) {
-      const py::gil_scoped_release free;
-      session_.reset();
-    } else {
-      session_.reset();
-    }
-  }
-
-  Session& open() {
-    if (!session_) throw Error(ErrorCode::bad_input, "this session is closed");
-    return *session_;
-  }
-
- private:
-  std::shared_ptr<Session> session_;
-};
 
 std::unique_ptr<Pending> submit(PythonSession& session, const BucketHandle& bucket,
                                 std::uintptr_t address, std::uintptr_t second_moment) {

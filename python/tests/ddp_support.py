@@ -21,7 +21,8 @@ SCENARIOS = {}
 
 # The transport of all scenarios, if test_ddp.py wants another one than the default.
 if "TRANSPORT" in os.environ:
-    thinreduce.State.__init__.__kwdefaults__["transport"] = os.environ["TRANSPORT"]
+    for one in (thinreduce.State, thinreduce.LocalSteps):
+        one.__init__.__kwdefaults__["transport"] = os.environ["TRANSPORT"]
 
 
 def scenario(function):

@@ -39,15 +39,21 @@ def stop_after(more: int) -> None:
 
 
 width = 4096 if middle else 64
-model = DDP(nn.Linear(width, width))
-state = thinreduce.State(
-    "topk:density=0.5" if middle else "topk",
-    transport=transport,
-    timeout=1 if what == "busy" else 600,
-    # Long enough for ranks that a busy machine holds up, and shorter than the victim sleeps.
-    patience=10 if what == "late" and rank != victim else 600,
-)
-model.register_comm_hook(state, thinreduce.hook)
+if what == "local":
+    model = nn.Linear(64, 64)
+    sync = thinreduce.LocalSteps(
+        model, "topk", every=4, overlap=1, transport=transport, timeout=600, patience=600
+    )
+else:
+    model = DDP(nn.Linear(width, width))
+    state = thinreduce.State(
+        "topk:density=0.5" if middle else "topk",
+        transport=transport,
+        timeout=1 if what == "busy" else 600,
+        # Long enough for ranks that a busy machine holds up, and shorter than the victim sleeps.
+        patience=10 if what == "late" and rank != victim else 600,
+    )
+    model.register_comm_hook(state, thinreduce.hook)
 started = time.monotonic()
 try:
     for step in range(10 if what == "busy" else 1000):
@@ -65,10 +71,13 @@ try:
                     os._exit(0)
                 os.kill(os.getpid(), signal.SIGSTOP if what == "stop" else signal.SIGKILL)
         model(torch.ones(4, width)).sum().backward()
+        if what == "local":
+            sync.step()
         time.sleep(0.01)
 except RuntimeError as error:
-    if what not in ("kill", "orphan", "late", "middle"):
+    if what not in ("kill", "orphan", "late", "local", "middle"):
         raise
     print(f"after {time.monotonic() - started:.1f} s: {error}", flush=True)
-    print(f"error: {type(state.error).__name__}", flush=True)
+    raised = error if what == "local" else state.error
+    print(f"error: {type(raised).__name__}", flush=True)
     os._exit(4)

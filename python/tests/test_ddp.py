@@ -22,6 +22,8 @@ SCRIPTS = {
     "error_scenarios.py": 2,
     "error_scenarios.py torch": 2,
     "group_scenarios.py": 4,
+    "local_scenarios.py": 3,
+    "local_scenarios.py torch": 3,
     "transport_scenarios.py": 3,
 }
 if not torch.__version__.startswith("1."):

@@ -29,6 +29,7 @@ def is_running(rank) -> bool:
     return Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T"
 
 
+# "local": with local steps, in the middle of a round.
 # "orphan": a process that the rank forked, such as a DataLoader's worker, outlives it.
 @pytest.mark.parametrize(
     ("what", "transport", "victim"),
@@ -38,6 +39,8 @@ def is_running(rank) -> bool:
         ("kill", "torch", 2),
         ("kill", "torch", 1),
         ("kill", "torch", 0),
+        ("local", "gloo", 1),
+        ("local", "torch", 2),
     ],
 )
 def test_a_rank_that_is_killed_is_named_by_the_others(what, transport, victim):

@@ -12,8 +12,8 @@ With numpy arrays only::
 
 Both give every rank the mean of all ranks' values, with the same bits on every rank. "gradiveq" and
 "dqsg" are specs: the name of a compression method, with options if needed ("dqsg:levels=7").
-:func:`methods` lists them. ``State``, ``hook`` and ``SecondMoment`` need torch, which is imported
-when one of them is first used. So do the modules ``fsdp``, ``lightning``,
+:func:`methods` lists them. ``State``, ``hook``, ``LocalSteps`` and ``SecondMoment`` need torch,
+which is imported when one of them is first used. So do the modules ``fsdp``, ``lightning``,
 ``huggingface`` and ``checkpoint``.
 """
 
@@ -43,6 +43,7 @@ from .sketch import CountSketch
 if TYPE_CHECKING:
     from . import checkpoint, fsdp, huggingface, lightning
     from .ddp import State, hook
+    from .local_steps import LocalSteps
     from .second_moment import SecondMoment
     from .world import redistribute
 
@@ -51,6 +52,7 @@ __version__ = version()
 _LAZY = {
     "State": "ddp",
     "hook": "ddp",
+    "LocalSteps": "local_steps",
     "SecondMoment": "second_moment",
     "redistribute": "world",
 }
@@ -58,9 +60,9 @@ _LAZY_MODULES = ("checkpoint", "fsdp", "huggingface", "lightning")
 
 __all__ = [
     "BadFrame", "BadInput", "BadSpec", "BadState", "Comm", "CountSketch", "Encoded",
-    "Error", "Internal", "LostPeer", "Method", "Mismatch", "NonFinite", "Option", "Preset",
-    "SecondMoment", "State", "Timeout", "Unavailable", "checkpoint", "connect", "decode", "encode",
-    "fsdp", "hook", "huggingface", "lightning", "local", "methods", "momentum_inside",
+    "Error", "Internal", "LocalSteps", "LostPeer", "Method", "Mismatch", "NonFinite", "Option",
+    "Preset", "SecondMoment", "State", "Timeout", "Unavailable", "checkpoint", "connect", "decode",
+    "encode", "fsdp", "hook", "huggingface", "lightning", "local", "methods", "momentum_inside",
     "redistribute", "simd_target", "spec_text",
 ]  # fmt: skip
 

@@ -12,7 +12,8 @@ namespace {
 
 TEST(Spec, DefaultsAreSpelledOut) {
   EXPECT_EQ(Spec::parse("fp32").full_text(), "fp32");
-  EXPECT_EQ(Spec::parse("topk").full_text(), "topk:collective=auto,density=0.1,feedback=on");
+  EXPECT_EQ(Spec::parse("topk").full_text(),
+            "topk:chunk=auto,collective=auto,decay=1,density=0.1,feedback=on,values=f32");
 }
 
 TEST(Spec, EqualSpecsHaveEqualText) {

@@ -203,6 +203,8 @@ std::vector<Conserving> conserving() {
   std::vector<Conserving> laws{
       {"topk:density=0.05", {1, 2, 4}, shapeless(1009), 12, 0},
       {"topk:density=0.05,collective=owner", {1, 2, 4}, shapeless(1009), 12, 0},
+      {"topk:density=0.05,chunk=100", {1, 2, 4}, shapeless(1009), 12, 0},
+      {"topk:density=0.05,chunk=100,values=2bit", {1, 2, 4}, shapeless(1009), 12, 1e-5},
       {"powersgd:basis=2", {1, 2, 3, 4}, mixed_layout(), 10, 5e-5},
   };
   for (const char* spec : {"sketch:density=0.05,min_values=1,momentum=0",
@@ -258,6 +260,7 @@ INSTANTIATE_TEST_SUITE_P(
     Laws, FailedExchange,
     testing::Values(
         Failing{"topk:density=0.1"}, Failing{"topk:density=0.1,collective=owner"},
+        Failing{"topk:density=0.1,chunk=100"}, Failing{"topk:density=0.1,values=2bit"},
         Failing{"sketch:momentum=0,k=20"}, Failing{"sketch:momentum=0,k=20,collective=root"},
         Failing{"sketch:momentum=0.9"}, Failing{"dqsg:feedback=on"}, Failing{"dqsg:clip=1"},
         Failing{"dqsg:feedback=on,collective=gather"}, Failing{"dqsg:feedback=on,collective=root"},
@@ -314,6 +317,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Overflowing{"topk:density=0.1", 100, "top-k payload of rank 1"},
                     Overflowing{"topk:density=0.1", 100, "top-k payload of rank 1", 1, 1},
                     Overflowing{"topk:density=0.1,collective=owner", 100, "a gradient overflowed"},
+                    Overflowing{"topk:density=0.1,values=2bit", 100, "top-k payload of rank 1"},
                     Overflowing{"bf16", 100, kSum},
                     Overflowing{"sketch:momentum=0,k=10,cells=f32,nominees=0", 500, kSum},
                     Overflowing{"sketch:momentum=0,k=10,cells=f16,nominees=0", 500,

@@ -87,6 +87,8 @@ std::vector<Bounded> bounded() {
                             {"ndqsg:levels=2,feedback=on", 8},
                             {"topk:density=0.01", 200},
                             {"topk:density=0.05", 40},
+                            {"topk:density=0.05,chunk=64", 40},
+                            {"topk:density=0.05,chunk=64,values=2bit", 40},
                             {"sketch:density=0.05,min_values=1", 40},
                             {"powersgd:basis=2", 32},
                             {"powersgd:basis=4", 16}}) {

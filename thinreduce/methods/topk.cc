@@ -5,11 +5,13 @@
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/collective/shared_loops.h"
 #include "thinreduce/ensure.h"
+#include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/method/limits.h"
 #include "thinreduce/methods/gather_or_owner.h"
 #include "thinreduce/methods/top_selector.h"
+#include "thinreduce/methods/topk_chunks.h"
 #include "thinreduce/methods/topk_owner.h"
 #include "thinreduce/methods/topk_payload.h"
 
@@ -100,6 +102,36 @@ class TopK final : public Method {
   std::vector<std::byte> payload_;
 };
 
+constexpr long long kDefaultChunk = 4096;
+
+// Returns whether the options ask for top-k within chunks.
+bool within_chunks(const Options& options) {
+  return options.text("chunk") != "auto" || options.text("values") == "2bit" ||
+         options.number("decay") < 1;
+}
+
+TopKChunkOptions chunk_options(const Options& options) {
+  const bool automatic = options.text("chunk") == "auto";
+  return {.density = options.number("density"),
+          .chunk = static_cast<std::size_t>(automatic ? kDefaultChunk : options.integer("chunk")),
+          .two_bits = options.text("values") == "2bit",
+          .feedback = options.on("feedback"),
+          .decay = static_cast<float>(options.number("decay"))};
+}
+
+void check_chunks(const Options& options) {
+  if (within_chunks(options) && options.text("collective") == "owner") {
+    throw Error(ErrorCode::bad_spec,
+                "topk: chunk, values=2bit and decay need collective=gather: owners answer with the "
+                "largest sums of their whole range");
+  }
+  if (options.number("decay") < 1 && !options.on("feedback")) {
+    throw Error(ErrorCode::bad_spec,
+                "topk: decay shrinks the residual, and feedback=off has none; leave out one of "
+                "them");
+  }
+}
+
 }  // namespace
 
 MethodInfo topk_info() {
@@ -121,10 +153,23 @@ MethodInfo topk_info() {
       gather_or_owner_option(
           "its values to the owners of their elements, which answer with the largest of the sums",
           kMostToGatherSparse),
+      OptionInfo::integer("chunk", kDefaultChunk, 64, 1048576,
+                          "Elements per chunk: the largest of every chunk are sent instead of the "
+                          "largest of the bucket. auto: 4096 with values=2bit or decay, else none.")
+          .or_else("auto"),
+      OptionInfo::choice("values", "f32", {"f32", "2bit"},
+                         "f32: values are sent as they are. 2bit: as sign and one of two "
+                         "magnitudes per chunk; the residual keeps the difference."),
+      OptionInfo::number("decay", 1, 0, 1,
+                         "Factor of the residual before a step's gradient is added."),
   };
+  info.check = check_chunks;
   info.presets = {{"paper", "density=0.01,collective=gather", "1 % of the values are sent."}};
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
     require_32bit_indices("topk", setup.layout);
+    if (within_chunks(options)) {
+      return make_topk_chunks(setup.layout.elements, chunk_options(options));
+    }
     const auto values = values_to_send(options.number("density"), setup.layout.elements);
     if (by_owners(options, setup,
                   {.payload_bytes = 6.0 * static_cast<double>(values),
