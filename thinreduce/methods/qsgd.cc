@@ -1,5 +1,7 @@
 #include "thinreduce/methods/qsgd.h"
 
+#include <fmt/format.h>
+
 #include "thinreduce/methods/gather_or_owner.h"
 #include "thinreduce/methods/quantize/options.h"
 
@@ -20,7 +22,8 @@ MethodInfo qsgd_info() {
       block_option(512),
       gather_or_owner_option("its codes to the owners of their elements, each of which sends the "
                              "mean of its part to all"),
-      answer_levels_option(kStochasticAnswerLevels),
+      answer_levels_option(kFineStochasticAnswerLevels,
+                           fmt::format(" ({} with bits up to 4)", kStochasticAnswerLevels)),
       entropy_option(),
       feedback_option(),
   };
@@ -29,7 +32,9 @@ MethodInfo qsgd_info() {
   info.check = [](const Options& options) { check_answer_levels("qsgd", options); };
   info.make = [](const Options& options, const MethodSetup& setup) {
     const auto levels_per_side = (1u << (options.integer("bits") - 1)) - 1;
-    auto settings = stochastic_settings("qsgd", options, setup, levels_per_side);
+    const auto answer =
+        options.integer("bits") > 4 ? kFineStochasticAnswerLevels : kStochasticAnswerLevels;
+    auto settings = stochastic_settings("qsgd", options, setup, {levels_per_side, answer});
     settings.scale = QuantizedGatherOptions::Scale::norm;
     return make_quantized_gather(settings);
   };

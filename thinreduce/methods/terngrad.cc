@@ -28,7 +28,7 @@ MethodInfo terngrad_info() {
                    "One scale per layer, clipped at 2.5 root mean squares."}};
   info.check = [](const Options& options) { check_answer_levels("terngrad", options); };
   info.make = [](const Options& options, const MethodSetup& setup) {
-    auto settings = stochastic_settings("terngrad", options, setup, 1);
+    auto settings = stochastic_settings("terngrad", options, setup, {});
     settings.clip = options.number("clip");
     settings.keep_clipped = false;
     return make_quantized_gather(settings);

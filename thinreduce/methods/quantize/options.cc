@@ -61,13 +61,14 @@ OptionInfo clip_option(double value, const std::string& beyond) {
                                         beyond));
 }
 
-OptionInfo answer_levels_option(long long levels) {
+OptionInfo answer_levels_option(long long levels, const std::string& note) {
   return OptionInfo::integer(
              "answer_levels", levels, 3, 255,
-             fmt::format("With collective=owner: total number of quantization levels of the "
-                         "owner's answer; must be odd. auto: {} with {} ranks or more, fewer with "
-                         "fewer ranks.",
-                         levels, kFullAnswerRanks))
+             fmt::format(
+                 "With collective=owner: total number of quantization levels of the "
+                 "owner's answer; must be odd. auto: {} with {} ranks or more{}, fewer with "
+                 "fewer ranks.",
+                 levels, kFullAnswerRanks, note))
       .or_else("auto");
 }
 
@@ -114,10 +115,10 @@ bool codes_by_owners(const Options& options, const MethodSetup& setup) {
 
 QuantizedGatherOptions stochastic_settings(const std::string& method, const Options& options,
                                            const MethodSetup& setup,
-                                           std::uint32_t levels_per_side) {
-  check_quantizer(method, setup, levels_per_side);
+                                           const StochasticLevels& levels) {
+  check_quantizer(method, setup, levels.per_side);
   return {.name = method,
-          .quantizer = block_quantizer(options, setup, levels_per_side),
+          .quantizer = block_quantizer(options, setup, levels.per_side),
           .rounding = QuantizedGatherOptions::Rounding::stochastic,
           .collective = codes_by_owners(options, setup)
                             ? QuantizedGatherOptions::Collective::owner
@@ -125,8 +126,7 @@ QuantizedGatherOptions stochastic_settings(const std::string& method, const Opti
           .feedback = options.on("feedback"),
           .entropy = options.on("entropy"),
           .seed = setup.seed,
-          .answer_levels_per_side =
-              answer_levels_per_side(options, kStochasticAnswerLevels, setup.world)};
+          .answer_levels_per_side = answer_levels_per_side(options, levels.answer, setup.world)};
 }
 
 }  // namespace thinreduce

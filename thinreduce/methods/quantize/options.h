@@ -22,7 +22,8 @@ namespace thinreduce {
 // The levels of an owner's answer, which must be odd, and the number of those on each side of zero.
 // `levels` is the number with 16 ranks or more. A mean over fewer ranks has more error of its own:
 // answer_levels=auto then takes fewer, in proportion to the square root of the ranks.
-[[nodiscard]] OptionInfo answer_levels_option(long long levels);
+// `note` is added to the help text.
+[[nodiscard]] OptionInfo answer_levels_option(long long levels, const std::string& note = "");
 [[nodiscard]] std::uint32_t answer_levels_per_side(const Options& options, long long levels,
                                                    int world);
 // Throws Error{bad_spec} if answer_levels is even.
@@ -30,6 +31,7 @@ void check_answer_levels(const std::string& method, const Options& options);
 // Levels for parts that are dithered, and for those that are rounded stochastically.
 inline constexpr long long kDitheredAnswerLevels = 51;
 inline constexpr long long kStochasticAnswerLevels = 9;
+inline constexpr long long kFineStochasticAnswerLevels = 11;  // for parts of more than 4 bits
 // `beyond` says in the help text what becomes of the clipped part.
 [[nodiscard]] OptionInfo clip_option(double value, const std::string& beyond);
 
@@ -41,11 +43,17 @@ void require_odd(const std::string& method, const std::string& name, long long l
 void check_quantizer(const std::string& method, const MethodSetup& setup,
                      std::uint32_t levels_per_side);
 
+// The levels of stochastic rounding: on each side of zero, and in all of an owner's answer.
+struct StochasticLevels {
+  std::uint32_t per_side = 1;
+  long long answer = kStochasticAnswerLevels;
+};
+
 // Settings for stochastic rounding without dither subtraction, from the options above. Checks them.
 [[nodiscard]] QuantizedGatherOptions stochastic_settings(const std::string& method,
                                                          const Options& options,
                                                          const MethodSetup& setup,
-                                                         std::uint32_t levels_per_side);
+                                                         const StochasticLevels& levels);
 
 // Returns whether owners reduce the codes of a quantizer; see gather_or_owner.h.
 [[nodiscard]] bool codes_by_owners(const Options& options, const MethodSetup& setup);
