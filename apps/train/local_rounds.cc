@@ -73,15 +73,15 @@ Report LocalRounds::apply(const std::vector<std::size_t>& fragments) {
 }
 
 Report LocalRounds::synchronize() {
-  std::vector<std::size_t> all;
+  std::vector<std::size_t> changed;
   std::vector<std::size_t> under_way;
   for (std::size_t f = 0; f < steps_.fragments(); ++f) {
-    all.push_back(f);
+    if (steps_.has_steps(f)) changed.push_back(f);
     if (steps_.under_way(f)) under_way.push_back(f);
   }
   Report sum = apply(under_way);
-  for (const std::size_t f : all) steps_.start(f, read(f));
-  sum += apply(all);
+  for (const std::size_t f : changed) steps_.start(f, read(f));
+  sum += apply(changed);
   return sum;
 }
 

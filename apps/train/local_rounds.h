@@ -23,7 +23,7 @@ class LocalRounds {
   void start_due();
   // Waits for the exchanges that are due and moves the parameters.
   Report apply_due();
-  // Exchanges all fragments now, so that all ranks have the same parameters.
+  // Exchanges all fragments that have changed now, so that all ranks have the same parameters.
   Report synchronize();
   // Returns a hash of the parameters that all ranks share.
   [[nodiscard]] std::uint64_t shared_checksum() const;

@@ -89,6 +89,8 @@ void bind_local_steps(py::module_& module) {
            [](Self& self, std::size_t fragment) { return self.open().members(fragment); })
       .def("under_way",
            [](Self& self, std::size_t fragment) { return self.open().under_way(fragment); })
+      .def("has_steps",
+           [](Self& self, std::size_t fragment) { return self.open().has_steps(fragment); })
       .def("set_anchor",
            [](Self& self, std::size_t fragment, std::uintptr_t address) {
              self.open().set_anchor(fragment, self.parameters(fragment, address));

@@ -52,7 +52,10 @@ def all_ranks_hold_the_same_bits_after_a_round():
         assert digest(model) != start
         train(model, optimizer, sync, 5, 4)
         sync.synchronize()
-        same_on_all_ranks(model)
+        same = same_on_all_ranks(model)
+        sync.synchronize()  # nothing is left; momentum must not move the parameters again
+        assert digest(model) == same
+        assert sync.stats()["exchanges"] == 3
         sync.close()
 
 

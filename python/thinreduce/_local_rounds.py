@@ -43,6 +43,10 @@ class LocalRounds:
         """Returns the fragments whose exchange was started and not applied."""
         return [fragment for fragment in self.fragments if self.engine.under_way(fragment)]
 
+    def changed(self) -> list[int]:
+        """Returns the fragments with local steps since their last exchange was started."""
+        return [fragment for fragment in self.fragments if self.engine.has_steps(fragment)]
+
     def start(self, fragments: Iterable[int]) -> None:
         for fragment in fragments:
             flat = self.tensors.read(self._members[fragment])

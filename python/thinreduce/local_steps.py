@@ -169,13 +169,15 @@ class LocalSteps:
         self._apply([(rounds, apply) for rounds, (_, apply) in zip(self._rounds, due)])
 
     def synchronize(self) -> None:
-        """Applies the exchanges under way and exchanges all fragments at once, whatever the step,
-        so that all ranks hold the same parameters: at the end of training. On all ranks."""
+        """Applies the exchanges under way and exchanges at once all fragments that had local steps
+        since their last exchange, so that all ranks hold the same parameters: at the end of
+        training. On all ranks."""
         self._check_trained()
+        changed = [(rounds, rounds.changed()) for rounds in self._rounds]
         self._apply([(rounds, rounds.under_way()) for rounds in self._rounds])
-        for rounds in self._rounds:
-            rounds.start(rounds.fragments)
-        self._apply([(rounds, list(rounds.fragments)) for rounds in self._rounds])
+        for rounds, fragments in changed:
+            rounds.start(fragments)
+        self._apply(changed)
 
     def _apply(self, due: list[tuple[LocalRounds, list[int]]]) -> None:
         """Applies exchanges. All of them must end, also after one that failed."""

@@ -44,6 +44,7 @@ std::vector<std::vector<std::size_t>> divide(const std::vector<Tensor>& tensors,
 struct Numbers {
   std::vector<float> anchor;
   std::vector<float> velocity;  // of the outer step; empty without momentum
+  std::uint64_t started = 0;    // step after which the last exchange was started
   bool under_way = false;
   std::vector<float> values;  // of an exchange under way: difference, then mean
   std::vector<float> start;   // and the parameters at its start
@@ -51,6 +52,7 @@ struct Numbers {
   void show(Archive& archive) {
     archive.replicated("anchor", anchor, Archive::Length::per_element);
     archive.replicated("velocity", velocity, Archive::Length::per_element_or_none);
+    archive.count("started", started, Archive::kMaxSteps);
     archive.flag("under_way", under_way);
     archive.replicated("mean", values, Archive::Length::per_element_or_none);
     archive.replicated("start", start, Archive::Length::per_element_or_none);
@@ -139,6 +141,7 @@ struct LocalSteps::Implementation {
       fragment.report = pending.get();
     } catch (const Error& error) {
       fragment.numbers.under_way = false;
+      fragment.numbers.started = 0;  // its steps are still to be sent
       fragment.numbers.values = {};
       fragment.numbers.start = {};
       if (!error.is_nonfinite()) failure = error.what();
@@ -211,6 +214,10 @@ bool LocalSteps::under_way(std::size_t fragment) const {
   return own_->at(fragment).numbers.under_way;
 }
 
+bool LocalSteps::has_steps(std::size_t fragment) const {
+  return own_->at(fragment).numbers.started != own_->step;
+}
+
 void LocalSteps::set_anchor(std::size_t fragment, std::span<const float> parameters) {
   std::ranges::copy(parameters, own_->at(fragment, parameters.size()).numbers.anchor.begin());
 }
@@ -243,6 +250,7 @@ void LocalSteps::start(std::size_t fragment, std::span<const float> parameters) 
     numbers.values[i] = numbers.anchor[i] - parameters[i];
   }
   own.pending = own_->session.submit(own.bucket, numbers.values);
+  numbers.started = own_->step;
   numbers.under_way = true;
 }
 

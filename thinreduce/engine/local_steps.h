@@ -85,6 +85,8 @@ class THINREDUCE_EXPORT LocalSteps {
   [[nodiscard]] std::uint64_t step() const;
   // Returns whether an exchange was started and not applied.
   [[nodiscard]] bool under_way(std::size_t fragment) const;
+  // Returns whether there were local steps since the last exchange of a fragment was started.
+  [[nodiscard]] bool has_steps(std::size_t fragment) const;
 
   // Sets the parameters from which all ranks start: the same bits on all of them.
   void set_anchor(std::size_t fragment, std::span<const float> parameters);

@@ -96,17 +96,16 @@ struct Case {
 };
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const char* spec : {"fp32", "bf16", "topk:density=0.05", "dqsg", "fft", "powersgd", "qsgd",
-                           "gradiveq", "sketch"}) {
+  for (const char* spec : {"fp32", "bf16", "topk:density=0.05", "topk:values=2bit,decay=0.95",
+                           "dqsg", "fft", "powersgd", "qsgd", "gradiveq", "sketch"}) {
     all.push_back({spec, {.every = 4}});
     all.push_back({spec, {.every = 5, .outer = "sgd,lr=1", .fragments = 3, .overlap = 2}});
   }
   return all;
 }
 class LocalStepsLaw : public testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(All, LocalStepsLaw, testing::ValuesIn(cases()), [](const auto& info) {
-  return info.param.spec.substr(0, info.param.spec.find(':')) +
-         std::to_string(info.param.options.fragments);
+INSTANTIATE_TEST_SUITE_P(All, LocalStepsLaw, testing::ValuesIn(cases()), [](const auto& one) {
+  return test_name(one.param.spec) + "_" + std::to_string(one.param.options.fragments);
 });
 
 TEST_P(LocalStepsLaw, AllRanksHoldTheSameBitsAfterEveryOuterStep) {
@@ -265,9 +264,11 @@ TEST(LocalSteps, FragmentsAreOfAboutEqualSizeAndTakeTurns) {
     EXPECT_EQ(seen, std::vector<int>(many.size(), 1));
     for (int step = 1; step <= 30; ++step) {
       const auto due = sync.advance();
+      EXPECT_TRUE(sync.has_steps(0));
       EXPECT_LE(due.start.size(), 1U) << "no two at once";
       for (const std::size_t f : due.start) {
         sync.start(f, Floats(sync.layout(f).elements));
+        EXPECT_FALSE(sync.has_steps(f));
         ++started;
       }
       for (const std::size_t f : due.apply) {
