@@ -130,7 +130,7 @@ def moments_of_one_step(model, loss):
     """Returns a model's second moments, gathered as the hook does, and the names that lack one."""
     moments = thinreduce.SecondMoment(model)
     names, result = Names(), {}
-    names.bind(model)
+    names.bind(model.named_parameters())
     loss().backward()
     for name, one in model.named_parameters():
         member = Member(name, tuple(one.shape), 0, one.numel())

@@ -192,7 +192,8 @@ void require_finite_sum(const Exchange& exchange, std::span<const float> sums,
   if (bad == sums.size()) return;
   throw Error(ErrorCode::bad_frame,
               fmt::format("bucket {}, step {}: {} {} is {} after the sum over {} ranks; a gradient "
-                          "overflowed: lower the learning rate or the loss scale",
+                          "overflowed (lower the learning rate or the loss scale) or a rank sent "
+                          "garbage",
                           exchange.id().bucket, exchange.id().step, what, first + bad, sums[bad],
                           exchange.size()));
 }
@@ -205,8 +206,8 @@ void require_maxima(const Exchange& exchange, std::span<const float> maxima,
         ErrorCode::bad_frame,
         fmt::format(
             "rank {}, bucket {}, step {}: maximum {} of the {} magnitudes is {} over all "
-            "ranks and {} on this rank; a gradient overflowed: lower the learning rate or the "
-            "loss scale",
+            "ranks and {} on this rank; a gradient overflowed (lower the learning rate or the loss "
+            "scale) or a rank sent garbage",
             exchange.rank(), exchange.id().bucket, exchange.id().step, i, what, maxima[i], own[i]));
   }
 }

@@ -158,12 +158,12 @@ std::vector<Trial> keeping_trials() {
   std::vector<Trial> trials;
   const std::vector<std::string> defaults = default_specs();
   std::vector<std::string> specs = law_specs();
-  specs.insert(
-      specs.end(),
-      {"gradiveq:warmup=1,interval=1", "dqsg:clip=1.5,feedback=on", "dqsg:clip=1.5,collective=root",
-       "dqsg:feedback=on,collective=gather", "dqsg:feedback=on,collective=root",
-       "dqsg:feedback=on,collective=owner", "ndqsg:feedback=on,collective=owner",
-       "qsgd:feedback=on,collective=owner", "terngrad:feedback=on,collective=owner"});
+  specs.insert(specs.end(),
+               {"gradiveq:warmup=1,interval=1", "dqsg:clip=1.5,feedback=on",
+                "dqsg:clip=1.5,feedback=on,collective=root", "dqsg:feedback=on,collective=gather",
+                "dqsg:feedback=on,collective=root", "dqsg:feedback=on,collective=owner",
+                "ndqsg:feedback=on,collective=owner", "qsgd:feedback=on,collective=owner",
+                "terngrad:feedback=on,collective=owner"});
   for (const std::string& spec : specs) {
     const RegisteredBucket bucket(mixed_layout(0), Spec::parse(spec), kMinElements);
     if (!bucket.keeps || spec == "variance:residual=drop") continue;

@@ -136,8 +136,10 @@ TEST(SessionErrors, DifferentSpecsAreNamedOnAllRanks) {
   });
   for (const auto& one : thrown) {
     const auto text = error_text(one, ErrorCode::mismatch);
-    EXPECT_NE(text.find("topk:collective=auto,density=0.1"), std::string::npos) << text;
-    EXPECT_NE(text.find("rank 1 runs 'topk:collective=auto,density=0.5"), std::string::npos)
+    EXPECT_NE(text.find("topk:chunk=auto,collective=auto,decay=1,density=0.1"), std::string::npos)
+        << text;
+    EXPECT_NE(text.find("rank 1 runs 'topk:chunk=auto,collective=auto,decay=1,density=0.5"),
+              std::string::npos)
         << text;
   }
 }
@@ -246,7 +248,7 @@ TEST(SessionErrors, ARefusedBucketIsAnErrorOnAllRanksAndTheSessionGoesOn) {
     for (int round = 0; round < 2; ++round) {
       expect_refused("submit() got 3999 values, but the bucket has 4000 elements",
                      [&] { return session.submit(bucket, std::span(values).first(3999)); });
-      expect_refused("the second moment has 3999 values for 4000 elements",
+      expect_refused("the second moment has 3999 values, the bucket 4000 elements",
                      [&] { return session.submit(bucket, values, moment); });
       expect_refused("its handle is from another session",
                      [&] { return session.submit(unknown, values); });
