@@ -15,7 +15,6 @@
 #pragma once
 
 #include "thinreduce/engine/local_steps.h"
-#include "thinreduce/engine/redistribute.h"
 #include "thinreduce/engine/session.h"
 #include "thinreduce/error.h"
 #include "thinreduce/method/describe.h"

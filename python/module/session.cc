@@ -15,7 +15,6 @@
 #include "python/module/floats_at.h"
 #include "python/module/python_session.h"
 #include "python/module/transports.h"
-#include "thinreduce/engine/redistribute.h"
 
 namespace thinreduce::python {
 

@@ -1,4 +1,4 @@
-#include "thinreduce/engine/redistribute.h"
+#include "thinreduce/engine/session.h"
 
 #include <fmt/format.h>
 

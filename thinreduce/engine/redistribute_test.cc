@@ -1,5 +1,3 @@
-#include "thinreduce/engine/redistribute.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
