@@ -58,7 +58,8 @@ void add_bench_options(CLI::App& command, Options& options) {
                   "Shapes of the gradient's tensors: those of ResNet-50's layers, with widths "
                   "scaled to --floats, or none.")
       ->type_name("NAME")
-      ->check(CLI::IsMember({"resnet50", "none"}));
+      ->transform(one_of({"resnet50", "none"}))
+      ->default_str("resnet50, or none below 1e6 floats");
   command.add_option("--steps", options.steps, "Number of timed steps.")
       ->type_name("N")
       ->transform(whole_number(1, 10000));
@@ -214,6 +215,14 @@ void check_codec(const CLI::App& command) {
   }
 }
 
+// A small network has few tensors that are large enough to be compressed, so by default a small
+// gradient has no shapes.
+template <typename Options>
+void finish_shapes(const CLI::App& command, Options& options) {
+  constexpr std::size_t kFewestFloats = 1'000'000;
+  if (command.count("--shapes") == 0 && options.floats < kFewestFloats) options.shapes = "none";
+}
+
 int run(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "train") return run_trainer(argc, argv);
   CLI::App app{"Averages gradients over all ranks with far fewer bytes on the wire.", "thinreduce"};
@@ -235,7 +244,7 @@ int run(int argc, char** argv) {
   BenchCodecOptions codec;
   auto* codec_command = add_codec(*bench, codec);
   BenchReduceOptions reduce;
-  add_reduce(*bench, reduce);
+  auto* reduce_command = add_reduce(*bench, reduce);
   PlanOptions planned;
   auto* plan_command = add_plan(app, planned);
   ReportOptions page;
@@ -255,6 +264,7 @@ int run(int argc, char** argv) {
   }
   if (*codec_command) {
     check_codec(*codec_command);
+    finish_shapes(*codec_command, codec);
     codec.specs = checked_specs(codec.specs);
     for (const auto& spec : codec.specs) {
       if (!Spec::parse(spec).is_auto()) continue;
@@ -266,6 +276,7 @@ int run(int argc, char** argv) {
     }
     return bench_codec(codec);
   }
+  finish_shapes(*reduce_command, reduce);
   reduce.specs = checked_specs(reduce.specs);
   reduce.launch.threads = reduce.threads;
   reduce.launch.arguments.assign(argv, argv + argc);

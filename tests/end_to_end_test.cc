@@ -389,7 +389,7 @@ TEST(Methods, AreListedForPeopleAndScripts) {
   for (const auto& method : list) {
     EXPECT_NE(people.out.find(method["name"].get<std::string>()), std::string::npos);
     EXPECT_FALSE(method["algebra"].get<std::string>().empty());
-    EXPECT_EQ(method["paper"].get<std::string>().empty(), method["name"] == "auto");
+    EXPECT_FALSE(method["paper"].get<std::string>().empty());
     for (const auto& option : method["options"]) EXPECT_TRUE(option.contains("paper_only"));
     for (const auto& preset : method["presets"]) {
       EXPECT_NE(people.out.find(preset["options"].get<std::string>()), std::string::npos);
@@ -430,7 +430,9 @@ TEST(BenchCodec, HasTheLayersOfANetwork) {
   // ResNet-50's factors at basis 4 have 330,000 floats; 54,120 more are in vectors.
   EXPECT_NEAR(ratio("25557032", {}), 67, 3);
   EXPECT_GT(ratio("1000000", {"--shapes", "none"}), 4 * ratio("1000000", {}));
-  EXPECT_GT(ratio("4096", {}), 0.9);
+  EXPECT_GT(ratio("4096", {"--shapes", "resnet50"}), 0.9);
+  // Its tensors would be too small to be compressed, so it has no shapes.
+  EXPECT_GT(ratio("50000", {}), 10);
 }
 
 }  // namespace

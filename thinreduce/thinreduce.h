@@ -5,7 +5,6 @@
 //   report.h                Report, StageTimes: bytes and seconds
 //   method/describe.h       the methods, their options, and the meaning of a spec
 //   engine/local_steps.h    LocalSteps: exchanges every H local steps, with an outer step
-//   engine/redistribute.h   saved states for another number of ranks
 //   transport/*.h           Transport, connect_threads(), connect_gloo(), connect_mpi(), throttle()
 //   error.h                 Error and its codes
 //   simd.h, version.h       the instruction set in use, the version

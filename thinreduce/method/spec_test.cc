@@ -31,10 +31,11 @@ TEST(Spec, FullTextOfEveryMethodParsesToItself) {
 
 TEST(Spec, APresetStandsForItsOptions) {
   const auto text = Spec::parse("topk:preset=paper").full_text();
-  EXPECT_EQ(text, "topk:collective=gather,density=0.01,feedback=on");
+  EXPECT_EQ(text, "topk:chunk=auto,collective=gather,decay=1,density=0.01,feedback=on,values=f32");
   // Wherever it stands, options beside it change it.
   for (const char* spec : {"topk:preset=paper,density=0.02", "topk:density=0.02,preset=paper"}) {
-    EXPECT_EQ(Spec::parse(spec).full_text(), "topk:collective=gather,density=0.02,feedback=on");
+    EXPECT_EQ(Spec::parse(spec).full_text(),
+              "topk:chunk=auto,collective=gather,decay=1,density=0.02,feedback=on,values=f32");
   }
   EXPECT_EQ(Spec::parse("gradiveq+qsgd:preset=paper").full_text(),
             Spec::parse("gradiveq+qsgd:bits=4,block=512,collective=gather").full_text());
@@ -58,7 +59,7 @@ TEST(Spec, RefusesPresetsThatDoNotExist) {
   EXPECT_NE(refused("topk:preset=none").find("its presets are: paper"), std::string::npos);
   EXPECT_NE(refused("fp32:preset=paper").find("no presets"), std::string::npos);
   EXPECT_NE(refused("topk:preset=paper,preset=paper").find("preset twice"), std::string::npos);
-  EXPECT_NE(refused("topk:dens=1").find("collective, preset"), std::string::npos);
+  EXPECT_NE(refused("topk:dens=1").find("decay, preset"), std::string::npos);
 }
 
 TEST(Spec, RefusesWithWhatExists) {
