@@ -133,8 +133,7 @@ int plan(const PlanOptions& options) {
     if (transport->rank() != 0) return;
     if (!options.html.empty()) {
       write_text(options.html,
-                 plan_page(made, fmt::format("Plan for {} ranks, {}", transport->size(),
-                                             made.link.to_string())));
+                 plan_page(made, fmt::format("Plan for {} ranks", transport->size())));
     }
     if (options.json) {
       Json json = to_json(made);

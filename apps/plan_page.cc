@@ -27,7 +27,7 @@ constexpr std::array kColours = {"#444444", "#999999", "#0072b2", "#56b4e9", "#d
 
 // A chart with logarithmic axes.
 struct Chart {
-  static constexpr double kWidth = 900;
+  static constexpr double kWidth = 960;
   static constexpr double kHeight = 440;
   static constexpr double kLeft = 70;
   static constexpr double kRight = 720;  // names of the methods stand beyond
@@ -200,8 +200,11 @@ std::string ranges_of(const PlanBucket& bucket) {
 }  // namespace
 
 std::string plan_page(const Plan& plan, const std::string& title) {
-  std::string body =
-      fmt::format("<h1>{}</h1>\n<p>{}.</p>\n", escape_html(title), escape_html(plan.reason));
+  std::string body = fmt::format(
+      "<h1>{}</h1>\n<p>Link as measured: {:.3g} Mbit per second, {:.3g} ms. The plan: {}."
+      "</p>\n",
+      escape_html(title), plan.link.bytes_per_second * 8e-6, plan.link.latency.count() * 1e3,
+      escape_html(plan.reason));
   if (const PlanBucket* largest = largest_bucket(plan)) {
     body += fmt::format(
         "<h2>Predicted time per step over the rate of the link</h2>\n{}"
