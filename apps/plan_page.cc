@@ -200,11 +200,11 @@ std::string ranges_of(const PlanBucket& bucket) {
 }  // namespace
 
 std::string plan_page(const Plan& plan, const std::string& title) {
+  const double mbit = plan.link.bytes_per_second * 8e-6;
   std::string body = fmt::format(
-      "<h1>{}</h1>\n<p>Link as measured: {:.3g} Mbit per second, {:.3g} ms. The plan: {}."
-      "</p>\n",
-      escape_html(title), plan.link.bytes_per_second * 8e-6, plan.link.latency.count() * 1e3,
-      escape_html(plan.reason));
+      "<h1>{}</h1>\n<p>Link as measured: {}, {:.3g} ms. The plan: {}.</p>\n", escape_html(title),
+      mbit > 0 ? fmt::format("{:.3g} Mbit per second", mbit) : "no limit of its rate",
+      plan.link.latency.count() * 1e3, escape_html(plan.reason));
   if (const PlanBucket* largest = largest_bucket(plan)) {
     body += fmt::format(
         "<h2>Predicted time per step over the rate of the link</h2>\n{}"

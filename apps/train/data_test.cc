@@ -285,12 +285,12 @@ TEST(Options, SurviveTheConfigFile) {
   EXPECT_EQ(to_json(again).dump(), to_json(options).dump());
   EXPECT_EQ(options.steps, 390U);
   EXPECT_EQ(options.threads, 1);
-  const auto text = thrown_text(ErrorCode::bad_input, [&] { from_json({}, "config", again); });
+  const auto text = thrown_text(ErrorCode::bad_state, [&] { from_json({}, "config", again); });
   EXPECT_NE(text.find("config"), std::string::npos);
   for (const char* key : {"batch", "steps", "evaluate_every", "check_every", "threads"}) {
     auto json = nlohmann::json::parse(to_json(options).dump());
     json[key] = 0;
-    const auto zero = thrown_text(ErrorCode::bad_input, [&] { from_json(json, "config", again); });
+    const auto zero = thrown_text(ErrorCode::bad_state, [&] { from_json(json, "config", again); });
     EXPECT_NE(zero.find(key), std::string::npos) << zero;
   }
   // Zero is a value of its own.
@@ -363,7 +363,7 @@ TEST(RecordedGradients, ComeBackAndDamageIsNamed) {
 
   const fs::path file = folder / "step-000007-rank-1-bucket-1.f32";
   fs::resize_file(file, 10);
-  const auto cut = thrown_text(ErrorCode::bad_input, [&] { recorded.read(7, 1, layout, values); });
+  const auto cut = thrown_text(ErrorCode::bad_state, [&] { recorded.read(7, 1, layout, values); });
   EXPECT_NE(cut.find(file.string() + ": has 10 bytes"), std::string::npos) << cut;
   fs::remove(file);
   thrown_text(ErrorCode::unavailable, [&] { recorded.read(7, 1, layout, values); });
@@ -371,7 +371,7 @@ TEST(RecordedGradients, ComeBackAndDamageIsNamed) {
   const std::string good = apps::read_text(folder / "gradients.json");
   const auto refused = [&](const std::string& text) {
     apps::write_text(folder / "gradients.json", text);
-    return thrown_text(ErrorCode::bad_input, [&] { const apps::RecordedGradients r(folder); });
+    return thrown_text(ErrorCode::bad_state, [&] { const apps::RecordedGradients r(folder); });
   };
   for (std::size_t size = 0; size < good.size(); size += 11) refused(good.substr(0, size));
   const auto with = [&](const std::string& from, const std::string& to) {
