@@ -3,6 +3,7 @@
 cmake_minimum_required(VERSION 3.25)  # for IN_LIST
 set(api
   BrokenInvariant BucketHandle BucketLayout Channel Deadline Error ErrorCode GlooOptions Link
+  LocalSteps LocalStepsOptions
   MethodDescription Operation OptionDescription PresetDescription Report Session SessionOptions SpecDescription
   StageTimes Tensor Traffic Transport connect_gloo connect_mpi connect_threads describe_methods
   describe_spec gloo_options_from_environment have_gloo have_mpi redistribute simd_target

@@ -131,7 +131,9 @@ TEST(Auto, InfIsAnErrorInTheStepAfterAChangeOfTheMethod) {
     ASSERT_TRUE(session.plan().buckets.at(0).spec.starts_with("topk"));
     states[static_cast<std::size_t>(session.rank())] = session.save_bytes();
   });
-  // The change comes in an even or in an odd call; one of the two runs has Inf in it.
+  // The change comes in the call after the one whose sample is tried, which must not fail. So in
+  // one of the two runs it comes in a call with Inf, and in the other there is no change.
+  std::atomic<int> changed = 0;
   for (const std::uint64_t odd : {0, 1}) {
     on_cluster("unlimited", 2, {.spec = spec}, [&](Session& session) {
       session.load_bytes(states[static_cast<std::size_t>(session.rank())]);
@@ -148,9 +150,10 @@ TEST(Auto, InfIsAnErrorInTheStepAfterAChangeOfTheMethod) {
         }
         EXPECT_EQ(failed, bad) << "call " << call;
       }
-      EXPECT_EQ(session.plan().buckets.at(0).spec, "fp32") << session.plan().reason;
+      if (session.plan().buckets.at(0).spec == "fp32") ++changed;
     });
   }
+  EXPECT_EQ(changed, 2) << "both ranks of one run";
 }
 
 }  // namespace
