@@ -58,7 +58,7 @@ test: test-setup style python build build/asan/build.ninja build/tsan/build.ninj
 	@ctest --preset tsan -L core -j $(JOBS)
 
 # Not part of test, because it downloads large packages. The second file has the example of torchrun.
-test-integrations: python ## run the examples of Lightning, Hugging Face and torchrun, with packages from PyPI
+test-integrations: python ## run the examples of Lightning, Hugging Face and torchrun, with further Python packages
 	@scripts/setup_torch2.sh integrations
 	@PYTHONPATH=build/release/python PYTHONDONTWRITEBYTECODE=1 build/integrations/bin/python -m pytest -q \
 	  -p no:cacheprovider python/tests/test_integrations.py \
