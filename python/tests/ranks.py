@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -17,9 +18,20 @@ PATIENCE = 600
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Returns a port that nothing uses, below those that the system gives to connections.
+
+    A rank binds it seconds later, when a connection of another test may have any of the system's.
+    """
+    with Path("/proc/sys/net/ipv4/ip_local_port_range").open() as file:
+        first_of_system = int(file.read().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(10000, max(first_of_system, 20000))
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 def start(

@@ -138,6 +138,7 @@ def test_a_run_that_crashes_and_resumes_ends_with_the_same_bits(tmp_path):
         fail_at = "25" if fails else "0"
         run = run_by_torchrun(example, "--folder", str(tmp_path / name), "--fail-at", fail_at)
         assert (run.returncode != 0) == fails, run.stdout + run.stderr
+        assert ("rank 1 fails, as --fail-at asks" in run.stderr) == fails, run.stdout + run.stderr
         weights += re.findall(r"from step (\d+), weights (\w{16})", run.stdout)
     # Two ranks that run through, and two that go on from the checkpoint of step 20.
     assert [first for first, _ in weights] == ["1", "1", "21", "21"]

@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <random>
 #include <system_error>
 
 #include "thinreduce/error.h"
@@ -119,17 +120,39 @@ std::string describe_errno(int error) {
       text, limit.rlim_cur);
 }
 
-std::uint16_t free_port() {
+namespace {
+
+// Returns the port, or one of the system's choice for 0, if nothing uses it; otherwise 0.
+std::uint16_t try_port(std::uint16_t port) {
   const Socket socket(::socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
+  address.sin_port = htons(port);
   socklen_t length = sizeof(address);
   auto* generic = reinterpret_cast<sockaddr*>(&address);
   if (!socket || ::bind(socket.fd(), generic, length) != 0 ||
       ::getsockname(socket.fd(), generic, &length) != 0) {
-    throw Error(ErrorCode::unavailable, "no free TCP port: " + describe_errno(errno));
+    return 0;
   }
   return ntohs(address.sin_port);
+}
+
+}  // namespace
+
+std::uint16_t free_port() {
+  // Linux gives ports from 32768 on to connections. Until a rank binds the port that it was told,
+  // any connection of the machine may take one of those, so others come first.
+  std::random_device random;
+  std::uniform_int_distribution<int> any_port(10000, 32767);
+  for (int tries = 0; tries < 100; ++tries) {
+    const auto port = static_cast<std::uint16_t>(any_port(random));
+    if (try_port(port) != 0) return port;
+  }
+  const std::uint16_t port = try_port(0);
+  if (port == 0) {
+    throw Error(ErrorCode::unavailable, "no free TCP port: " + describe_errno(errno));
+  }
+  return port;
 }
 
 }  // namespace thinreduce
