@@ -252,8 +252,10 @@ TEST(Replica, WeightDecayEntersBeforeTheMomentumOfTheMethod) {
     options.momentum = 0;
     const auto inside = losses(options, data, 2);
     ASSERT_EQ(inside.size(), outside.size());
+    // Five steps grow differences of rounding to 1e-4, on some CPUs. Decay outside of the momentum
+    // changes the losses by 0.002 to 0.02.
     for (std::size_t i = 0; i < inside.size(); ++i) {
-      EXPECT_NEAR(inside[i], outside[i], 1e-4) << model << " " << i;
+      EXPECT_NEAR(inside[i], outside[i], 1e-3) << model << " " << i;
     }
   }
 }

@@ -130,7 +130,8 @@ class FailedMessage : public testing::TestWithParam<Trial> {
         expect_right_mean(outcomes[rank], clean[rank]);
         continue;
       }
-      EXPECT_EQ(outcomes[rank].error->code(), ErrorCode::lost_peer);
+      EXPECT_EQ(outcomes[rank].error->code(), ErrorCode::lost_peer)
+          << "rank " << rank << ": " << outcomes[rank].error->what();
       expect_kept(GetParam(), static_cast<int>(rank), step,
                   before.empty() ? std::vector<std::byte>() : before[rank], outcomes[rank]);
       if (HasFatalFailure()) return;

@@ -82,12 +82,23 @@ class ThreadOperation final : public Operation {
   const char* verb_;
 };
 
-// Removes and returns the first half that is still waiting; drops cancelled ones before it.
-std::shared_ptr<Half> take_waiting(std::list<std::shared_ptr<Half>>& halves) {
-  while (!halves.empty()) {
-    auto half = halves.front();
-    halves.pop_front();
-    if (half->state == Half::State::waiting) return half;
+// Removes and returns the send that the next receive gets, if there is one. A cancelled send stays
+// and holds up all sends after it: a rank that gives up cancels its sends one by one, and none of
+// them must arrive in the place of another.
+std::shared_ptr<Half> take_send(Stream& stream) {
+  if (stream.sends.empty() || stream.sends.front()->state == Half::State::cancelled) return nullptr;
+  auto send = stream.sends.front();
+  stream.sends.pop_front();
+  return send;
+}
+
+// Removes and returns the receive that gets the next send, if there is one; drops cancelled ones.
+std::shared_ptr<Half> take_receive(Stream& stream) {
+  if (!stream.sends.empty()) return nullptr;
+  while (!stream.receives.empty()) {
+    auto receive = stream.receives.front();
+    stream.receives.pop_front();
+    if (receive->state == Half::State::waiting) return receive;
   }
   return nullptr;
 }
@@ -129,7 +140,7 @@ class ThreadTransport final : public Transport {
     std::unique_lock lock(hub().mutex);
     if (hub().failure) throw Error(*hub().failure);
     Stream& stream = hub().streams[{rank_, peer, channel}];
-    if (auto receive = take_waiting(stream.receives)) {
+    if (auto receive = take_receive(stream)) {
       meet(lock, *half, *receive);
     } else {
       stream.sends.push_back(half);
@@ -146,7 +157,7 @@ class ThreadTransport final : public Transport {
     std::unique_lock lock(hub().mutex);
     if (hub().failure) throw Error(*hub().failure);
     Stream& stream = hub().streams[{peer, rank_, channel}];
-    if (auto send = take_waiting(stream.sends)) {
+    if (auto send = take_send(stream)) {
       meet(lock, *send, *half);
     } else {
       stream.receives.push_back(half);

@@ -133,6 +133,22 @@ TEST(Threads, ACancelledOperationGivesItsMemoryBack) {
   EXPECT_EQ(in, out);
 }
 
+// A rank that gives up cancels its sends in some order, while its peer goes on receiving.
+TEST(Threads, NoMessageTakesThePlaceOfACancelledOne) {
+  auto ranks = connect_threads(2);
+  const auto first = pattern(7, 1);
+  const auto second = pattern(5, 2);
+  auto cancelled = ranks[1]->send(0, Channel::data, first);
+  auto after = ranks[1]->send(0, Channel::data, second);
+  cancelled.reset();
+  std::vector<std::byte> in(7);
+  auto receive = ranks[0]->receive(1, Channel::data, in);
+  auto later = ranks[1]->send(0, Channel::data, first);
+  ranks[1]->abandon("the disk is full");
+  const auto text = thrown_text(ErrorCode::lost_peer, [&] { receive->wait(Deadline::after(60s)); });
+  EXPECT_NE(text.find("the disk is full"), std::string::npos) << text;
+}
+
 TEST(Threads, AWorldWithoutRanksIsRefused) {
   EXPECT_THROW(connect_threads(0), Error);
 }
