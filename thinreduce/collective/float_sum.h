@@ -40,7 +40,7 @@ class DirectExchange {
  public:
   using Fold = void (*)(std::span<float> into, std::span<const float> in);
 
-  // Sends `values`, which must stay untouched until finish().
+  // Sends `values`, which must stay untouched until finish(), and counts them as payload.
   DirectExchange(Exchange& exchange, std::span<float> values);
   // Waits for the floats of all ranks and folds them into `values`, in the order of a ring.
   void finish(Exchange& exchange, Fold fold);

@@ -20,8 +20,8 @@ namespace thinreduce {
 // enough that messages between so many ranks are long beside their headers.
 [[nodiscard]] std::size_t sample_size(const Link& link, int world);
 
-// Returns about `most` of the elements that `layout` compresses: a run of each tensor, as long as
-// its share of the bucket.
+// Returns about `most` of the elements that `layout` compresses: a run of each tensor, all
+// of them the same fraction of their tensor.
 [[nodiscard]] std::vector<float> take_sample(const BucketLayout& layout,
                                              std::span<const float> values, std::size_t most);
 
