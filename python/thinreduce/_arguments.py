@@ -54,7 +54,7 @@ class SessionArguments:
         check_replicas_every: int,
         threads: int,
     ) -> None:
-        self._options = {
+        self._options: dict[str, Any] = {
             "timeout": seconds("timeout", timeout),
             "patience": seconds("patience", patience, or_zero=True),
             "min_elements": whole_number("min_size", min_size),
