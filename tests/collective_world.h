@@ -81,9 +81,10 @@ class CollectiveTest : public testing::TestWithParam<CollectiveCase> {
   const SumOptions ring_{.by = SumBy::ring, .ring = {.segment_bytes = 100}};
   const SumOptions owner_{.by = SumBy::owner, .owner = {.piece_bytes = 100, .ahead = 2}};
   const SumOptions direct_{.by = SumBy::direct};
+};
 
-  inline std::string case_name(const testing::TestParamInfo<CollectiveCase>& test) {
-    return std::to_string(test.param.world) + "ranks_" + std::to_string(test.param.size);
-  }
+inline std::string case_name(const testing::TestParamInfo<CollectiveCase>& test) {
+  return std::to_string(test.param.world) + "ranks_" + std::to_string(test.param.size);
+}
 
 }  // namespace thinreduce::testing_support
