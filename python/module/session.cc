@@ -1,4 +1,4 @@
-// A session, and the buckets on their way through it.
+// A session, and its buckets in flight.
 #include "thinreduce/engine/session.h"
 
 #include <pybind11/pybind11.h>

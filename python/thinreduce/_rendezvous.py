@@ -20,7 +20,7 @@ from .errors import BadInput
 # because they connect in the same order.
 _connections: dict[tuple[int, ...], int] = {}
 
-# What PyTorch was told when this module was imported.
+# The setting of PyTorch when this module was imported.
 _DEVICE_TRANSPORT = os.environ.get("GLOO_DEVICE_TRANSPORT", "")
 
 

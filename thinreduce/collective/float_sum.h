@@ -34,7 +34,7 @@ struct Nonfinite {
 // Replaces `values` by their elementwise maximum over all ranks.
 void max_floats(Exchange& exchange, std::span<float> values, const SumOptions& options = {});
 
-// Floats on their way to every other rank. Other messages may travel between the constructor and
+// Floats in flight to every other rank. Other messages may travel between the constructor and
 // finish(), if all ranks send and receive them in the same order.
 class DirectExchange {
  public:

@@ -17,7 +17,7 @@ namespace {
 
 enum class Kind : std::uint32_t { part = 0, answer = 1 };
 
-// What a message is: the tag in front of its bytes.
+// The tag in front of a message's bytes, which says what the message holds.
 struct Tag {
   Kind kind = Kind::part;
   UnitRange range;

@@ -1,5 +1,5 @@
-// Trials: the ranks reduce samples of their buckets with every candidate of `auto`, to learn what
-// each takes and how exact it is. All figures are agreed: the same on all ranks.
+// Trials: the ranks reduce samples of their buckets with every candidate of `auto`, to measure
+// the time and the error of each. All figures are agreed: the same on all ranks.
 #pragma once
 
 #include <cstddef>

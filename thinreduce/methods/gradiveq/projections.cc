@@ -121,15 +121,15 @@ void QuantizedProjections::sum_codes(std::uint64_t step, Exchange& exchange) {
   agree_on_maxima(exchange, scales_, own_scales_, "block");
   largest_scale_ = kernels::largest_magnitude(scales_);
   stream_keys(seed_, {.bucket = bucket_, .step = step}, exchange.size(), keys_);
-  DitheredRing codes({.quantizer = options.quantizer,
-                      .source = own_,
-                      .mean = sum_,
-                      .scales = scales_,
-                      .measure = false,
-                      .clip = options.clip,
-                      .keys = keys_,
-                      .rank = exchange.rank()},
-                     buffers_);
+  DitheredSum codes({.quantizer = options.quantizer,
+                     .source = own_,
+                     .mean = sum_,
+                     .scales = scales_,
+                     .measure = false,
+                     .clip = options.clip,
+                     .keys = keys_,
+                     .rank = exchange.rank()},
+                    buffers_);
   all_reduce(exchange, codes, quantizer_.sum);
   exchange.timed(Stage::decode, [&] {
     kernels::scale(sum_, static_cast<float>(exchange.size()));
