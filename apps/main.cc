@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "apps/command_line.h"
 #include "apps/commands.h"
@@ -41,6 +42,15 @@ int run_trainer(int argc, char** argv) {
       "install them (make setup) and build again\n",
       program, std::strerror(errno));
   return kFailed;
+}
+
+void add_gradients_option(CLI::App& command, std::filesystem::path& folder) {
+  command
+      .add_option("--gradients", folder,
+                  "Folder of gradients that `thinreduce train --save-gradients` recorded, to use "
+                  "instead of a synthetic gradient.")
+      ->type_name("DIR")
+      ->transform(not_empty());
 }
 
 template <typename Options>
@@ -84,12 +94,7 @@ CLI::App* add_codec(CLI::App& bench, BenchCodecOptions& options) {
   auto* command = bench.add_subcommand(
       "codec", "Measures encoding and decoding on one rank: speed, payload size and error.");
   add_bench_options(*command, options);
-  command
-      ->add_option("--gradients", options.gradients,
-                   "Folder of gradients that `thinreduce train --save-gradients` recorded, to use "
-                   "instead of a synthetic gradient.")
-      ->type_name("DIR")
-      ->transform(not_empty());
+  add_gradients_option(*command, options.gradients);
   command->footer("Example: thinreduce bench codec --method topk:density=0.01 --floats 1e6");
   return command;
 }
@@ -126,12 +131,7 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
   command->add_option("--floats", options.floats, "Size of a synthetic gradient in floats.")
       ->type_name("N")
       ->transform(whole_number(1, 4294967296.0));
-  command
-      ->add_option("--gradients", options.gradients,
-                   "Folder of gradients that `thinreduce train --save-gradients` recorded, to use "
-                   "instead of a synthetic gradient.")
-      ->type_name("DIR")
-      ->transform(not_empty());
+  add_gradients_option(*command, options.gradients);
   command->add_flag("--probe", options.probe,
                     "Runs in real time on the network between the ranks. Without it, the ranks are "
                     "a virtual cluster: each has a core and the link of --link.");
