@@ -76,7 +76,7 @@ class StateOptions:
         self._given = given
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns what :meth:`from_dict` takes, to pickle it."""
+        """Returns the argument of :meth:`from_dict`, to pickle it."""
         return {"spec": dict(self.rules.patterns), "given": dict(self._given)}
 
     @classmethod

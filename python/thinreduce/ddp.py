@@ -252,7 +252,7 @@ class State:
         spec and before the first step.
 
         "reason" is a sentence; "buckets" lists per bucket the "spec" that was chosen and, under
-        "candidates", what each method that was "tried" would take: "seconds", "bytes_sent" and
+        "candidates", the predictions for each method that was "tried": "seconds", "bytes_sent" and
         "error", the squared error of the mean relative to its sum of squares. docs/planner.md
         explains the figures.
         """

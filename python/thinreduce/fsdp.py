@@ -166,7 +166,7 @@ def _backward_pass() -> int:
 
 
 def _param_groups(model: torch.nn.Module) -> Iterator[tuple[Any, Any]]:
-    """Returns the modules that fully_shard() was called with, and what it reduces for them."""
+    """Returns the modules that fully_shard() was called with, and their parameter groups."""
     kind: Any = None
     # torch 1.13 can't import its own fsdp with Python 3.11.
     with contextlib.suppress(ImportError, AttributeError, ValueError):

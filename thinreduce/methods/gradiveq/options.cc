@@ -72,8 +72,8 @@ ProjectionQuantizer projection_quantizer(const InnerMethod& inner, bool feedback
   const Options& given = inner.options;
   if (given.on("feedback")) {
     refuse(
-        fmt::format("+{}: {} must not have feedback=on: the feedback of gradiveq covers what {} "
-                    "loses",
+        fmt::format("+{}: {} must not have feedback=on: the feedback of gradiveq covers the "
+                    "errors of {}",
                     inner.name, inner.name, inner.name));
   }
   ProjectionQuantizer quantizer;
