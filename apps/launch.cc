@@ -204,9 +204,9 @@ std::string link_text(const LaunchOptions& options) {
 
 int launch(const LaunchOptions& options, const RankMain& rank_main) {
   if (options.simulate && (options.transport != "threads" || options.link.limits())) {
-    throw Error(
-        ErrorCode::bad_input,
-        "--simulate has links in virtual time: leave out --link and --transport gloo or mpi");
+    throw Error(ErrorCode::bad_input,
+                "--simulate runs threads over links in virtual time: leave out --link and "
+                "--transport gloo or mpi");
   }
   if (!options.interface.empty() && options.transport != "gloo") {
     throw Error(ErrorCode::bad_input,

@@ -122,15 +122,16 @@ int list_methods(const std::string& name, bool json) {
         "A preset stands for the options in brackets after it; options beside it change single "
         "ones,\n"
         "for example topk:preset=paper,feedback=off\n"
-        "In a spec of two methods the second quantizes what the first sends, for example "
+        "In a spec of two methods the second quantizes the values that the first sends, for "
+        "example "
         "gradiveq:basis=32+qsgd:bits=4\n"
         "The word in brackets after a method's name says how payloads are combined with up to 4\n"
         "ranks. sum: added as floats. integer sum: added as integers. gather: every rank receives\n"
         "all payloads. staged: some ranks send first, and the others' payloads are decoded with\n"
         "their mean. With more ranks, gathered and quantized payloads go to owners by default: "
         "each\n"
-        "rank owns a part of the elements, adds up what all ranks send for it, and sends the mean\n"
-        "of that part to all.\n"
+        "rank owns a part of the elements, adds up the values that all ranks send for it, and\n"
+        "sends the mean of that part to all.\n"
         "The kernels run on {}; the environment variable THINREDUCE_SIMD chooses among {}.\n\n",
         target, fmt::join(kernels::available_targets(), ", "));
   }

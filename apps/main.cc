@@ -4,10 +4,12 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "apps/command_line.h"
 #include "apps/commands.h"
 #include "apps/program.h"
+#include "apps/resnet_layout.h"
 #include "thinreduce/engine/session.h"
 #include "thinreduce/error.h"
 #include "thinreduce/method/registry.h"
@@ -40,6 +42,15 @@ int run_trainer(int argc, char** argv) {
       "install them (make setup) and build again\n",
       program, std::strerror(errno));
   return kFailed;
+}
+
+void add_gradients_option(CLI::App& command, std::filesystem::path& folder) {
+  command
+      .add_option("--gradients", folder,
+                  "Folder of gradients that `thinreduce train --save-gradients` recorded, to use "
+                  "instead of a synthetic gradient.")
+      ->type_name("DIR")
+      ->transform(not_empty());
 }
 
 template <typename Options>
@@ -81,14 +92,9 @@ void add_bench_options(CLI::App& command, Options& options) {
 
 CLI::App* add_codec(CLI::App& bench, BenchCodecOptions& options) {
   auto* command = bench.add_subcommand(
-      "codec", "Measures the speed of encoding and decoding of one rank, the size and the error.");
+      "codec", "Measures encoding and decoding on one rank: speed, payload size and error.");
   add_bench_options(*command, options);
-  command
-      ->add_option("--gradients", options.gradients,
-                   "Folder of gradients that `thinreduce train --save-gradients` recorded, to use "
-                   "instead of a synthetic gradient.")
-      ->type_name("DIR")
-      ->transform(not_empty());
+  add_gradients_option(*command, options.gradients);
   command->footer("Example: thinreduce bench codec --method topk:density=0.01 --floats 1e6");
   return command;
 }
@@ -106,8 +112,8 @@ CLI::App* add_reduce(CLI::App& bench, BenchReduceOptions& options) {
           [&](const std::string& text) { options.launch.simulate = ClusterLinks::parse(text); },
           "Virtual cluster: every rank gets a core and this link of its own, in virtual time, "
           "whatever this machine has. Ranks may differ: 1gbit,5ms;3=100mbit,40ms gives rank 3 "
-          "another link. Regions: 10gbit;0-3|4-7=1gbit,30ms has all messages between ranks 0-3 "
-          "and 4-7 share one link of 1 Gbit.")
+          "another link. Regions: 10gbit;0-3|4-7=1gbit,30ms makes all messages between ranks "
+          "0-3 and 4-7 share one link of 1 Gbit and 30 ms.")
       ->type_name("LINK")
       ->group("Ranks and link");
   command->footer("Example: thinreduce bench reduce --method qsgd --ranks 4 --link 1gbit,1ms");
@@ -115,8 +121,9 @@ CLI::App* add_reduce(CLI::App& bench, BenchReduceOptions& options) {
 }
 
 CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
-  auto* command = app.add_subcommand(
-      "plan", "Shows what the method auto chooses on a link, and what each method would take.");
+  auto* command = app.add_subcommand("plan",
+                                     "Shows which methods auto chooses on a link, and the time, "
+                                     "bytes and error of each candidate.");
   command
       ->add_option("--method", options.spec,
                    "auto with its options, for example auto:error=0.1,methods=dqsg+fft.")
@@ -124,12 +131,7 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
   command->add_option("--floats", options.floats, "Size of a synthetic gradient in floats.")
       ->type_name("N")
       ->transform(whole_number(1, 4294967296.0));
-  command
-      ->add_option("--gradients", options.gradients,
-                   "Folder of gradients that `thinreduce train --save-gradients` recorded, to use "
-                   "instead of a synthetic gradient.")
-      ->type_name("DIR")
-      ->transform(not_empty());
+  add_gradients_option(*command, options.gradients);
   command->add_flag("--probe", options.probe,
                     "Runs in real time on the network between the ranks. Without it, the ranks are "
                     "a virtual cluster: each has a core and the link of --link.");
@@ -215,12 +217,9 @@ void check_codec(const CLI::App& command) {
   }
 }
 
-// A small network has few tensors that are large enough to be compressed, so by default a small
-// gradient has no shapes.
 template <typename Options>
 void finish_shapes(const CLI::App& command, Options& options) {
-  constexpr std::size_t kFewestFloats = 1'000'000;
-  if (command.count("--shapes") == 0 && options.floats < kFewestFloats) options.shapes = "none";
+  if (command.count("--shapes") == 0) options.shapes = default_shapes(options.floats);
 }
 
 int run(int argc, char** argv) {

@@ -1,47 +1,40 @@
 #include "apps/plan_json.h"
 
+#include <vector>
+
+#include "thinreduce/plan/plan_fields.h"
+
 namespace thinreduce::apps {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json to_json(const PlanCandidate& candidate) {
-  Json json{{"spec", candidate.spec}, {"tried", candidate.tried}, {"allowed", candidate.allowed}};
-  if (!candidate.tried) return json;
-  json.update({{"error", candidate.error},
-               {"seconds", candidate.seconds},
-               {"busy_seconds", candidate.busy},
-               {"wire_seconds", candidate.wire},
-               {"latency_seconds", candidate.latency},
-               {"bytes_sent", candidate.bytes}});
+template <typename Value>
+Json shown(const Value& value) {
+  return value;
+}
+
+template <typename Part>
+Json shown(const std::vector<Part>& parts);
+
+template <typename Record>
+Json object(const Record& record) {
+  Json json;
+  for_fields(record, [&](const char* name, const auto& value) { json[name] = shown(value); });
   return json;
+}
+
+template <typename Part>
+Json shown(const std::vector<Part>& parts) {
+  Json list = Json::array();
+  for (const Part& part : parts) list.push_back(object(part));
+  return list;
 }
 
 }  // namespace
 
 Json to_json(const Plan& plan) {
-  Json json{{"link", plan.link.to_string()},
-            {"bytes_per_second", plan.link.bytes_per_second},
-            {"latency_seconds", plan.link.latency.count()},
-            {"predicted_seconds", plan.predicted},
-            {"fp32_seconds", plan.uncompressed},
-            {"measured_seconds", plan.measured},
-            {"trials", plan.trials},
-            {"changes", plan.changes},
-            {"reason", plan.reason},
-            {"buckets", Json::array()}};
-  for (const PlanBucket& bucket : plan.buckets) {
-    Json one{{"id", bucket.id},
-             {"elements", bucket.elements},
-             {"ready_seconds", bucket.ready},
-             {"spec", bucket.spec},
-             {"candidates", Json::array()}};
-    for (const PlanCandidate& candidate : bucket.candidates) {
-      one["candidates"].push_back(to_json(candidate));
-    }
-    json["buckets"].push_back(std::move(one));
-  }
-  return json;
+  return object(plan);
 }
 
 }  // namespace thinreduce::apps

@@ -1,4 +1,4 @@
-// What the candidates of a plan would take on links of other rates; docs/planner.md has the
+// The predicted times of a plan's candidates on links of other rates; docs/planner.md has the
 // formula.
 #pragma once
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "thinreduce/error.h"
 #include "thinreduce/method/spec.h"
 
 namespace thinreduce::apps {
@@ -16,6 +17,7 @@ namespace {
 
 constexpr double kParameters = 25'557'032;
 constexpr std::size_t kFewestFloats = 4096;
+constexpr std::size_t kFewestByDefault = 1'000'000;
 constexpr int kBlocks[] = {3, 4, 6, 3};  // per stage
 
 using Shape = std::vector<std::int64_t>;
@@ -69,9 +71,12 @@ std::size_t elements(const Shapes& shapes) {
 }  // namespace
 
 BucketLayout resnet_layout(std::size_t floats) {
-  BucketLayout layout;
-  layout.elements = floats;
-  if (floats < kFewestFloats) return layout;
+  if (floats < kFewestFloats) {
+    throw Error(ErrorCode::bad_input,
+                fmt::format("--shapes resnet50 needs at least {} floats (got --floats {}); give "
+                            "more floats or --shapes none",
+                            kFewestFloats, floats));
+  }
   double scale = std::sqrt(static_cast<double>(floats) / kParameters);
   Shapes shapes = Lister(scale).list();
   // Few floats: widths have a minimum of 1, and batch norm does not shrink as fast as the rest.
@@ -81,7 +86,7 @@ BucketLayout resnet_layout(std::size_t floats) {
   }
   const std::size_t left = floats - elements(shapes);
   const auto features = static_cast<std::size_t>(Lister(scale).width(2048));
-  layout.elements = 0;
+  BucketLayout layout;
   if (left % features > 0) layout.add("fc.bias", {static_cast<std::int64_t>(left % features)});
   if (left >= features) {
     layout.add("fc.weight",
@@ -91,6 +96,10 @@ BucketLayout resnet_layout(std::size_t floats) {
     layout.add(shape->first, shape->second);
   }
   return layout;
+}
+
+std::string default_shapes(std::size_t floats) {
+  return floats < kFewestByDefault ? "none" : "resnet50";
 }
 
 BucketLayout bench_layout(const std::string& shapes, std::size_t floats) {

@@ -15,13 +15,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
-import socket
 import statistics
-import subprocess
-import sys
-import time
 from pathlib import Path
+
+from local_ranks import parse, reports, time_on_all
 
 METHODS = ["fp32", "bf16", "powersgd", "dqsg", "ndqsg", "gradiveq", "fft", "qsgd", "topk", "sketch"]
 LAYERS, HEADS, WIDTH, CONTEXT, BATCH = 4, 4, 128, 64, 12
@@ -76,17 +73,16 @@ def run_rank(args: argparse.Namespace) -> None:
         def step() -> float:
             starts = torch.randint(len(data) - CONTEXT - 1, (BATCH,), generator=batches)
             rows = torch.stack([data[at : at + CONTEXT + 1] for at in starts.tolist()])
-            dist.barrier()
-            started = time.monotonic()
-            with model.no_sync() if state is None else contextlib.nullcontext():
-                scores = model(rows[:, :-1])
-                loss = nn.functional.cross_entropy(scores.flatten(0, 1), rows[:, 1:].flatten())
-                optimizer.zero_grad()
-                loss.backward()
-            optimizer.step()
-            taken = torch.tensor([time.monotonic() - started])
-            dist.all_reduce(taken, dist.ReduceOp.MAX)
-            return 1e3 * taken.item()
+
+            def work() -> None:
+                with model.no_sync() if state is None else contextlib.nullcontext():
+                    scores = model(rows[:, :-1])
+                    loss = nn.functional.cross_entropy(scores.flatten(0, 1), rows[:, 1:].flatten())
+                    optimizer.zero_grad()
+                    loss.backward()
+                optimizer.step()
+
+            return 1e3 * time_on_all(work)
 
         for _ in range(args.warmup):
             step()
@@ -108,45 +104,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--link", default="100mbit,15ms", help="link that thinreduce simulates")
-    parser.add_argument("--steps", type=int, default=20)
     # gradiveq learns its bases from the first steps, which travel uncompressed.
-    parser.add_argument("--warmup", type=int, default=15, help="steps that are not timed")
-    parser.add_argument("--method", action="append", help=f"default: {' '.join(METHODS)}")
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    args.method = args.method or METHODS
+    args = parse(parser, METHODS, steps=20, warmup=15)
     if args.inside:
         run_rank(args)
         return
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {
-        **os.environ,
-        "WORLD_SIZE": str(args.ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, str(Path(__file__).resolve()), "--inside", "--link", args.link]
-    command += ["--steps", str(args.steps), "--warmup", str(args.warmup)]
-    for method in args.method:
-        command += ["--method", method]
-    ranks = [
-        subprocess.Popen(
-            command,
-            env={**environment, "RANK": str(rank)},
-            stdout=subprocess.PIPE if rank == 0 else None,
-            text=True,
-        )
-        for rank in range(args.ranks)
-    ]
     print(f"{args.ranks} ranks, link {args.link}; ms per step, and bytes sent per step and rank")
-    assert ranks[0].stdout is not None
-    for line in ranks[0].stdout:
-        one = json.loads(line)
+    for one in reports(args.ranks):
         print(f"{one['method']:28} {one['median']:6.0f} ({one['min']:.0f})  {one['sent']:10,.0f}")
-    sys.exit(max(rank.wait() for rank in ranks))
 
 
 if __name__ == "__main__":

@@ -15,12 +15,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
-import time
-from pathlib import Path
+
+from local_ranks import parse, reports, time_on_all, time_rounds
 
 METHODS = ["default", "fp32", "dqsg:levels=7", "gradiveq", "torch:fp16", "torch:powersgd"]
 BRIDGE, SPACE, NETWORK = "thinred-br", "thinred", "10.77.13"
@@ -96,17 +95,9 @@ def run_rank(args: argparse.Namespace) -> None:
         models[method] = model
 
     def step(method: str) -> float:
-        dist.barrier()
-        started = time.monotonic()
-        models[method]().backward()
-        taken = torch.tensor([time.monotonic() - started])
-        dist.all_reduce(taken, dist.ReduceOp.MAX)
-        return taken.item()
+        return time_on_all(lambda: models[method]().backward())
 
-    times: dict[str, list[float]] = {method: [] for method in args.method}
-    for _ in range(args.warmup):
-        for method in args.method:
-            step(method)
+    time_rounds(args.method, step, warmup=args.warmup, steps=0)
     # Some methods send uncompressed steps first, to learn from them.
     for method, state in states.items():
         for _ in range(0 if method == "fp32" else args.max_warmup):
@@ -115,9 +106,7 @@ def run_rank(args: argparse.Namespace) -> None:
             if compresses[0]:
                 break
             step(method)
-    for _ in range(args.steps):
-        for method in args.method:
-            times[method].append(step(method))
+    times = time_rounds(args.method, step, warmup=0, steps=args.steps)
     if rank == 0:
         for method in args.method:
             report = {
@@ -179,15 +168,10 @@ def main() -> None:
     parser.add_argument(
         "--transport", default="auto", choices=["auto", "gloo", "torch"], help="of thinreduce"
     )
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--warmup", type=int, default=4, help="steps per method that are not timed")
     parser.add_argument(
         "--max-warmup", type=int, default=20, help="more untimed steps, until it compresses"
     )
-    parser.add_argument("--method", action="append", help=f"default: {' '.join(METHODS)}")
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    args.method = args.method or METHODS
+    args = parse(parser, METHODS, steps=5, warmup=4)
     if "default" not in args.method:
         args.method.insert(0, "default")
     if args.inside:
@@ -195,50 +179,25 @@ def main() -> None:
         return
     if args.rate and os.geteuid() != 0:
         sys.exit("ddp_link: --rate needs root, for network namespaces and tc; use --link instead")
-    address = f"{NETWORK}.1" if args.rate else "127.0.0.1"
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, str(Path(__file__).resolve()), "--inside", "--link", args.link]
-    command += ["--transport", args.transport]
-    command += ["--steps", str(args.steps), "--warmup", str(args.warmup)]
-    command += ["--max-warmup", str(args.max_warmup)]
-    for method in args.method:
-        command += ["--method", method]
-    environment = {
-        **os.environ,
-        "WORLD_SIZE": str(args.ranks),
-        "MASTER_ADDR": address,
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
-    }
-    if args.rate:
-        environment["GLOO_SOCKET_IFNAME"] = "eth0"
     try:
         if args.rate:
             remove_network(args.ranks)
             make_network(args.ranks, args.rate)
-        ranks = [
-            subprocess.Popen(
-                (["ip", "netns", "exec", f"{SPACE}{rank}"] if args.rate else []) + command,
-                env={**environment, "RANK": str(rank)},
-                stdout=subprocess.PIPE if rank == 0 else None,
-                text=True,
-            )
-            for rank in range(args.ranks)
-        ]
         where = f"links of {args.rate}" if args.rate else "this machine, unthrottled"
         print(f"25.6 M parameters, {args.ranks} ranks, {where}\n")
         print(f"{'method':18} {'median':>9} {'min':>9} {'max':>9} {'vs default':>11}   sent")
-        assert ranks[0].stdout is not None
-        for line in ranks[0].stdout:
-            one = json.loads(line)
+        found = reports(
+            args.ranks,
+            address=f"{NETWORK}.1" if args.rate else "127.0.0.1",
+            environment={"GLOO_SOCKET_IFNAME": "eth0"} if args.rate else {},
+            within=lambda rank: ["ip", "netns", "exec", f"{SPACE}{rank}"] if args.rate else [],
+        )
+        for one in found:
             sent = f"{one['sent'] / 1e6:8.1f} MB" if "sent" in one else ""
             print(
                 f"{one['method']:18} {one['seconds']:7.3f} s {one['min']:7.3f} s "
                 f"{one['max']:7.3f} s {one['speedup']:10.2f}x {sent}"
             )
-        sys.exit(max(rank.wait() for rank in ranks))
     finally:
         if args.rate:
             remove_network(args.ranks)

@@ -17,9 +17,8 @@
 #include <span>
 #include <vector>
 
-#include "thinreduce/error.h"
+#include "bench/run_benchmarks.h"
 #include "thinreduce/kernels/aligned.h"
-#include "thinreduce/kernels/target.h"
 #include "thinreduce/methods/fft/block_transform.h"
 
 namespace thinreduce {
@@ -197,23 +196,9 @@ void inverse(benchmark::State& state) {
 THINREDUCE_BENCH(forward);
 THINREDUCE_BENCH(inverse);
 
-// Returns whether all timed results were correct.
-bool run(int argc, char** argv) {
-  benchmark::AddCustomContext("kernels", kernels::active_target());
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return false;
-  benchmark::RunSpecifiedBenchmarks();
-  return all_correct;
-}
-
 }  // namespace
 }  // namespace thinreduce
 
 int main(int argc, char** argv) {
-  try {
-    return thinreduce::run(argc, argv) ? 0 : 1;
-  } catch (const thinreduce::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 2;
-  }
+  return thinreduce::run_benchmarks(argc, argv, thinreduce::all_correct);
 }

@@ -15,13 +15,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import socket
 import statistics
-import subprocess
-import sys
 import time
-from pathlib import Path
+
+from local_ranks import parse, reports, slowest, time_rounds
 
 METHODS = ["native", "fp32", "bf16", "dqsg:levels=7", "topk", "powersgd"]
 WIDTH, BLOCKS = 2048, 6
@@ -62,16 +59,9 @@ def run_rank(args: argparse.Namespace) -> None:
             seconds = states[method].stats()["seconds"]
             taken[1:] = [seconds["total"] - seconds["wait"], seconds["wire"]]
         models[method].zero_grad()
-        slowest = torch.tensor(taken)
-        dist.all_reduce(slowest, dist.ReduceOp.MAX)
-        return slowest.tolist()
+        return slowest(taken)
 
-    times: dict[str, list[list[float]]] = {method: [] for method in args.method}
-    for round_ in range(args.warmup + args.steps):
-        for method in args.method:
-            taken = step(method)
-            if round_ >= args.warmup:
-                times[method].append(taken)
+    times = time_rounds(args.method, step, warmup=args.warmup, steps=args.steps)
     if dist.get_rank() == 0:
         for method, taken_times in times.items():
             report = {
@@ -90,37 +80,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--link", default="1gbit", help="link that thinreduce simulates")
     parser.add_argument("--transport", default="auto", choices=["auto", "gloo", "torch"])
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--warmup", type=int, default=3, help="steps that are not timed")
-    parser.add_argument("--method", action="append", help=f"default: {' '.join(METHODS)}")
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    args.method = args.method or METHODS
+    args = parse(parser, METHODS, steps=5, warmup=3)
     if args.inside:
         run_rank(args)
         return
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
-    environment = {
-        **os.environ,
-        "WORLD_SIZE": "4",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, str(Path(__file__).resolve()), "--inside", *sys.argv[1:]]
-    ranks = [
-        subprocess.Popen(
-            command,
-            env={**environment, "RANK": str(rank)},
-            stdout=subprocess.PIPE if rank == 0 else None,
-            text=True,
-        )
-        for rank in range(4)
-    ]
-    assert ranks[0].stdout is not None
-    found = [json.loads(line) for line in ranks[0].stdout]
+    found = list(reports(4))
     base = next((one["seconds"] for one in found if one["method"] == "fp32"), None)
     print(f"25 M parameters, 2 islands of 2 ranks, a link of {args.link} between the islands\n")
     print(f"{'method':16} {'step':>9} {'exchange':>9} {'on link':>9}   sent per rank")
@@ -132,7 +96,6 @@ def main() -> None:
             ratios = [old / new for old, new in zip(base[1:], one["seconds"][1:])]
             line += "   fp32 takes {:.1f}x, on the link {:.1f}x".format(*ratios)
         print(line)
-    sys.exit(max(rank.wait() for rank in ranks))
 
 
 if __name__ == "__main__":

@@ -17,10 +17,9 @@
 #include <vector>
 
 #include "bench/memcpy_seconds.h"
-#include "thinreduce/error.h"
+#include "bench/run_benchmarks.h"
 #include "thinreduce/kernels/bf16.h"
 #include "thinreduce/kernels/floats.h"
-#include "thinreduce/kernels/target.h"
 #include "thinreduce/methods/top_selector.h"
 #include "thinreduce/methods/topk_payload.h"
 
@@ -218,23 +217,9 @@ THINREDUCE_BENCH(select_top)->ArgName("per_10000")->Arg(10)->Arg(100)->Arg(1000)
 THINREDUCE_BENCH(topk_encode)->ArgName("per_10000")->Arg(10)->Arg(100)->Arg(1000);
 THINREDUCE_BENCH(topk_decode)->ArgName("per_10000")->Arg(100);
 
-// Returns whether all timed results were correct.
-bool run(int argc, char** argv) {
-  benchmark::AddCustomContext("kernels", kernels::active_target());
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return false;
-  benchmark::RunSpecifiedBenchmarks();
-  return all_correct;
-}
-
 }  // namespace
 }  // namespace thinreduce
 
 int main(int argc, char** argv) {
-  try {
-    return thinreduce::run(argc, argv) ? 0 : 1;
-  } catch (const thinreduce::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 2;
-  }
+  return thinreduce::run_benchmarks(argc, argv, thinreduce::all_correct);
 }

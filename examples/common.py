@@ -1,4 +1,4 @@
-"""What the examples share: the data of `thinreduce train`, the hook, and the line of results."""
+"""Parts of the examples: the data of `thinreduce train`, the hook, and the line of results."""
 
 from __future__ import annotations
 

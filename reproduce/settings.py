@@ -45,7 +45,7 @@ class Setting:
 # fmt: off
 SETTINGS = (
     Setting("fp32", "fp32", "both"),
-    Setting("fp32-adam", "fp32", "both", "adam", "what variance is compared with"),
+    Setting("fp32-adam", "fp32", "both", "adam", "the reference of variance"),
     Setting("fft", "fft", "default", note="θ=0.85, 10 bits, blocks of 64, error feedback"),
     Setting("dqsg", "dqsg", "default", note="7 symbols, codes add in the ring"),
     Setting("ndqsg", "ndqsg", "default", note="levels (3, 1), half of the ranks nested where that saves bytes"),

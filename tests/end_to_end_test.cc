@@ -433,6 +433,11 @@ TEST(BenchCodec, HasTheLayersOfANetwork) {
   EXPECT_GT(ratio("4096", {"--shapes", "resnet50"}), 0.9);
   // Its tensors would be too small to be compressed, so it has no shapes.
   EXPECT_GT(ratio("50000", {}), 10);
+  // Nor can it have the shapes that were asked for.
+  const Finished few = run({kProgram, "bench", "codec", "--floats", "4095", "--shapes", "resnet50",
+                            "--method", "powersgd"});
+  EXPECT_NE(few.code, 0);
+  EXPECT_NE(few.err.find("at least 4096 floats (got --floats 4095)"), std::string::npos) << few.err;
 }
 
 }  // namespace

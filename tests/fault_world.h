@@ -29,7 +29,7 @@ using States = std::vector<std::vector<std::byte>>;  // by rank
 inline constexpr Seconds kFaultTimeout{20};
 inline constexpr std::size_t kMinElements = 64;
 
-// What a law is tried with: a spec, its bucket and warm-up steps of the session.
+// One trial of a law: a spec, its bucket and warm-up steps of the session.
 struct Trial {
   std::string spec;
   int world = 2;

@@ -45,8 +45,8 @@ inline PerRank law_gradients(TestWorld& ranks, const Law& law, int world, unsign
 inline std::string law_name(const testing::TestParamInfo<Law>& info) {
   return test_name(info.param.spec);
 }
-// Returns the laws whose method keeps a residual: it shows a summed field to an archive. What
-// variance drops on request is lost.
+// Returns the laws whose method keeps a residual: it shows a summed field to an archive. The
+// part that variance drops on request is lost.
 inline std::vector<Law> keeping_laws() {
   std::vector<Law> keeping;
   // This runs before main(), which skips the program when the CPU lacks the wanted target.

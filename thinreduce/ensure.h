@@ -17,7 +17,7 @@ struct Place {
   }
 };
 
-// What must hold, and where that was said.
+// A condition that must hold, and the place of its check.
 struct Claim {
   constexpr Claim(const char* claim, Place said_at = Place::current())  // NOLINT: implicit
       : text(claim), place(said_at) {}

@@ -118,8 +118,8 @@ void add_exchange_options(CLI::App& app, TrainOptions& options) {
       ->type_name("N")
       ->transform(whole_number(0, kNoLimit));
   app.add_option("--local-steps", options.local_steps,
-                 "Steps that every rank trains by itself before the ranks exchange, by --method, "
-                 "what their parameters changed; 0: gradients are exchanged in every step.")
+                 "Steps that every rank trains by itself before the ranks exchange the changes of "
+                 "their parameters with --method; 0: gradients are exchanged in every step.")
       ->type_name("N")
       ->transform(whole_number(0, static_cast<double>(LocalStepsOptions::kMaxEvery)));
   app.add_option("--outer", options.outer,

@@ -10,21 +10,19 @@
 #include <optional>
 #include <thread>
 
-#include "apps/files.h"
 #include "apps/gather_values.h"
 #include "apps/gradients.h"
 #include "apps/plan_json.h"
 #include "apps/terminal.h"
+#include "apps/train/checkpoints.h"
 #include "apps/train/model_info.h"
 #include "apps/train/replica.h"
 #include "apps/train/run_folder.h"
 #include "apps/train/schedule.h"
-#include "thinreduce/collective/broadcast.h"
-#include "thinreduce/ensure.h"
+#include "apps/train/start_run.h"
 #include "thinreduce/kernels/target.h"
 #include "thinreduce/method/spec.h"
 #include "thinreduce/version.h"
-#include "thinreduce/wire/checksum.h"
 
 namespace thinreduce::train {
 namespace {
@@ -37,18 +35,6 @@ struct RankFigures {
   std::uint64_t payload_bytes = 0;
   StageTimes stages;
 };
-
-// Returns about the most bytes that a run writes: two checkpoints and the lines.
-std::uint64_t space_needed(const TrainOptions& options, int ranks) {
-  constexpr std::uint64_t kLine = 1000;
-  const std::uint64_t model = find_model(options.model).parameters * sizeof(float);
-  const std::uint64_t optimizer = options.optimizer == "sgd" ? 1 : 2;
-  const auto copies = static_cast<std::uint64_t>(ranks);
-  const std::uint64_t checkpoint = options.local_steps > 0
-                                       ? model * (1 + optimizer + 4) * copies
-                                       : model * (1 + optimizer) + 2 * model * copies;
-  return 2 * checkpoint + *options.steps * kLine;
-}
 
 Json accuracy_to_json(double accuracy) {
   return accuracy < 0 ? Json(nullptr) : Json(accuracy);
@@ -70,19 +56,23 @@ class Trainer {
     settle(options_, transport->size(), training_samples(options_, data));
     schedule_ = {
         .kind = options_.schedule, .peak = *options_.learning_rate, .steps = *options_.steps};
-    compare_settings();
-    prepare_folder();
+    compare_settings(options_, *transport_);
+    OpenedRun opened = open_run(options_, *transport_);
+    out_ = std::move(opened.path);
+    folder_ = std::move(opened.folder);
+    state_ = opened.state;
+    step_seconds_ = std::move(opened.step_seconds);
     replica_ = std::make_unique<Replica>(options_, data, transport);
     if (options_.resume.empty()) {
       replica_->check_replicas(0);
       if (leads_) folder_->write_config(config());
     } else {
-      load();
+      load_run(options_, out_, *transport_, *replica_, state_);
       // A state that one rank can't load must leave the run as it was.
       apps::barrier(*transport_, options_.launch.timeout);
       if (leads_) folder_->continue_after(state_.step);
     }
-    prepare_recording();
+    writer_ = start_recording(options_, *replica_, *transport_);
   }
 
   Outcome run() {
@@ -216,6 +206,11 @@ class Trainer {
     if (leads_) folder_->flush();
   }
 
+  void save() {
+    save_run(options_, out_, *transport_, *replica_, state_);
+    saved_at_ = Clock::now();
+  }
+
   void evaluate(std::size_t samples) {
     if (!own_figures_.empty()) write_steps();
     const Evaluation result = replica_->evaluate(samples);
@@ -243,143 +238,6 @@ class Trainer {
   [[nodiscard]] std::string show_result() const {
     if (state_.accuracy < 0) return fmt::format("test loss {:.4f}", state_.loss);
     return fmt::format("accuracy {:.2f} %, test loss {:.4f}", state_.accuracy * 100, state_.loss);
-  }
-
-  // Saves all ranks. The checkpoint counts once rank 0 has named it in checkpoint.json.
-  void save() {
-    const fs::path folder = out_ / state_.folder();
-    fs::create_directories(folder);
-    if (options_.local_steps > 0) {
-      // Before the session, because this waits for the exchanges under way.
-      write_file(folder / fmt::format("rank-{}.local", transport_->rank()),
-                 replica_->save_local_steps());
-    }
-    replica_->session().save(folder / fmt::format("rank-{}.state", transport_->rank()));
-    if (leads_ || options_.local_steps > 0) {
-      const auto model = replica_->save();
-      state_.model_checksum = checksum(model);
-      write_file(folder / model_file(), model);
-    }
-    if (options_.local_steps > 0) gather_checksums();
-    apps::barrier(*transport_, options_.launch.timeout);
-    saved_at_ = Clock::now();
-    if (!leads_) return;
-    write_checkpoint(out_, state_);
-    remove_old_checkpoints(out_, state_);
-  }
-
-  // With local steps the ranks' parameters and optimizers differ, and each saves its own.
-  [[nodiscard]] std::string model_file() const {
-    return options_.local_steps > 0 ? fmt::format("model-{}.bin", transport_->rank()) : "model.bin";
-  }
-
-  // The checksum of all ranks' models stands in for that of rank 0's.
-  void gather_checksums() {
-    const auto all =
-        apps::gather_values(*transport_, options_.launch.timeout, state_.model_checksum);
-    state_.model_checksum = checksum(std::as_bytes(std::span(all)));
-  }
-
-  void load() {
-    const fs::path folder = out_ / state_.folder();
-    const auto model = read_file(folder / model_file());
-    const std::uint64_t expected = state_.model_checksum;
-    state_.model_checksum = checksum(model);
-    if (options_.local_steps > 0) gather_checksums();
-    if (state_.model_checksum != expected) {
-      throw Error(
-          ErrorCode::bad_state,
-          fmt::format("{} is cut or altered: {} checksum is {:016x}, but checkpoint.json says "
-                      "{:016x}; restore the file or start the run again",
-                      (folder / model_file()).string(),
-                      options_.local_steps > 0 ? "or that of another rank: their" : "its",
-                      state_.model_checksum, expected));
-    }
-    replica_->load(model);
-    if (options_.local_steps > 0) {
-      replica_->load_local_steps(
-          read_file(folder / fmt::format("rank-{}.local", transport_->rank())));
-    }
-    replica_->session().load(folder / fmt::format("rank-{}.state", transport_->rank()));
-    replica_->check_replicas(state_.step);
-  }
-
-  void compare_settings() {
-    Json settings = to_json(options_);
-    settings["resume"] = options_.resume.string();
-    settings["stop_after"] = options_.stop_after.value_or(0);
-    settings["checkpoint_every"] = options_.checkpoint_every.value_or(0);
-    settings["record"] = options_.save_gradients.empty() ? 0 : options_.save_every;
-    const auto all =
-        apps::gather_values(*transport_, options_.launch.timeout, checksum(settings.dump()));
-    for (std::size_t rank = 1; rank < all.size(); ++rank) {
-      if (all[rank] == all[0]) continue;
-      throw Error(ErrorCode::mismatch,
-                  fmt::format("ranks 0 and {} were started with different options; start all ranks "
-                              "with the same options",
-                              rank));
-    }
-  }
-
-  // Rank 0 chooses the folder and broadcasts it to the other ranks, which save their state there.
-  void prepare_folder() {
-    if (leads_ && options_.resume.empty()) {
-      folder_ = RunFolder::create(options_, space_needed(options_, transport_->size()));
-    }
-    if (!options_.resume.empty()) {
-      state_ = read_checkpoint(options_.resume);
-      const auto steps = apps::gather_values(*transport_, options_.launch.timeout, state_.step);
-      for (std::size_t rank = 1; rank < steps.size(); ++rank) {
-        if (steps[rank] == steps[0]) continue;
-        throw Error(
-            ErrorCode::mismatch,
-            fmt::format("{}: rank 0 has a checkpoint of step {}, but rank {} one of step {}; "
-                        "copy the newer run folder to all machines",
-                        options_.resume.string(), steps[0], rank, steps[rank]));
-      }
-      if (leads_) {
-        folder_ = RunFolder::resume(options_.resume);
-        step_seconds_ = folder_->step_seconds();
-        step_seconds_.resize(std::min<std::size_t>(step_seconds_.size(), state_.step));
-      }
-    }
-    std::array<std::byte, 4096> text{};
-    if (leads_) {
-      const std::string path = folder_->path().string();
-      ensure(path.size() < text.size(), "a path shorter than 4096 characters");
-      std::memcpy(text.data(), path.data(), path.size());
-    }
-    Exchange exchange(*transport_, options_.launch.timeout, {});
-    broadcast(exchange, 0, text);
-    text.back() = std::byte{0};
-    out_ = reinterpret_cast<const char*>(text.data());
-  }
-
-  void prepare_recording() {
-    const fs::path& folder = options_.save_gradients;
-    if (folder.empty()) return;
-    if (leads_) {
-      if (fs::exists(folder / "gradients.json")) {
-        if (!options_.overwrite) {
-          throw Error(ErrorCode::unavailable,
-                      fmt::format("{} already holds recorded gradients; replace them with "
-                                  "--overwrite or choose another folder",
-                                  folder.string()));
-        }
-        fs::remove(folder / "gradients.json");
-      }
-      const std::uint64_t records =
-          *options_.steps / options_.save_every * static_cast<std::uint64_t>(transport_->size());
-      apps::require_space(folder, records * replica_->parameters() * sizeof(float));
-    }
-    // The other ranks wait until the folder exists.
-    apps::barrier(*transport_, options_.launch.timeout);
-    writer_.emplace(apps::RecordingOptions{.folder = folder,
-                                           .model = options_.model,
-                                           .data = options_.data,
-                                           .ranks = transport_->size(),
-                                           .layouts = replica_->layouts()},
-                    transport_->rank());
   }
 
   [[nodiscard]] Json config() const {

@@ -1,4 +1,4 @@
-// A session, and the buckets on their way through it.
+// A session, and its buckets in flight.
 #include "thinreduce/engine/session.h"
 
 #include <pybind11/pybind11.h>
@@ -15,6 +15,7 @@
 #include "python/module/floats_at.h"
 #include "python/module/python_session.h"
 #include "python/module/transports.h"
+#include "thinreduce/plan/plan_fields.h"
 
 namespace thinreduce::python {
 
@@ -41,43 +42,26 @@ py::dict to_dict(const Report& report) {
 
 namespace {
 
-py::dict to_dict(const PlanCandidate& candidate) {
+template <typename Value>
+py::object shown(const Value& value) {
+  return py::cast(value);
+}
+
+template <typename Part>
+py::object shown(const std::vector<Part>& parts);
+
+template <typename Record>
+py::dict dict_of(const Record& record) {
   py::dict result;
-  result["spec"] = candidate.spec;
-  result["tried"] = candidate.tried;
-  result["allowed"] = candidate.allowed;
-  result["error"] = candidate.error;
-  result["seconds"] = candidate.seconds;
-  result["busy_seconds"] = candidate.busy;
-  result["wire_seconds"] = candidate.wire;
-  result["latency_seconds"] = candidate.latency;
-  result["bytes_sent"] = candidate.bytes;
+  for_fields(record, [&](const char* name, const auto& value) { result[name] = shown(value); });
   return result;
 }
 
-py::dict to_dict(const Plan& plan) {
-  py::list buckets;
-  for (const PlanBucket& bucket : plan.buckets) {
-    py::dict one;
-    one["id"] = bucket.id;
-    one["elements"] = bucket.elements;
-    one["ready_seconds"] = bucket.ready;
-    one["spec"] = bucket.spec;
-    py::list candidates;
-    for (const PlanCandidate& candidate : bucket.candidates) candidates.append(to_dict(candidate));
-    one["candidates"] = candidates;
-    buckets.append(one);
-  }
-  py::dict result;
-  result["link"] = plan.link.to_string();
-  result["predicted_seconds"] = plan.predicted;
-  result["fp32_seconds"] = plan.uncompressed;
-  result["measured_seconds"] = plan.measured;
-  result["trials"] = plan.trials;
-  result["changes"] = plan.changes;
-  result["reason"] = plan.reason;
-  result["buckets"] = buckets;
-  return result;
+template <typename Part>
+py::object shown(const std::vector<Part>& parts) {
+  py::list list;
+  for (const Part& part : parts) list.append(dict_of(part));
+  return list;
 }
 
 // A bucket that was submitted.
@@ -225,7 +209,7 @@ void bind_session(py::module_& module) {
            [](PythonSession& self) -> py::object {
              const Plan plan = self.open().plan();
              if (!plan.active) return py::none();
-             return to_dict(plan);
+             return dict_of(plan);
            })
       .def("abandon",
            [](PythonSession& self, const std::string& reason) {

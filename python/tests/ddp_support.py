@@ -1,4 +1,4 @@
-"""What the scenario scripts share: a small model, training steps, and the loop over scenarios."""
+"""Parts of the scenario scripts: a small model, training steps, and the loop over scenarios."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 if torch.__version__.startswith("1."):
     pytest.skip("python-torch2 tests the wheel", allow_module_level=True)
 
-# What the system of every user has.
+# Libraries that the system of every user has.
 ALLOWED = r"lib(c|m|stdc\+\+|gcc_s|pthread|dl|rt)\.so\.\d+|ld-linux.*"
 TESTS = Path(__file__).parent
 

@@ -1,4 +1,4 @@
-"""What all ranks must have in common before they connect."""
+"""Compares versions and transports of all ranks before they connect."""
 
 from __future__ import annotations
 

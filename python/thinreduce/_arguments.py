@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from . import _core
 from .errors import BadInput
 
 _MAX = 2**64 - 1  # of the engine's numbers
@@ -38,6 +39,33 @@ def seconds(name: str, value: Any, *, or_zero: bool = False) -> float:
         least = "0 or more" if or_zero else "above 0"
         raise BadInput(f"{name} must be a number of seconds {least}; it is {value!r}")
     return number
+
+
+class SessionArguments:
+    """The arguments of a session that State, LocalSteps, connect() and local() share, checked."""
+
+    def __init__(
+        self,
+        *,
+        timeout: float,
+        patience: float,
+        min_size: int,
+        seed: int,
+        check_replicas_every: int,
+        threads: int,
+    ) -> None:
+        self._options: dict[str, Any] = {
+            "timeout": seconds("timeout", timeout),
+            "patience": seconds("patience", patience, or_zero=True),
+            "min_elements": whole_number("min_size", min_size),
+            "seed": whole_number("seed", seed),
+            "check_replicas_every": whole_number("check_replicas_every", check_replicas_every),
+            "threads": thread_count(threads),
+        }
+
+    def options(self, **more: Any) -> _core.SessionOptions:
+        """Returns the options of the engine's session; ``more`` are those that are not shared."""
+        return _core.SessionOptions(**self._options, **more)
 
 
 def check_out(out: Any, shape: tuple[int, ...]) -> None:

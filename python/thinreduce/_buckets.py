@@ -13,7 +13,7 @@ from .groups import Group, Visit
 
 
 class GradientBucket(Protocol):
-    """What is reduced: a GradBucket of DDP, or the like."""
+    """A bucket to reduce: a GradBucket of DDP, or an object with the same methods."""
 
     def index(self) -> int:
         """Returns 0 for the first bucket of a step."""

@@ -61,7 +61,7 @@ class FlatTensors:
         return bits.hexdigest()
 
     def rest(self) -> dict[str, torch.Tensor]:
-        """Returns what narrow formats can't hold, by name."""
+        """Returns the parts of the values that narrow formats can't hold, by name."""
         return {self._named[index][0]: rest.clone() for index, rest in self._rest.items()}
 
     def set_rest(self, rest: dict[str, torch.Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""The exchanges of local steps: when they start, the wait for them, and what they change."""
+"""The exchanges of local steps: their start, the wait for them, and the change of parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of the exchanges of a step."""
+"""The outcome of a step's exchanges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reduces DDP's buckets over a session: what the hook does in every step."""
+"""Reduces DDP's buckets over a session: the work of the hook in every step."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from torch.distributed import distributed_c10d
 
 from . import _core
 from ._agreement import agree
+from ._arguments import seconds
 from ._store import StoreView
 from ._torch_messages import Messages
 from .errors import BadInput
@@ -19,7 +20,7 @@ from .errors import BadInput
 # because they connect in the same order.
 _connections: dict[tuple[int, ...], int] = {}
 
-# What PyTorch was told when this module was imported.
+# The setting of PyTorch when this module was imported.
 _DEVICE_TRANSPORT = os.environ.get("GLOO_DEVICE_TRANSPORT", "")
 
 
@@ -59,10 +60,36 @@ def _gloo_devices(group: dist.ProcessGroup | None) -> list[Any] | None:
     return list(backend.options._devices) if isinstance(backend, gloo) else None
 
 
-def connect_group(
+class GroupArguments:
+    """The arguments that say how a process group connects, which State and LocalSteps share,
+    checked."""
+
+    def __init__(
+        self, *, link: str, transport: str, interface: str, connect_timeout: float
+    ) -> None:
+        if transport not in ("auto", "gloo", "torch"):
+            raise BadInput(f"transport must be 'auto', 'gloo' or 'torch'; it is {transport!r}")
+        if link:
+            _core.check_link(link)
+        self._link = link
+        self._transport = transport
+        self._interface = interface
+        self._timeout = seconds("connect_timeout", connect_timeout)
+
+    def connect(self, group: dist.ProcessGroup | None) -> _core.Connection:
+        """Connects this rank to all others of a process group; None is the default group."""
+        return _connect_group(
+            group,
+            transport=self._transport,
+            interface=self._interface,
+            timeout=self._timeout,
+            link=self._link,
+        )
+
+
+def _connect_group(
     group: dist.ProcessGroup | None, *, transport: str, interface: str, timeout: float, link: str
 ) -> _core.Connection:
-    """Connects this rank to all others of a process group; None is the default group."""
     if not dist.is_initialized():
         raise BadInput(
             "torch.distributed is not initialized; call torch.distributed.init_process_group() "

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from . import _core
-from ._arguments import seconds, thread_count, whole_number
+from ._arguments import SessionArguments, whole_number
+from ._rendezvous import GroupArguments
 from .errors import BadInput, BadSpec, BadState
 from .groups import Groups
 from .rules import Rules, Spec
@@ -45,17 +46,20 @@ class StateOptions:
         self.rules = Rules(spec)
         # Those that a saved state must have been written with.
         self.settings = {name: whole_number(name, given[name]) for name in _NUMBERS}
-        self.timeout = seconds("timeout", given["timeout"])
-        self.patience = seconds("patience", given["patience"], or_zero=True)
-        self.connect_timeout = seconds("connect_timeout", given["connect_timeout"])
-        self.threads = thread_count(given.get("threads", 1))
-        self.link: str = given["link"]
-        if self.link:
-            _core.check_link(self.link)
-        self.interface: str = given["interface"]
-        self.transport: str = given.get("transport", "auto")
-        if self.transport not in ("auto", "gloo", "torch"):
-            raise BadInput(f"transport must be 'auto', 'gloo' or 'torch'; it is {self.transport!r}")
+        self._session = SessionArguments(
+            timeout=given["timeout"],
+            patience=given["patience"],
+            min_size=given["min_size"],
+            seed=given["seed"],
+            check_replicas_every=given["check_replicas_every"],
+            threads=given.get("threads", 1),
+        )
+        self._group = GroupArguments(
+            link=given["link"],
+            transport=given.get("transport", "auto"),
+            interface=given["interface"],
+            connect_timeout=given["connect_timeout"],
+        )
         self.nonfinite: str = given["nonfinite"]
         if self.nonfinite not in ("skip", "raise"):
             raise BadInput(f"nonfinite must be 'skip' or 'raise'; it is {self.nonfinite!r}")
@@ -72,7 +76,7 @@ class StateOptions:
         self._given = given
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns what :meth:`from_dict` takes, to pickle it."""
+        """Returns the argument of :meth:`from_dict`, to pickle it."""
         return {"spec": dict(self.rules.patterns), "given": dict(self._given)}
 
     @classmethod
@@ -92,19 +96,17 @@ class StateOptions:
         """Returns groups without any parameters yet."""
         return Groups(self.rules, self.settings["min_size"])
 
+    def connect(self, group: torch.distributed.ProcessGroup | None) -> _core.Connection:
+        """Connects this rank to all others of a process group; None is the default group."""
+        return self._group.connect(group)
+
     def for_session(self) -> _core.SessionOptions:
         """Returns the options of the engine's session."""
         rules = ";".join(f"{pattern}={spec}" for pattern, spec in self.rules.patterns.items())
         warmup_steps = self.settings["warmup_steps"]
-        return _core.SessionOptions(
+        return self._session.options(
             spec=next(iter(self.rules.patterns.values())),
-            timeout=self.timeout,
-            patience=self.patience,
-            min_elements=self.settings["min_size"],
             warmup_steps=warmup_steps - self.uncompressed_steps,
-            check_replicas_every=self.settings["check_replicas_every"],
-            threads=self.threads,
-            seed=self.settings["seed"],
             momentum_inside_ok=self.momentum_inside_ok,
             caller_settings=f"State.warmup_steps={warmup_steps} State.nonfinite={self.nonfinite} "
             f"State.rules={rules}",

@@ -31,6 +31,6 @@ class PerRank:
         return {self._key: json.dumps(head).encode() + b"\n" + saved["engine"]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Gives the State what :meth:`state_dict` has returned."""
+        """Gives the State a result of :meth:`state_dict`."""
         head, engine = state[self._key].split(b"\n", 1)
         self._state.load_state_dict({**json.loads(head), "engine": engine})

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
-from ._arguments import check_out, seconds, thread_count, whole_number
+from ._arguments import SessionArguments, check_out, seconds, whole_number
 from .errors import BadInput, Mismatch, Unavailable
 from .stats import Stats
 
@@ -168,27 +168,6 @@ class Comm:
         self.close()
 
 
-def _options(
-    *,
-    timeout: float,
-    patience: float,
-    min_size: int,
-    seed: int,
-    check_replicas_every: int,
-    threads: int,
-    momentum_inside_ok: bool,
-) -> _core.SessionOptions:
-    return _core.SessionOptions(
-        timeout=seconds("timeout", timeout),
-        patience=seconds("patience", patience, or_zero=True),
-        min_elements=whole_number("min_size", min_size),
-        seed=whole_number("seed", seed),
-        check_replicas_every=whole_number("check_replicas_every", check_replicas_every),
-        threads=thread_count(threads),
-        momentum_inside_ok=momentum_inside_ok,
-    )
-
-
 def _from_environment(name: str) -> str:
     value = os.environ.get(name)
     if not value:
@@ -285,15 +264,15 @@ def connect(
     host, _, port = master.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise BadInput(f"master must be host:port, such as 10.0.0.1:29400; it is '{master}'")
-    options = _options(
+    arguments = SessionArguments(
         timeout=timeout,
         patience=patience,
         min_size=min_size,
         seed=seed,
         check_replicas_every=check_replicas_every,
         threads=threads,
-        momentum_inside_ok=momentum_inside_ok,
     )
+    options = arguments.options(momentum_inside_ok=momentum_inside_ok)
     where = _Where(
         rank=_number_from_environment("RANK") if rank is None else rank,
         world=_number_from_environment("WORLD_SIZE") if world is None else world,
@@ -321,15 +300,15 @@ def local(
 
     The arguments are those of :func:`connect`.
     """
-    options = _options(
+    arguments = SessionArguments(
         timeout=timeout,
         patience=patience,
         min_size=min_size,
         seed=seed,
         check_replicas_every=check_replicas_every,
         threads=threads,
-        momentum_inside_ok=momentum_inside_ok,
     )
+    options = arguments.options(momentum_inside_ok=momentum_inside_ok)
     connections = _core.connect_inside(whole_number("world", world, min=1, max=2**31 - 1))
     with ThreadPoolExecutor(world) as pool:  # each Comm waits for the others
         return list(pool.map(lambda connection: Comm(connection, options), connections))

@@ -14,7 +14,7 @@ from ._buckets import GradientBucket
 from ._interrupts import watch
 from ._outcome import Outcome
 from ._reduction import Progress, Reduction
-from ._rendezvous import connect_group, members_of
+from ._rendezvous import members_of
 from ._state_options import FORMAT, StateOptions, check_world
 from ._worker import Worker
 from .errors import BadInput, BadSpec, BadState
@@ -159,13 +159,7 @@ class State:
                 f"the rules '{self._options.rules}' depend on the names of the parameters: give "
                 "the State model=, or call bind(model)"
             )
-        connection = connect_group(
-            self._process_group,
-            transport=self._options.transport,
-            interface=self._options.interface,
-            timeout=self._options.connect_timeout,
-            link=self._options.link,
-        )
+        connection = self._options.connect(self._process_group)
         session = _core.Session(connection, self._options.for_session())
         if self._loaded is not None:
             self._check_world(self._loaded)
@@ -258,8 +252,9 @@ class State:
         spec and before the first step.
 
         "reason" is a sentence; "buckets" lists per bucket the "spec" that was chosen and, under
-        "candidates", what each method would take: "seconds", "bytes_sent" and "error", the squared
-        error of the mean relative to its sum of squares. docs/planner.md explains the figures.
+        "candidates", the predictions for each method that was "tried": "seconds", "bytes_sent" and
+        "error", the squared error of the mean relative to its sum of squares. docs/planner.md
+        explains the figures.
         """
         return None if self._reduction is None else self._reduction.session.plan()
 

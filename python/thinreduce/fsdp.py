@@ -45,19 +45,19 @@ def attach(
             raise BadInput(
                 f"{name}= is an argument of State only; thinreduce.fsdp.attach() has none"
             )
-    units = [_Unit(model, module, group) for module, group in _param_groups(model)]
-    if not any(unit.parameters for unit in units):
+    sharded = [_ShardedModule(model, module, group) for module, group in _param_groups(model)]
+    if not any(one.parameters for one in sharded):
         raise BadInput("the model has no parameter that fully_shard() shards and that trains")
-    state = State(spec, process_group=_replicas(units, process_group), **options)
+    state = State(spec, process_group=_replicas(sharded, process_group), **options)
     state._gathers = False
-    state._bind([pair for unit in units for pair in unit.named()])
+    state._bind([pair for one in sharded for pair in one.named()])
     exchange = _Exchange(state)
-    for unit in units:
-        unit.take_over(exchange)
+    for one in sharded:
+        one.take_over(exchange)
     return state
 
 
-class _Unit:
+class _ShardedModule:
     """The parameters that ``fully_shard`` reduces together: those of one call."""
 
     def __init__(self, model: torch.nn.Module, module: Any, group: Any) -> None:
@@ -113,7 +113,7 @@ class _Unit:
 
 
 class _ShardBucket:
-    """This rank's shard of a unit's gradient, in the form of a DDP bucket."""
+    """This rank's shard of a sharded module's gradient, in the form of a DDP bucket."""
 
     def __init__(self, index: int, gradient: torch.Tensor, shards: Sequence[torch.Tensor]) -> None:
         self._index = index
@@ -134,7 +134,7 @@ class _ShardBucket:
 
 
 class _Exchange:
-    """What the hooks of all units share."""
+    """State that the hooks of all sharded modules use."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -142,18 +142,18 @@ class _Exchange:
         self._pass = -1  # the backward pass of the last gradient
         self._index = 0
 
-    def reduce(self, unit: _Unit, gradient: torch.Tensor) -> None:
+    def reduce(self, module: _ShardedModule, gradient: torch.Tensor) -> None:
         """Replaces a gradient by its mean over the replicas. FSDP itself divides by the number of
         shards, before or after."""
-        if not unit.accumulate(gradient):
+        if not module.accumulate(gradient):
             return
         current = _backward_pass()
         self._index = self._index + 1 if current == self._pass else 0
         self._pass = current
-        bucket = _ShardBucket(self._index, gradient, unit.shards_in(gradient))
+        bucket = _ShardBucket(self._index, gradient, module.shards_in(gradient))
         with self._state.errors():
             self._state.reduce(bucket).wait()
-        if unit.group.gradient_divide_factor is not None:
+        if module.group.gradient_divide_factor is not None:
             # FSDP divides by this factor, as it would the sum over all ranks.
             gradient.mul_(self._replicas)
 
@@ -166,7 +166,7 @@ def _backward_pass() -> int:
 
 
 def _param_groups(model: torch.nn.Module) -> Iterator[tuple[Any, Any]]:
-    """Returns the modules that fully_shard() was called with, and what it reduces for them."""
+    """Returns the modules that fully_shard() was called with, and their parameter groups."""
     kind: Any = None
     # torch 1.13 can't import its own fsdp with Python 3.11.
     with contextlib.suppress(ImportError, AttributeError, ValueError):
@@ -188,13 +188,13 @@ def _param_groups(model: torch.nn.Module) -> Iterator[tuple[Any, Any]]:
 
 
 def _replicas(
-    units: Sequence[_Unit], given: torch.distributed.ProcessGroup | None
+    sharded: Sequence[_ShardedModule], given: torch.distributed.ProcessGroup | None
 ) -> torch.distributed.ProcessGroup | None:
     """Returns the ranks that hold the same shards as this one."""
     own = {
         id(group): group
         for group in (
-            getattr(one.group.mesh_info, "replicate_process_group", None) for one in units
+            getattr(one.group.mesh_info, "replicate_process_group", None) for one in sharded
         )
     }
     if len(own) > 1:

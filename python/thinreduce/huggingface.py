@@ -17,7 +17,7 @@ from .rules import Spec
 
 
 class Compression:
-    """What :func:`attach` has added to a Trainer."""
+    """The compression of a Trainer's gradients, as :func:`attach` returns it."""
 
     def __init__(self, trainer: Any, spec: Spec, options: dict[str, Any]) -> None:
         self._trainer = trainer

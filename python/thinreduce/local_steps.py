@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 
 from . import _core
-from ._arguments import seconds, thread_count, whole_number
+from ._arguments import SessionArguments, whole_number
 from ._flat_tensors import FlatTensors
 from ._local_rounds import LocalRounds
-from ._rendezvous import connect_group, members_of
+from ._rendezvous import GroupArguments, members_of
 from ._state_options import check_world
 from .errors import BadInput, BadState
 from .stats import Stats
@@ -84,10 +84,17 @@ class LocalSteps:
             )
         if buffers not in ("average", "leave"):
             raise BadInput(f"buffers must be 'average' or 'leave'; it is {buffers!r}")
-        if transport not in ("auto", "gloo", "torch"):
-            raise BadInput(f"transport must be 'auto', 'gloo' or 'torch'; it is {transport!r}")
-        if link:
-            _core.check_link(link)
+        session_arguments = SessionArguments(
+            timeout=timeout,
+            patience=patience,
+            min_size=min_size,
+            seed=seed,
+            check_replicas_every=check_replicas_every,
+            threads=threads,
+        )
+        group_arguments = GroupArguments(
+            link=link, transport=transport, interface=interface, connect_timeout=connect_timeout
+        )
         options = _core.LocalStepsOptions(
             every=whole_number("every", every, min=1),
             outer=outer,
@@ -102,27 +109,14 @@ class LocalSteps:
             f"{_core.spec_text(spec)} {options.settings()} LocalSteps.buffers={buffers} "
             f"LocalSteps.model={_model_hash(model)}"
         )
-        session_options = _core.SessionOptions(
+        session_options = session_arguments.options(
             spec=spec,
-            timeout=seconds("timeout", timeout),
-            patience=seconds("patience", patience, or_zero=True),
-            min_elements=whole_number("min_size", min_size),
             warmup_steps=whole_number("warmup_rounds", warmup_rounds),
-            check_replicas_every=whole_number("check_replicas_every", check_replicas_every),
-            threads=thread_count(threads),
-            seed=whole_number("seed", seed),
             # Momentum inside the method takes the place of momentum in the outer step.
             momentum_inside_ok=not options.momentum(),
             caller_settings=self._settings,
         )
-        connection = connect_group(
-            process_group,
-            transport=transport,
-            interface=interface,
-            timeout=seconds("connect_timeout", connect_timeout),
-            link=link,
-        )
-        self._session = _core.Session(connection, session_options)
+        self._session = _core.Session(group_arguments.connect(process_group), session_options)
         self._close = weakref.finalize(self, _core.Session.close, self._session)
         _broadcast(model, process_group)
         self._parameters = LocalRounds(

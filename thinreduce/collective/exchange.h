@@ -24,7 +24,7 @@ enum class Stage { encode, decode };
 // Buffers that receives reuse.
 using SpareBuffers = std::vector<std::vector<std::byte>>;
 
-// The estimate where nobody has measured: a wired network in one building.
+// The estimate before a measurement: a wired network in one building.
 inline constexpr Link kLocalNetwork{.bytes_per_second = 125e6, .latency = Seconds{100e-6}};
 
 class Exchange {

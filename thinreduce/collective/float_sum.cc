@@ -104,7 +104,6 @@ void reduce_floats(Exchange& exchange, FloatSum& payload, const SumOptions& opti
     return all_reduce(exchange, payload, chosen);
   }
   const UnitRange all{0, values.size()};
-  exchange.payload_bytes += values.size_bytes();
   exchange.timed(Stage::encode, [&] { payload.encode(all); });
   DirectExchange(exchange, values).finish(exchange, payload.fold());
   exchange.timed(Stage::decode, [&] {
@@ -116,6 +115,7 @@ void reduce_floats(Exchange& exchange, FloatSum& payload, const SumOptions& opti
 }  // namespace
 
 DirectExchange::DirectExchange(Exchange& exchange, std::span<float> values) : values_(values) {
+  exchange.payload_bytes += values.size_bytes();
   const auto world = static_cast<std::size_t>(exchange.size());
   if (world == 1) return;
   all_.resize(world * values.size());
@@ -176,7 +176,6 @@ EarlySum::EarlySum(Exchange& exchange, std::span<float> values, float scale)
     sum_floats(exchange, values, scale);
     return;
   }
-  exchange.payload_bytes += values.size_bytes();
   direct_.emplace(exchange, values);
 }
 

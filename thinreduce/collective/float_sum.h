@@ -34,13 +34,13 @@ struct Nonfinite {
 // Replaces `values` by their elementwise maximum over all ranks.
 void max_floats(Exchange& exchange, std::span<float> values, const SumOptions& options = {});
 
-// Floats on their way to every other rank. Other messages may travel between the constructor and
+// Floats in flight to every other rank. Other messages may travel between the constructor and
 // finish(), if all ranks send and receive them in the same order.
 class DirectExchange {
  public:
   using Fold = void (*)(std::span<float> into, std::span<const float> in);
 
-  // Sends `values`, which must stay untouched until finish().
+  // Sends `values`, which must stay untouched until finish(), and counts them as payload.
   DirectExchange(Exchange& exchange, std::span<float> values);
   // Waits for the floats of all ranks and folds them into `values`, in the order of a ring.
   void finish(Exchange& exchange, Fold fold);

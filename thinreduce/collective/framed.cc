@@ -6,6 +6,16 @@
 
 namespace thinreduce {
 
+void check_announced(const FrameHeader& header, const Exchange& exchange, int peer,
+                     std::size_t limit) {
+  check_id(header, exchange.id());
+  if (header.payload_bytes <= limit) return;
+  throw Error(ErrorCode::bad_frame,
+              fmt::format("rank {} announces a payload of {} bytes for bucket {}, step {}; the "
+                          "limit is {}",
+                          peer, header.payload_bytes, header.id.bucket, header.id.step, limit));
+}
+
 FramedSend::FramedSend(Exchange& exchange, int peer, const FrameHeaderBytes& header,
                        std::span<const std::byte> payload)
     : numbered_(std::make_unique<FrameHeaderBytes>(header)) {
@@ -30,14 +40,7 @@ FramedReceive::FramedReceive(Exchange& exchange, int peer, std::size_t limit,
 void FramedReceive::wait_header(Exchange& exchange) {
   exchange.wait(*pending_header_);
   header_ = decode_header(bytes_, peer_, number_);
-  check_id(header_, exchange.id());
-  if (header_.payload_bytes > limit_) {
-    throw Error(
-        ErrorCode::bad_frame,
-        fmt::format("rank {} announces a payload of {} bytes for bucket {}, step {}; the "
-                    "limit is {}",
-                    peer_, header_.payload_bytes, header_.id.bucket, header_.id.step, limit_));
-  }
+  check_announced(header_, exchange, peer_, limit_);
   payload_.resize(header_.payload_bytes);
   if (!payload_.empty()) {
     pending_payload_ = exchange.transport().receive(peer_, Channel::data, payload_);

@@ -14,6 +14,11 @@
 
 namespace thinreduce {
 
+// Throws Error{bad_frame} unless a header from `peer` belongs to this exchange and announces at
+// most `limit` bytes.
+void check_announced(const FrameHeader& header, const Exchange& exchange, int peer,
+                     std::size_t limit);
+
 class FramedSend {
  public:
   // Numbers the header, which is that of any message with this payload. `payload` must stay valid

@@ -17,7 +17,7 @@ namespace {
 
 enum class Kind : std::uint32_t { part = 0, answer = 1 };
 
-// What a message is: the tag in front of its bytes.
+// The tag in front of a message's bytes, which says what the message holds.
 struct Tag {
   Kind kind = Kind::part;
   UnitRange range;
@@ -108,8 +108,7 @@ class OwnerReduction {
   [[nodiscard]] std::size_t slots() const { return ahead_ + 1; }
   [[nodiscard]] UnitRange piece(int owner, std::size_t index) const {
     if (index >= pieces_) return {};
-    return cut(cut({0, payload_.units()}, world(), static_cast<std::size_t>(owner)), pieces_,
-               index);
+    return cut(owned_range(payload_.units(), exchange_.size(), owner), pieces_, index);
   }
   [[nodiscard]] UnitRange own_piece(std::size_t index) const {
     return piece(exchange_.rank(), index);

@@ -62,6 +62,11 @@ struct OwnerOptions {
 // Bytes in front of each part and answer that say what they are; see docs/wire-format.md.
 inline constexpr std::size_t kOwnerTagBytes = 16;
 
+// Returns the range of `units` units that `owner` owns in a world of `world` ranks.
+[[nodiscard]] inline UnitRange owned_range(std::size_t units, int world, int owner) {
+  return cut({0, units}, static_cast<std::size_t>(world), static_cast<std::size_t>(owner));
+}
+
 // Reduces `payload` over all ranks. `spare` keeps memory from one reduction to the next.
 void owner_reduce(Exchange& exchange, OwnerPayload& payload, SpareBuffers& spare,
                   const OwnerOptions& options = {});

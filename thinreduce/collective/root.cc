@@ -1,7 +1,5 @@
 #include "thinreduce/collective/root.h"
 
-#include <fmt/format.h>
-
 #include <memory>
 
 #include "thinreduce/collective/broadcast.h"
@@ -57,14 +55,7 @@ std::vector<std::byte> through_root(Exchange& exchange, int root, std::span<cons
     return reply;
   }
   const FrameHeader announced = decode_header(header, root);
-  check_id(announced, exchange.id());
-  if (announced.payload_bytes > limit) {
-    throw Error(
-        ErrorCode::bad_frame,
-        fmt::format("root {} announces an answer of {} bytes for bucket {}, step {}; the "
-                    "limit is {}",
-                    root, announced.payload_bytes, announced.id.bucket, announced.id.step, limit));
-  }
+  check_announced(announced, exchange, root, limit);
   reply.resize(announced.payload_bytes);
   broadcast(exchange, root, reply, kUncounted);
   exchange.timed(Stage::decode, [&] { check_payload(announced, reply); });

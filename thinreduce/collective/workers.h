@@ -71,7 +71,7 @@ class WorkerPool {
   std::vector<std::thread> threads_;
 };
 
-// What methods see of a pool. Copies refer to the same pool; without one, the calling thread does
+// A pool as methods use it. Copies refer to the same pool; without one, the calling thread does
 // all the work.
 class Workers {
  public:

@@ -38,7 +38,7 @@ struct Refusal {
 // Returns the reason of a refusal in words.
 [[nodiscard]] std::string describe_refusal(const Refusal& refusal, std::uint64_t elements);
 
-// What a bucket took in its last step, in seconds; 0 unless a planner wants to know.
+// Seconds of a bucket's last step; 0 unless a planner needs them.
 struct StepFigures {
   float ready = 0;    // from the step's first bucket until this one was submitted
   float seconds = 0;  // from then until the mean was there

@@ -1,5 +1,5 @@
-// Local steps: every rank trains by itself for `every` steps, then the ranks exchange what their
-// parameters changed, through any method, and an outer step moves the parameters that all share.
+// Local steps: every rank trains by itself for `every` steps, then the ranks exchange the changes
+// of their parameters, through any method, and an outer step moves the parameters that all share.
 //
 //   LocalSteps sync(session, {.every = 30}, tensors);
 //   sync.set_anchor(0, parameters);                    // once; the same bits on all ranks
@@ -11,7 +11,7 @@
 // The anchor is the float32 copy of the parameters as they were after the last outer step: the same
 // bits on all ranks. A round starts with the difference anchor - parameters, which a session
 // replaces by its mean over the ranks; OuterStep then moves the anchor. A method's residual keeps
-// what it did not send, and the parameters that apply() writes are
+// the part that it did not send, and the parameters that apply() writes are
 //
 //   new anchor + (parameters now - parameters when the exchange was started),
 //

@@ -1,5 +1,5 @@
 // The outer step of local-step training: moves the anchor, the parameters that all ranks share, by
-// the mean of what the ranks' local steps changed.
+// the mean of the changes that the ranks' local steps made.
 #pragma once
 
 #include <span>

@@ -120,7 +120,7 @@ class Reducer {
   [[nodiscard]] Slot make_slot(std::shared_ptr<const RegisteredBucket> given) const;
   // Sets the bucket and the method of a slot.
   void set_variant(Slot& slot, std::size_t variant) const;
-  // Gives the bucket another method. What the old one still owes is added to the next gradient.
+  // Gives the bucket another method. The old one's residual is added to the next gradient.
   void change_variant(Slot& slot, std::size_t variant) const;
   // Returns the exchange of a bucket on a track.
   [[nodiscard]] Exchange make_exchange(Transport& track, const FrameId& id, SpareBuffers& spare);

@@ -9,7 +9,7 @@
 //   done.get();                                              // gradient now holds the mean
 //
 // All ranks must submit the same buckets in the same order. Before a bucket is reduced, the ranks
-// compare what they are about to do. When they differ, or a gradient is not finite, every rank gets
+// compare their descriptions of it. When these differ, or a gradient is not finite, every rank gets
 // the same Error, the gradient and all residuals are as before, and the session goes on. There is
 // one exception: in a bucket of more than 1 MiB that travels uncompressed and whose spec keeps no
 // residual, NaN and Inf are only found during the sum; the session goes on then too, but the
@@ -66,8 +66,8 @@ struct SessionOptions {
   // the same for any link. none: the ranks measure it with a few messages when the session starts.
   std::optional<Link> link{};
   // Confirms that the optimizer has no momentum of its own. Some specs (sketch:momentum=0.9) hand
-  // back an update with momentum inside; an optimizer would apply momentum to it again, and nobody
-  // would notice. So a session refuses such a spec unless this is true. Other specs ignore it.
+  // back an update with momentum inside; an optimizer would apply momentum to it again
+  // unnoticed. So a session refuses such a spec unless this is true. Other specs ignore it.
   bool momentum_inside_ok = false;
   // Settings of the caller, as words "name=value"; they are only compared with the other ranks'.
   std::string caller_settings{};

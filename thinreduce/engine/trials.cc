@@ -152,10 +152,10 @@ std::vector<float> take_sample(const BucketLayout& layout, std::span<const float
                                std::size_t most) {
   std::size_t elements = 0;
   for_compressed(layout, [&](std::size_t, std::size_t count) { elements += count; });
-  const double share = std::min(1.0, static_cast<double>(most) / static_cast<double>(elements));
+  const double fraction = std::min(1.0, static_cast<double>(most) / static_cast<double>(elements));
   std::vector<float> sample;
   for_compressed(layout, [&](std::size_t first, std::size_t count) {
-    const auto taken = static_cast<std::size_t>(std::ceil(share * static_cast<double>(count)));
+    const auto taken = static_cast<std::size_t>(std::ceil(fraction * static_cast<double>(count)));
     const auto run = values.subspan(first + (count - taken) / 2, taken);
     std::ranges::transform(run, std::back_inserter(sample), [](float value) {
       return std::clamp(value, -kLargestMagnitude, kLargestMagnitude);

@@ -1,5 +1,5 @@
-// Trials: the ranks reduce samples of their buckets with every candidate of `auto`, to learn what
-// each takes and how exact it is. All figures are agreed: the same on all ranks.
+// Trials: the ranks reduce samples of their buckets with every candidate of `auto`, to measure
+// the time and the error of each. All figures are agreed: the same on all ranks.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ namespace thinreduce {
 // enough that messages between so many ranks are long beside their headers.
 [[nodiscard]] std::size_t sample_size(const Link& link, int world);
 
-// Returns about `most` of the elements that `layout` compresses: a run of each tensor, as long as
-// its share of the bucket.
+// Returns about `most` of the elements that `layout` compresses: a run of each tensor, all
+// of them the same fraction of their tensor.
 [[nodiscard]] std::vector<float> take_sample(const BucketLayout& layout,
                                              std::span<const float> values, std::size_t most);
 

@@ -1,6 +1,5 @@
 #include "thinreduce/kernels/bf16.h"
 
-#include <bit>
 #include <cstddef>
 
 #include "thinreduce/ensure.h"
@@ -19,8 +18,7 @@ using Floats = hn::ScalableTag<float>;
 using Words = hn::RebindToUnsigned<Floats>;
 using Halves = hn::Rebind<std::uint16_t, Words>;
 
-// Adding just under half of the last kept place, plus one if that place is odd, carries into it
-// exactly when rounding to nearest even rounds up.
+// As bf16_of() does.
 HWY_INLINE hn::Vec<Halves> round_to_bf16(hn::Vec<Floats> value) {
   const Words words;
   const auto bits = hn::BitCast(words, value);
@@ -73,30 +71,17 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace thinreduce::kernels {
 namespace reference {
-namespace {
-
-std::uint16_t round_to_bf16(float value) {
-  if (value != value) return 0x7fc0;
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  return static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-float widen(std::uint16_t value) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(value) << 16);
-}
-
-}  // namespace
 
 void to_bf16(std::span<const float> in, std::span<std::uint16_t> out) {
-  for (std::size_t i = 0; i < in.size(); ++i) out[i] = round_to_bf16(in[i]);
+  for (std::size_t i = 0; i < in.size(); ++i) out[i] = bf16_of(in[i]);
 }
 
 void from_bf16(std::span<const std::uint16_t> in, float scale, std::span<float> out) {
-  for (std::size_t i = 0; i < in.size(); ++i) out[i] = widen(in[i]) * scale;
+  for (std::size_t i = 0; i < in.size(); ++i) out[i] = float_of(in[i]) * scale;
 }
 
 void add_bf16(std::span<const std::uint16_t> in, std::span<float> sum) {
-  for (std::size_t i = 0; i < in.size(); ++i) sum[i] += widen(in[i]);
+  for (std::size_t i = 0; i < in.size(); ++i) sum[i] += float_of(in[i]);
 }
 
 }  // namespace reference

@@ -4,10 +4,23 @@
 // becomes 0x7fc0. Denormals are kept. The spans of one call must have the same length.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <span>
 
 namespace thinreduce::kernels {
+
+// Returns one value as bfloat16. Adding just under half of the last kept place, plus one if that
+// place is odd, carries into it exactly when rounding to nearest even rounds up.
+[[nodiscard]] inline std::uint16_t bf16_of(float value) {
+  if (value != value) return 0x7fc0;
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  return static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+// Returns the value of one bfloat16.
+[[nodiscard]] inline float float_of(std::uint16_t bf16) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bf16) << 16);
+}
 
 // out[i] = bf16(in[i])
 void to_bf16(std::span<const float> in, std::span<std::uint16_t> out);

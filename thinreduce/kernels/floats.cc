@@ -98,9 +98,9 @@ std::size_t first_nonfinite(std::span<const float> values) {
   };
   std::size_t i = 0;
   for (; i + block <= values.size(); i += block) {
-    const std::size_t step = block / 4;
+    const std::size_t lanes = block / 4;
     const auto any =
-        hn::Or(hn::Or(bad(i), bad(i + step)), hn::Or(bad(i + 2 * step), bad(i + 3 * step)));
+        hn::Or(hn::Or(bad(i), bad(i + lanes)), hn::Or(bad(i + 2 * lanes), bad(i + 3 * lanes)));
     if (!hn::AllFalse(bits, any)) break;
   }
   return i + reference::first_nonfinite(values.subspan(i));
@@ -109,7 +109,7 @@ std::size_t first_nonfinite(std::span<const float> values) {
 // -0 passes; NaN fails both comparisons.
 std::size_t first_no_square(std::span<const float> values) {
   const hn::ScalableTag<float> d;
-  const std::size_t step = hn::Lanes(d);
+  const std::size_t lanes = hn::Lanes(d);
   const auto zero = hn::Zero(d);
   const auto largest = hn::Set(d, std::numeric_limits<float>::max());
   const auto good = [&](std::size_t at) HWY_ATTR {
@@ -117,9 +117,9 @@ std::size_t first_no_square(std::span<const float> values) {
     return hn::And(hn::Le(zero, value), hn::Le(value, largest));
   };
   std::size_t i = 0;
-  for (; i + 4 * step <= values.size(); i += 4 * step) {
-    const auto all =
-        hn::And(hn::And(good(i), good(i + step)), hn::And(good(i + 2 * step), good(i + 3 * step)));
+  for (; i + 4 * lanes <= values.size(); i += 4 * lanes) {
+    const auto all = hn::And(hn::And(good(i), good(i + lanes)),
+                             hn::And(good(i + 2 * lanes), good(i + 3 * lanes)));
     if (!hn::AllTrue(d, all)) break;
   }
   return i + reference::first_no_square(values.subspan(i));

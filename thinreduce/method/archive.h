@@ -2,7 +2,7 @@
 //
 // A loaded file is untrusted: the archive refuses floats that are not finite, fields of another
 // length than the method declares and numbers outside the range that it declares. A method checks
-// what depends on several fields itself, when loading() is true.
+// conditions over several fields itself, when loading() is true.
 //
 // A field's kind says what happens to it when a run continues with another number of ranks: summed
 // fields of ranks that become one are added, replicated ones are copied from one rank, and an owned

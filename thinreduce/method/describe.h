@@ -53,7 +53,7 @@ struct SpecDescription {
   bool momentum_inside = false;
 };
 
-// Throws Error{bad_spec} for a spec that is not valid; the message lists what is.
+// Throws Error{bad_spec} for a spec that is not valid; the message lists the valid names.
 [[nodiscard]] THINREDUCE_EXPORT SpecDescription describe_spec(std::string_view spec);
 
 }  // namespace thinreduce

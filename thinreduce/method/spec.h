@@ -18,7 +18,7 @@ struct Spec {
   // The method b of `a+b`, which quantizes the values that a sends.
   std::optional<InnerMethod> inner;
 
-  // Throws Error{bad_spec}; the message lists what is possible.
+  // Throws Error{bad_spec}; the message lists the valid names.
   static Spec parse(std::string_view text);
   // Returns the name without options: `a` or `a+b`.
   [[nodiscard]] std::string name() const;

@@ -57,9 +57,9 @@ const MethodInfo& auto_info() {
       .name = "auto",
       .wire_id = 0xFFFF,
       .summary =
-          "Chooses a method per bucket: measures the link, and the speed and error of the methods "
-          "on a sample of the training's own gradients, and takes what ends a step first within an "
-          "error bound. That may be fp32.",
+          "Chooses a method per bucket. It measures the link, and the speed and error of the "
+          "methods on a sample of the training's own gradients, and takes the methods with which a "
+          "step ends first within an error bound. That may be fp32.",
       .paper = "none",
       .options = {OptionInfo::number(
                       "error", 0.05, 0, 1000,

@@ -8,7 +8,7 @@
 
 namespace thinreduce {
 
-// What the options of an `auto` spec ask for.
+// The settings of an `auto` spec.
 struct AutoOptions {
   double max_error = 0;          // of a step's mean: squared error relative to its energy
   std::vector<Spec> candidates;  // most exact first; the first is fp32

@@ -8,7 +8,7 @@
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/methods/gather_or_owner.h"
-#include "thinreduce/methods/quantize/dithered_ring.h"
+#include "thinreduce/methods/quantize/dithered_sum.h"
 #include "thinreduce/methods/quantize/options.h"
 #include "thinreduce/methods/quantize/quantized_gather.h"
 #include "thinreduce/methods/quantize/stream_keys.h"
@@ -44,16 +44,16 @@ class DqsgSum final : public Method {
     }
     agree_on_scales(source, exchange);
     stream_keys(options_.seed, exchange.id(), exchange.size(), keys_);
-    DitheredRing sum({.quantizer = options_.quantizer,
-                      .source = source,
-                      .mean = bucket.values,
-                      .scales = scales_,
-                      .measure = measures_while_encoding(exchange),
-                      .clip = options_.clip,
-                      .keys = keys_,
-                      .rank = exchange.rank(),
-                      .workers = exchange.workers},
-                     buffers_);
+    DitheredSum sum({.quantizer = options_.quantizer,
+                     .source = source,
+                     .mean = bucket.values,
+                     .scales = scales_,
+                     .measure = measures_while_encoding(exchange),
+                     .clip = options_.clip,
+                     .keys = keys_,
+                     .rank = exchange.rank(),
+                     .workers = exchange.workers},
+                    buffers_);
     all_reduce(exchange, sum, options_.sum);
     // The codes are delivered; until here the residual still held all of the gradient.
     exchange.timed(Stage::encode, [&] { keep_unsent(sum, exchange.workers); });
@@ -73,7 +73,7 @@ class DqsgSum final : public Method {
   // A single rank needs no agreement. Its gradient is finite; with a residual it may overflow.
   [[nodiscard]] bool measures_while_encoding(const Exchange& exchange) const {
     return exchange.size() == 1 && !keeps_residual() &&
-           DitheredRing::measures_units(options_.quantizer);
+           DitheredSum::measures_units(options_.quantizer);
   }
 
   // Sets `scales_` to the largest magnitude of each block over all ranks.
@@ -92,7 +92,7 @@ class DqsgSum final : public Method {
   }
 
   // Keeps the whole error with feedback, otherwise the clipped part.
-  void keep_unsent(DitheredRing& sum, Workers workers) {
+  void keep_unsent(DitheredSum& sum, Workers workers) {
     if (options_.feedback) {
       sum.subtract_own(residual_);
     } else if (options_.clip > 0) {
@@ -105,7 +105,7 @@ class DqsgSum final : public Method {
   std::vector<float> scales_;      // per block
   std::vector<float> own_scales_;  // scales of this rank, before the agreement
   std::vector<RandomKey> keys_;    // by rank
-  DitheredRingBuffers buffers_;
+  DitheredSumBuffers buffers_;
 };
 
 }  // namespace

@@ -14,7 +14,7 @@
 #include "thinreduce/collective/ring.h"
 #include "thinreduce/error.h"
 #include "thinreduce/methods/quantize/dither.h"
-#include "thinreduce/methods/quantize/dithered_ring.h"
+#include "thinreduce/methods/quantize/dithered_sum.h"
 #include "thinreduce/wire/random.h"
 
 namespace thinreduce {
@@ -286,14 +286,14 @@ TEST(Dqsg, HostileCodes) {
     const auto gradient = normal_gradients(1, quantizer.elements(), random())[0];
     std::vector<float> mean(quantizer.elements()), scales(quantizer.blocks(), 5.0f);
     const std::vector<RandomKey> keys(static_cast<std::size_t>(world), random_key({}));
-    DitheredRingBuffers buffers;
-    DitheredRing sum({.quantizer = quantizer,
-                      .source = gradient,
-                      .mean = mean,
-                      .scales = scales,
-                      .keys = keys,
-                      .rank = 1},
-                     buffers);
+    DitheredSumBuffers buffers;
+    DitheredSum sum({.quantizer = quantizer,
+                     .source = gradient,
+                     .mean = mean,
+                     .scales = scales,
+                     .keys = keys,
+                     .rank = 1},
+                    buffers);
     const UnitRange all{0, sum.units()};
     sum.encode(all);
     try {

@@ -13,11 +13,11 @@ namespace thinreduce {
 inline constexpr int kMostToGather = 4;
 inline constexpr int kMostToGatherSparse = 3;
 
-// `owner` ends the help text of that choice: what the owners answer with.
+// `owner` ends the help text of that choice; it describes the messages of ranks and owners.
 [[nodiscard]] OptionInfo gather_or_owner_option(const std::string& owner,
                                                 int most_to_gather = kMostToGather);
 
-// What a method expects to send.
+// The bytes that a method expects to send.
 struct GatherCost {
   double payload_bytes = 0;   // of one rank, roughly
   double owner_payloads = 0;  // bytes of parts and answers, in payloads

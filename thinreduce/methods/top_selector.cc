@@ -35,7 +35,7 @@ void TopSelector::prepare(std::size_t elements, std::size_t k) {
   for (std::size_t p = 0; p < parts_.size(); ++p) {
     const UnitRange own = thinreduce::cut({0, runs}, parts_.size(), p);
     parts_[p].elements = {own.begin * kRun, std::min(own.end * kRun, elements)};
-    // What it gets if large elements are anywhere alike, and a little more.
+    // Room for its elements if the large ones are spread evenly, and a little more.
     (void)make_room(parts_[p], k, std::min(k, elements) / parts_.size() * 5 / 4);
   }
 }

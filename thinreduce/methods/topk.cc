@@ -151,17 +151,19 @@ MethodInfo topk_info() {
           "on: elements that were not sent are added to the next step's gradient (error "
           "feedback). off: they are discarded."),
       gather_or_owner_option(
-          "its values to the owners of their elements, which answer with the largest of the sums",
+          "its values to the owners of their elements, which send the largest sums to all",
           kMostToGatherSparse),
       OptionInfo::integer("chunk", kDefaultChunk, 64, 1048576,
-                          "Elements per chunk: the largest of every chunk are sent instead of the "
-                          "largest of the bucket. auto: 4096 with values=2bit or decay, else none.")
+                          "Elements per chunk: each rank sends the largest elements of every chunk "
+                          "instead of the largest of the whole bucket. auto: 4096 with values=2bit "
+                          "or decay below 1, otherwise there are no chunks.")
           .or_else("auto"),
       OptionInfo::choice("values", "f32", {"f32", "2bit"},
-                         "f32: values are sent as they are. 2bit: as sign and one of two "
-                         "magnitudes per chunk; the residual keeps the difference."),
+                         "Encoding of a sent value. f32: the value itself. 2bit: its sign and one "
+                         "of two magnitudes per chunk; the difference stays in the residual."),
       OptionInfo::number("decay", 1, 0, 1,
-                         "Factor of the residual before a step's gradient is added."),
+                         "The residual is multiplied by this factor before each step's gradient is "
+                         "added to it; 1: no decay."),
   };
   info.check = check_chunks;
   info.presets = {{"paper", "density=0.01,collective=gather", "1 % of the values are sent."}};

@@ -56,7 +56,7 @@ class TopKChunks final : public Method {
   }
 
  private:
-  // What a rank sends of the chunks of a block.
+  // The values that a rank sends for the chunks of a block.
   struct Block {
     std::vector<std::uint32_t> indices;  // in the bucket
     std::vector<float> sent;             // as received

@@ -8,6 +8,7 @@
 
 #include "thinreduce/ensure.h"
 #include "thinreduce/error.h"
+#include "thinreduce/kernels/bf16.h"
 #include "thinreduce/methods/topk_payload.h"
 #include "thinreduce/wire/bit_stream.h"
 #include "thinreduce/wire/bytes.h"
@@ -24,13 +25,6 @@ using Length = std::uint32_t;
 unsigned low_bits(std::size_t elements, std::size_t values) {
   const std::size_t scaled = elements * 45 / (64 * std::max<std::size_t>(1, values));
   return static_cast<unsigned>(std::bit_width(std::max<std::size_t>(1, scaled))) - 1;
-}
-
-std::uint64_t bf16_bits(float value) {
-  return std::bit_cast<std::uint32_t>(value) >> 16U;
-}
-float from_bf16_bits(std::uint64_t bits) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16U);
 }
 
 struct TwoMagnitudes {
@@ -93,8 +87,8 @@ void TopKCodeWriter::write(std::span<const std::uint32_t> offsets, std::span<con
   for (std::size_t i = 0; i < values.size(); ++i) magnitudes_[i] = std::abs(values[i]);
   const TwoMagnitudes two = two_magnitudes(magnitudes_);
   const float border = two.low + (two.high - two.low) / 2;
-  bits.put(bf16_bits(two.low), 16);
-  bits.put(bf16_bits(two.high), 16);
+  bits.put(kernels::bf16_of(two.low), 16);
+  bits.put(kernels::bf16_of(two.high), 16);
   const unsigned low = low_bits(chunk_elements, wanted);
   std::size_t next = 0;
   for (std::size_t i = 0; i < offsets.size(); ++i) {
@@ -169,8 +163,8 @@ void TopKCodeReader::add_chunk(BitReader& bits, std::size_t block,
   const std::uint64_t missing = bits.take_unary(wanted);
   if (missing > wanted) refuse(block, fmt::format("a chunk lacks more than {} values", wanted));
   if (missing == wanted) return;
-  const float low_magnitude = from_bf16_bits(bits.take(16));
-  const float high_magnitude = from_bf16_bits(bits.take(16));
+  const float low_magnitude = kernels::float_of(static_cast<std::uint16_t>(bits.take(16)));
+  const float high_magnitude = kernels::float_of(static_cast<std::uint16_t>(bits.take(16)));
   for (const float one : {low_magnitude, high_magnitude}) {
     if (!std::isfinite(one) || std::signbit(one)) {
       refuse(block, fmt::format("magnitude {} must be finite and not negative", one));

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <random>
 
+#include "tests/random_data.h"
 #include "thinreduce/error.h"
 #include "thinreduce/wire/bytes.h"
 
@@ -165,13 +166,7 @@ TEST(TopKCodes, HostileBytes) {
     const TopKChunkShape shape{
         .elements = 1 + random() % 300, .chunk = 64 + random() % 100, .density = 0.1};
     Bytes payload = random_codes(shape, 1, random()).payload;
-    const auto changes = random() % 4;
-    for (unsigned i = 0; i < changes && !payload.empty(); ++i) {
-      auto& byte = payload[random() % payload.size()];
-      byte = random() % 2 == 0 ? byte ^ static_cast<std::byte>(1U << random() % 8)
-                               : static_cast<std::byte>(random());
-    }
-    if (random() % 4 == 0) payload.resize(random() % (payload.size() + 20));
+    damage(payload, random() % 4, random);
     const Bytes exact(payload.begin(), payload.end());
     try {
       for (const float value : read(exact, shape)) ASSERT_TRUE(std::isfinite(value));

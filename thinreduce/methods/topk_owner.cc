@@ -39,8 +39,7 @@ class TopKOwner final : public Method, private OwnerPayload {
     source_ = bucket.values;
     rank_ = exchange.rank();
     share_ = 1.0f / static_cast<float>(exchange.size());
-    owned_ = cut({0, elements_}, static_cast<std::size_t>(exchange.size()),
-                 static_cast<std::size_t>(exchange.rank()));
+    owned_ = owned_range(elements_, exchange.size(), exchange.rank());
     unanswered_.clear();
     exchange.timed(Stage::encode, [&] {
       if (feedback_) {

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <string>
 
 #include "thinreduce/ensure.h"
+#include "thinreduce/kernels/bf16.h"
 #include "thinreduce/wire/bytes.h"
 
 namespace thinreduce {
@@ -33,18 +33,11 @@ T value_at(std::span<const std::byte> bytes, std::size_t i) {
 std::size_t bytes_of(TopKValues format) {
   return format == TopKValues::f32 ? sizeof(float) : sizeof(Bf16);
 }
-// A bfloat16 is the upper half of a float.
-float from_bf16(Bf16 word) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(word) << 16U);
-}
 float to_float(Bf16 word) {
-  return from_bf16(word);
+  return kernels::float_of(word);
 }
 float to_float(float value) {
   return value;
-}
-Bf16 to_bf16(float value) {
-  return static_cast<Bf16>(std::bit_cast<std::uint32_t>(value) >> 16U);
 }
 
 }  // namespace
@@ -82,7 +75,7 @@ void write_topk_payload(const kernels::Selected& selected, std::size_t elements,
       if (format == TopKValues::f32) {
         store_value(values, i * sizeof(float), selected.values[i]);
       } else {
-        store_value(values, i * sizeof(Bf16), to_bf16(selected.values[i]));
+        store_value(values, i * sizeof(Bf16), kernels::bf16_of(selected.values[i]));
       }
     }
   });
@@ -92,9 +85,7 @@ void round_to_bf16(std::span<const float> values, std::vector<float>& rounded) {
   constexpr float kLargest = 0x1.fep127F;
   rounded.resize(values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
-    // To nearest, ties to even: adds half a step less one, and one if the last kept bit is set.
-    const auto bits = std::bit_cast<std::uint32_t>(std::clamp(values[i], -kLargest, kLargest));
-    rounded[i] = from_bf16(static_cast<Bf16>((bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U));
+    rounded[i] = kernels::float_of(kernels::bf16_of(std::clamp(values[i], -kLargest, kLargest)));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 
+#include "tests/random_data.h"
 #include "thinreduce/error.h"
 #include "thinreduce/wire/bytes.h"
 
@@ -142,13 +143,7 @@ TEST(TopKPayload, HostileBytes) {
   for (int round = 0; round < 20000; ++round) {
     const std::size_t elements = round % 100 == 0 ? 65536 * 2 + 77 : 1 + random() % 300;
     Bytes payload = written(random_selection(elements, 1 + random() % 20, random()), elements);
-    const auto changes = random() % 4;
-    for (unsigned i = 0; i < changes && !payload.empty(); ++i) {
-      auto& byte = payload[random() % payload.size()];
-      byte = random() % 2 == 0 ? byte ^ static_cast<std::byte>(1u << random() % 8)
-                               : static_cast<std::byte>(random());
-    }
-    if (random() % 4 == 0) payload.resize(random() % (payload.size() + 20));
+    damage(payload, random() % 4, random);
     // On the heap with its exact length, so that a sanitizer sees a read past the end.
     const Bytes exact(payload.begin(), payload.end());
     Floats sum(elements);

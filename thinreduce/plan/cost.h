@@ -9,7 +9,7 @@
 
 namespace thinreduce {
 
-// What a candidate took on a sample of a bucket: the largest figures of any rank.
+// The cost of a candidate on a sample of a bucket: the largest figures of any rank.
 struct TrialFigures {
   double seconds = 0;  // from the start to the mean
   double busy = 0;     // of them, encoding and decoding
@@ -17,7 +17,7 @@ struct TrialFigures {
   double error = 0;    // squared error of the mean relative to its energy; the same on all ranks
 };
 
-// What a candidate will take on the whole bucket if nothing else is in flight.
+// The predicted cost of a candidate on the whole bucket if nothing else is in flight.
 struct Prediction {
   double latency = 0;  // seconds that depend neither on the bytes nor on the processor
   double busy = 0;     // seconds of encoding and decoding

@@ -127,8 +127,8 @@ double Planner::finish_with(const Choices& choices, double Known::*ready) const 
     if (!is_active(bucket)) continue;
     TimedBucket& one = timed.emplace_back();
     one.ready = bucket.*ready;
-    // A bucket that nobody has tried takes as long as it did. One of raw tensors alone is small:
-    // what it took was a wait for the others.
+    // A bucket without trials takes as long as it did. One of raw tensors alone is small: its
+    // time was a wait for the others.
     one.cost.seconds = bucket.seconds;
     if (bucket.elements == 0) {
       one.cost.seconds = std::min(bucket.seconds, kLatenciesOfRaw * link_.latency.count());

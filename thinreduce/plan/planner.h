@@ -5,7 +5,7 @@
 //
 // A step opens with its first bucket. The first steps travel as fp32. Then a step keeps samples of
 // its gradients, and before the next one the candidates are tried on them. From then on the planner
-// compares what steps take with what it predicted. Where that is off by more than kTolerance, or
+// compares the times of steps with its prediction. Where that is off by more than kTolerance, or
 // where the difference changes by that much later, the candidates are tried again.
 #pragma once
 
@@ -48,7 +48,7 @@ class Planner {
 
   [[nodiscard]] const AutoOptions& options() const { return options_; }
 
-  // What the step that opens must do beside reducing its buckets.
+  // Further work of the step that opens, beside reducing its buckets.
   enum class Task { none, keep_samples, try_candidates };
   [[nodiscard]] Task open_step();
 

@@ -1,4 +1,4 @@
-// What a forked child may do with the connections of its parent: nothing. A child has copies of the
+// A forked child must not use the connections of its parent. A child has copies of the
 // parent's memory and descriptors but none of its threads. Without care, a peer would not notice
 // the death of a rank whose DataLoader workers live on, and a child that exits would wait for
 // threads that it does not have.

@@ -25,7 +25,7 @@ Clock::time_point to_point(Time time) {
   return Clock::time_point(std::chrono::duration_cast<Clock::duration>(time));
 }
 
-// What the receiver learns about a message beside its bytes.
+// Information about a message that the receiver gets beside its bytes.
 struct Stamp {
   Time arrives{0};
   std::uint64_t chain = 0;  // length of the longest chain of messages that ends with this one

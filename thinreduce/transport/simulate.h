@@ -17,7 +17,7 @@
 //
 // As many ranks compute at once as this machine has cores; the others wait, the one with the
 // earliest clock first, so that ranks do not slow one another down and their CPU times are those of
-// a core alone. What is not simulated: the CPU time of a real network stack (a message costs one
+// a core alone. Not simulated are the CPU time of a real network stack (a message costs one
 // copy), and memory bandwidth that the cores of this machine share.
 //
 // A receiver's link serves messages in the order in which they were sent in real time. A message

@@ -158,7 +158,7 @@ class Throttled final : public Transport {
   Lane in_;
 };
 
-// What a rank tells the others about its link.
+// The description of its link that a rank sends to the others.
 struct LinkStatement {
   std::uint64_t clock = 0;
   double bytes_per_second = 0;

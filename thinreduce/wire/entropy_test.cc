@@ -11,6 +11,7 @@
 #include <random>
 #include <vector>
 
+#include "tests/random_data.h"
 #include "thinreduce/error.h"
 #include "thinreduce/wire/checksum.h"
 #include "thinreduce/wire/random.h"
@@ -160,12 +161,7 @@ TEST(Entropy, HostileBytes) {
     const std::uint32_t alphabet = std::array{2u, 3u, 7u, 15u, 100u, 255u}[random() % 6];
     const std::size_t size = 256 + random() % 700;
     Bytes bytes = encoded(bell_symbols(size, alphabet, alphabet / 5.0, random()), alphabet);
-    for (unsigned changes = 1 + random() % 3; changes > 0; --changes) {
-      auto& byte = bytes[random() % bytes.size()];
-      byte = random() % 2 == 0 ? byte ^ static_cast<std::byte>(1u << random() % 8)
-                               : static_cast<std::byte>(random());
-    }
-    if (random() % 4 == 0) bytes.resize(random() % (bytes.size() + 20));
+    damage(bytes, 1 + random() % 3, random);
     const Bytes exact(bytes.begin(), bytes.end());
     if (refusal(exact, alphabet, size) != "accepted") ++refused;
   }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "tests/random_data.h"
 #include "tests/test_data.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/aligned.h"
@@ -18,11 +19,7 @@ constexpr std::size_t kLengths[] = {64, 128, 256, 512, 1024, 2048, 4096, 8192, 1
 constexpr Transform kTransforms[] = {Transform::fft, Transform::dct};
 
 std::vector<float> normal_blocks(std::size_t length, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> blocks(length * kBlockLanes);
-  for (auto& value : blocks) value = normal(random);
-  return blocks;
+  return normal_floats(length * kBlockLanes, seed);
 }
 
 std::vector<float> spectra_of(const TransformTables& tables, std::span<const float> blocks) {

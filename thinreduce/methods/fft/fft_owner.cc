@@ -38,8 +38,7 @@ class FftOwner final : public FftMethod, private OwnerPayload {
         kept_energy_(blocks().groups()),
         rank_(setup.rank),
         world_(setup.world),
-        owned_(cut({0, blocks().groups()}, static_cast<std::size_t>(setup.world),
-                   static_cast<std::size_t>(setup.rank))) {
+        owned_(owned_range(blocks().groups(), setup.world, setup.rank)) {
     residual().replace(owned_);
   }
 

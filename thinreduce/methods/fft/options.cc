@@ -16,13 +16,12 @@ std::vector<OptionInfo> fft_option_infos() {
                          "gradient than energy asks for.")
           .or_word("auto"),
       OptionInfo::choice("schedule", "constant", {"constant", "linear", "cosine", "step"},
-                         "How theta changes to theta_end over the first training steps, as many as "
-                         "the option steps says; step: in four plateaus. theta=auto needs "
+                         "How theta changes to theta_end over the first training steps, whose "
+                         "number is the option steps. step: in four plateaus. theta=auto needs "
                          "schedule=constant."),
       OptionInfo::number(
           "theta_end", 0, 0, 0.9999,
-          "theta at the end of the schedule, 0: nothing is dropped then; ignored with "
-          "schedule=constant."),
+          "theta at the end of the schedule; 0 drops nothing. Ignored with schedule=constant."),
       OptionInfo::integer(
           "steps", 10000, 1, 1'000'000'000,
           "Length of the schedule in training steps; ignored with schedule=constant."),
@@ -44,8 +43,8 @@ std::vector<OptionInfo> fft_option_infos() {
       OptionInfo::on_off("feedback", true,
                          "on: the part of the gradient that was not sent is added to the next "
                          "step's gradient (error feedback). off: it is discarded."),
-      gather_or_owner_option("its frequencies to the owners of their blocks, which answer with the "
-                             "strongest of the sums",
+      gather_or_owner_option("its frequencies to the owners of their blocks, which send the "
+                             "strongest of the summed frequencies to all",
                              kMostToGatherSparse),
   };
 }

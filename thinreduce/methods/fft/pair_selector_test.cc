@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "tests/random_data.h"
 #include "tests/test_data.h"
 #include "thinreduce/error.h"
 
@@ -14,11 +15,7 @@ namespace thinreduce::kernels {
 namespace {
 
 std::vector<float> normal_spectrum(std::size_t words, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> spectrum(words * 128);
-  for (auto& value : spectrum) value = normal(random);
-  return spectrum;
+  return normal_floats(words * 128, seed);
 }
 
 // Selects by a full sort: among equal energies the lower index wins; zeros are never selected.

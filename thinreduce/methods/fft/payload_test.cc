@@ -7,6 +7,7 @@
 #include <limits>
 #include <random>
 
+#include "tests/random_data.h"
 #include "thinreduce/error.h"
 #include "thinreduce/methods/fft/pairs.h"
 #include "thinreduce/wire/bytes.h"
@@ -197,13 +198,7 @@ TEST(FftPayload, HostileBytes) {
     const int bits = 4 + static_cast<int>(random() % 13);
     Bytes payload = written(
         random_spectrum(words, 0.3 / static_cast<double>(1 + random() % 20), bits, random()));
-    const auto changes = random() % 4;
-    for (unsigned i = 0; i < changes && !payload.empty(); ++i) {
-      auto& byte = payload[random() % payload.size()];
-      byte = random() % 2 == 0 ? byte ^ static_cast<std::byte>(1u << random() % 8)
-                               : static_cast<std::byte>(random());
-    }
-    if (random() % 4 == 0) payload.resize(random() % (payload.size() + 20));
+    damage(payload, random() % 4, random);
     // On the heap with its exact length, so that a sanitizer sees a read past the end.
     const Bytes exact(payload.begin(), payload.end());
     try {

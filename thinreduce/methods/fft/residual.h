@@ -1,7 +1,7 @@
 // The residual of the fft method, which is kept as a spectrum.
 //
 // A step takes the gradient in group by group: its spectrum is added to the residual's, in place.
-// What is sent leaves the residual only when the next step comes by (or the state is saved), so a
+// Sent pairs leave the residual only when the next step comes by (or the state is saved), so a
 // step passes over the residual once, and a step whose exchange fails has nothing to put back.
 //
 // The spectrum of a huge gradient may overflow. Then, and for all groups whose mean has not been

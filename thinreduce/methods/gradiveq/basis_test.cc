@@ -5,20 +5,14 @@
 #include <cmath>
 #include <random>
 
+#include "tests/random_data.h"
+
 namespace thinreduce {
 namespace {
 
-std::vector<float> normal(std::size_t size, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> draw;
-  std::vector<float> values(size);
-  for (auto& value : values) value = draw(random);
-  return values;
-}
-
 // Samples whose energy falls off from direction to direction, so that the directions are definite.
 std::vector<float> correlated(std::size_t count, std::size_t slice, unsigned seed) {
-  const auto mixing = normal(slice * slice, seed);
+  const auto mixing = normal_floats(slice * slice, seed);
   std::vector<float> samples(count * slice);
   std::mt19937 random(seed + 1);
   std::normal_distribution<float> draw;
@@ -85,8 +79,8 @@ TEST(GradiveqBasis, ColumnsAreOrthonormal) {
 TEST(GradiveqBasis, ProjectionIsLinear) {
   for (const auto& c : kCases) {
     const Basis basis = basis_of(spectrum_of(correlated(c.samples, c.slice, 2), c.slice), c.size);
-    const auto a = normal(c.slice, 3);
-    const auto b = normal(c.slice, 4);
+    const auto a = normal_floats(c.slice, 3);
+    const auto b = normal_floats(c.slice, 4);
     std::vector<float> both(c.slice);
     for (std::size_t k = 0; k < c.slice; ++k) both[k] = a[k] + b[k];
     std::vector<float> of_a(basis.size());
@@ -102,7 +96,7 @@ TEST(GradiveqBasis, ProjectionIsLinear) {
 TEST(GradiveqBasis, ProjectingTwiceChangesNothing) {
   for (const auto& c : kCases) {
     const Basis basis = basis_of(spectrum_of(correlated(c.samples, c.slice, 5), c.slice), c.size);
-    const auto once = through(basis, normal(c.slice * 3, 6));
+    const auto once = through(basis, normal_floats(c.slice * 3, 6));
     const auto twice = through(basis, once);
     for (std::size_t i = 0; i < once.size(); ++i) ASSERT_NEAR(twice[i], once[i], 1e-5);
   }
@@ -130,7 +124,7 @@ TEST(GradiveqBasis, LosesTheDroppedEnergiesOfItsSamples) {
 TEST(GradiveqBasis, FullSizeIsExact) {
   for (const std::size_t slice : {1, 5, 16, 33, 144}) {
     const Basis basis = basis_of(spectrum_of(correlated(9, slice, 8), slice), slice);
-    const auto slices = normal(slice * 4, 9);
+    const auto slices = normal_floats(slice * 4, 9);
     const auto rebuilt = through(basis, slices);
     for (std::size_t i = 0; i < slices.size(); ++i) ASSERT_NEAR(rebuilt[i], slices[i], 1e-5);
   }
@@ -156,7 +150,7 @@ TEST(GradiveqBasis, BothRoutesAgree) {
     for (std::size_t j = 0; j < c.size; ++j) {
       EXPECT_NEAR(by_samples.energies[j], by_moments.energies[j], 1e-5 * by_moments.energies[0]);
     }
-    const auto probe = normal(c.slice * 3, 11);
+    const auto probe = normal_floats(c.slice * 3, 11);
     const auto a = through(basis_of(by_moments, c.size), probe);
     const auto b = through(basis_of(by_samples, c.size), probe);
     for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-3);
@@ -177,7 +171,7 @@ TEST(GradiveqBasis, SizeForEnergy) {
 // However the samples come in, in whatever portions, what is known is the same.
 TEST(SliceStatistics, PortionsDoNotMatter) {
   constexpr std::size_t kSlice = 17;
-  const auto samples = normal(kSlice * 100, 12);
+  const auto samples = normal_floats(kSlice * 100, 12);
   const Spectrum whole = spectrum_of(samples, kSlice);
   for (const std::size_t portion : {1, 3, 16, 17, 99}) {
     SliceStatistics statistics(kSlice);
@@ -214,7 +208,7 @@ TEST(SliceStatistics, ForgettingKeepsTheDirections) {
 
 TEST(SliceStatistics, NothingKnownIsStillABasis) {
   const Basis basis = basis_of(SliceStatistics(6).spectrum(), 2);
-  const auto once = through(basis, normal(6, 14));
+  const auto once = through(basis, normal_floats(6, 14));
   EXPECT_NEAR(energy(through(basis, once)), energy(once), 1e-6);
   EXPECT_GT(energy(once), 0);
 }

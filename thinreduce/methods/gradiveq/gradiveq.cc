@@ -11,7 +11,7 @@
 #include "thinreduce/method/archive.h"
 #include "thinreduce/methods/gradiveq/bases.h"
 #include "thinreduce/methods/gradiveq/learner.h"
-#include "thinreduce/methods/gradiveq/ring.h"
+#include "thinreduce/methods/gradiveq/sum.h"
 #include "thinreduce/wire/checksum.h"
 
 namespace thinreduce {
@@ -20,9 +20,9 @@ namespace {
 // A compressed step, with g this rank's gradient of a slice, N ranks, and the layer's basis U:
 //   sample    a few slices are sent whole, the same on all ranks      learner.cc
 //   vote      for a new basis, where the samples lose too much        learner.cc
-//   project   g' = U^T (g - weight * mean / N)                        ring.cc
-//   sum       g' and the whole slices over the ranks                  ring.cc, projections.cc
-//   rebuild   (U * sum + weight * mean) / N replaces g                ring.cc
+//   project   g' = U^T (g - weight * mean / N)                        sum.cc
+//   sum       g' and the whole slices over the ranks                  sum.cc, projections.cc
+//   rebuild   (U * sum + weight * mean) / N replaces g                sum.cc
 //   learn     the samples enter the mean and the second moments       learner.cc, basis.cc
 //   renew     owners turn moments into bases and send them to all     bases.cc
 //   residual  what the old basis did not send, for the new one        layer.cc
@@ -38,7 +38,7 @@ class GradiVeQ final : public Method {
         state_{cut_layers(settings, setup), std::vector<float>(setup.layout.elements),
                std::vector<float>(settings.feedback ? setup.layout.elements : 0)},
         learner_(settings_, setup),
-        ring_(settings_, setup) {}
+        sum_(settings_, setup) {}
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
     ensure(bucket.values.size() == state_.mean.size(),
@@ -67,15 +67,15 @@ class GradiVeQ final : public Method {
     exchange.timed(Stage::encode, [&] {
       learner_.choose_slices(state_.layers, step_);
       learner_.vote(state_, values, 1.0f / static_cast<float>(exchange.size()));
-      ring_.start(state_, values, exchange);
+      sum_.start(state_, values, exchange);
     });
     Layers due;
     Bases bases;
     try {
-      ring_.reduce(step_, exchange);
+      sum_.reduce(step_, exchange);
       due = due_layers(exchange);
       if (!settings_.phases) {
-        exchange.timed(Stage::decode, [&] { learner_.learn(state_, ring_); });
+        exchange.timed(Stage::decode, [&] { learner_.learn(state_, sum_); });
         bases = new_bases(due, exchange);
       }
     } catch (...) {
@@ -85,8 +85,8 @@ class GradiVeQ final : public Method {
     // Nothing can fail from here on.
     exchange.statistics["loss"] = GradiveqLearner::loss(state_.layers);
     exchange.timed(Stage::decode, [&] {
-      ring_.keep_errors(state_.layers);
-      if (!settings_.phases) learner_.move_means(state_, ring_);
+      sum_.keep_errors(state_.layers);
+      if (!settings_.phases) learner_.move_means(state_, sum_);
       finish_compressed(due, bases);
     });
   }
@@ -143,7 +143,7 @@ class GradiVeQ final : public Method {
   // Returns whether most ranks voted for a new basis of a layer whose basis is not too new.
   [[nodiscard]] bool voted_out(const GradiveqLayer& layer, const Exchange& exchange) const {
     if (settings_.trigger == 0) return false;
-    const float votes = ring_.vote_sums()[layer.number];
+    const float votes = sum_.vote_sums()[layer.number];
     const auto world = static_cast<float>(exchange.size());
     if (!(votes >= 0 && votes <= world)) {
       throw Error(ErrorCode::bad_frame,
@@ -201,7 +201,7 @@ class GradiVeQ final : public Method {
   // sent stays as it was, because other ranks may have failed before they began the step.
   void take_back() {
     if (state_.kept.empty()) return;
-    ring_.take_back();
+    sum_.take_back();
     taken_back_ = state_.kept;
     std::fill(state_.kept.begin(), state_.kept.end(), 0.0f);
     for (auto& layer : state_.layers) std::fill(layer.owed.begin(), layer.owed.end(), 0.0f);
@@ -219,7 +219,7 @@ class GradiVeQ final : public Method {
   std::vector<float> taken_back_;
 
   GradiveqLearner learner_;
-  GradiveqRing ring_;
+  GradiveqSum sum_;
 };
 
 void GradiVeQ::add_residual(std::span<float> values) {

@@ -130,21 +130,21 @@ void GradiveqLearner::add_samples(GradiveqLayer& layer, const Taking& taking, co
   (taking.tests ? test : fit).add(samples_);
 }
 
-void GradiveqLearner::learn(GradiveqState& state, const GradiveqRing& ring) {
+void GradiveqLearner::learn(GradiveqState& state, const GradiveqSum& sums) {
   for (GradiveqLayer& layer : state.layers) {
     if (!layer.owned) continue;
     add_samples(layer, {.mean = state.mean}, [&](std::size_t slice, std::span<float> sum) {
-      return ring.sample_sum(layer, slice, sum);
+      return sums.sample_sum(layer, slice, sum);
     });
   }
 }
 
-void GradiveqLearner::move_means(GradiveqState& state, const GradiveqRing& ring) {
+void GradiveqLearner::move_means(GradiveqState& state, const GradiveqSum& sums) {
   for (const GradiveqLayer& layer : state.layers) {
     const Slicing& slicing = layer.slicing();
     const auto sum = room(scratch_.values, slicing.slice());
     for (const auto slice : layer.samples) {
-      if (!ring.sample_sum(layer, slice, sum)) continue;
+      if (!sums.sample_sum(layer, slice, sum)) continue;
       const UnitRange places = slicing.places_of(slice);
       const auto mean = slicing.view(std::span(state.mean), places, scratch_.mean);
       move_mean(mean, sum, kMeanRate);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "thinreduce/methods/gradiveq/layer.h"
-#include "thinreduce/methods/gradiveq/ring.h"
+#include "thinreduce/methods/gradiveq/sum.h"
 
 namespace thinreduce {
 
@@ -31,8 +31,8 @@ class GradiveqLearner {
 
   // The samples of a compressed step enter the statistics of the layers' owners, and the means at
   // all ranks.
-  void learn(GradiveqState& state, const GradiveqRing& ring);
-  void move_means(GradiveqState& state, const GradiveqRing& ring);
+  void learn(GradiveqState& state, const GradiveqSum& sums);
+  void move_means(GradiveqState& state, const GradiveqSum& sums);
 
   // An uncompressed step, where any slice can be a sample.
   struct Collection {
@@ -49,7 +49,7 @@ class GradiveqLearner {
   void draw(GradiveqLayer& layer, std::size_t slices, std::size_t count, std::uint64_t step) const;
   void measure_loss(GradiveqLayer& layer, std::size_t slice, std::span<const float> values,
                     std::span<const float> mean, float share);
-  // What becomes of the samples of a layer.
+  // How the samples of a layer are used.
   struct Taking {
     std::size_t evidence = 0;     // the part of GradiveqLayer::evidence that they enter
     std::span<const float> mean;  // of all elements of the bucket

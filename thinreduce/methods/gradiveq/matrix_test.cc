@@ -4,18 +4,11 @@
 
 #include <cmath>
 
+#include "tests/random_data.h"
 #include "tests/test_data.h"
 
 namespace thinreduce::kernels {
 namespace {
-
-std::vector<float> normal_floats(std::size_t size, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(size);
-  for (auto& value : values) value = normal(random);
-  return values;
-}
 
 struct Case {
   std::size_t rows, columns, vectors;

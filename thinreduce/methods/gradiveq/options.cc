@@ -72,8 +72,8 @@ ProjectionQuantizer projection_quantizer(const InnerMethod& inner, bool feedback
   const Options& given = inner.options;
   if (given.on("feedback")) {
     refuse(
-        fmt::format("+{}: {} must not have feedback=on: the feedback of gradiveq covers what {} "
-                    "loses",
+        fmt::format("+{}: {} must not have feedback=on: the feedback of gradiveq covers the "
+                    "errors of {}",
                     inner.name, inner.name, inner.name));
   }
   ProjectionQuantizer quantizer;
@@ -156,19 +156,19 @@ MethodInfo gradiveq_info() {
           "step to learn the next basis; otherwise ignored."),
       OptionInfo::number("flush", 0.02, 0, 0.5,
                          "With sampling=running: fraction of the slices that is sent uncompressed "
-                         "per step, including "
-                         "the residual; the slices take turns. auto: min(0.02, 0.16/ratio), or "
-                         "0.004 when basis or "
-                         "energy is given; a fifth of either in a spec with a quantizer.")
+                         "per step, together with their residual; the slices take turns. auto: "
+                         "min(0.02, 0.16/ratio), or 0.004 when basis or energy is given; a fifth "
+                         "of that in a spec with a quantizer. Ignored with sampling=phases.")
           .or_else("auto"),
       OptionInfo::number("trigger", 0.5, 0.001, 1,
                          "A rank that loses more than this fraction of its gradient's energy votes "
-                         "for a new basis, which comes early if most ranks vote; off: no votes.")
+                         "for a new basis; if most ranks vote, the tensor gets it early. off: no "
+                         "votes.")
           .or_word("off"),
       OptionInfo::on_off(
           "feedback", true,
-          "Keeps the part of the gradient that was not sent and sends it later; off: "
-          "it is lost."),
+          "on: the part of the gradient that was not sent is kept and sent later (error "
+          "feedback). off: it is discarded."),
   };
   info.presets = {
       {"paper",

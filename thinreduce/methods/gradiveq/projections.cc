@@ -15,9 +15,9 @@
 namespace thinreduce {
 namespace {
 
-// Adds up in an order that does not depend on the vector width. `unit` is subtracted from the
-// exponents.
-float bounded_dot(std::span<const float> a, std::span<const float> b, int unit) {
+// Adds up in an order that does not depend on the vector width. `exponent` is
+// subtracted from those of `a` and `b`.
+float bounded_dot(std::span<const float> a, std::span<const float> b, int exponent) {
   constexpr double kMax = 1e30;
   std::array<double, 8> sums{};
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -25,12 +25,12 @@ float bounded_dot(std::span<const float> a, std::span<const float> b, int unit) 
   }
   double sum = 0;
   for (const double part : sums) sum += part;
-  return static_cast<float>(std::clamp(std::ldexp(sum, -2 * unit), -kMax, kMax));
+  return static_cast<float>(std::clamp(std::ldexp(sum, -2 * exponent), -kMax, kMax));
 }
 
-// Returns the exponent of a unit in which the products of huge projections are floats; 0 for all
-// others. All ranks know the largest scale.
-int common_unit(float largest_scale) {
+// Returns the power of two by which huge projections are divided, so that their products are
+// floats; 0 for all others. All ranks know the largest scale.
+int common_exponent(float largest_scale) {
   constexpr float kHuge = 1e10F;
   return largest_scale > kHuge ? std::ilogb(largest_scale) : 0;
 }
@@ -99,13 +99,13 @@ void QuantizedProjections::exchange(std::uint64_t step, Exchange& exchange,
   if (!feedback()) return;
   exchange.timed(Stage::encode, [&] {
     clear_whole_slices();
-    const int unit = common_unit(largest_scale_);
+    const int exponent = common_exponent(largest_scale_);
     for (std::size_t l = 0; l < layers_.size(); ++l) {
       const std::size_t floats = begin_[l + 1] - begin_[l];
       const auto own = std::span<const float>(own_).subspan(begin_[l], floats);
       const auto sent = std::span<const float>(sent_).subspan(begin_[l], floats);
-      moments[2 * l] = bounded_dot(own, sent, unit);
-      moments[2 * l + 1] = bounded_dot(sent, sent, unit);
+      moments[2 * l] = bounded_dot(own, sent, exponent);
+      moments[2 * l + 1] = bounded_dot(sent, sent, exponent);
     }
   });
 }
@@ -121,15 +121,15 @@ void QuantizedProjections::sum_codes(std::uint64_t step, Exchange& exchange) {
   agree_on_maxima(exchange, scales_, own_scales_, "block");
   largest_scale_ = kernels::largest_magnitude(scales_);
   stream_keys(seed_, {.bucket = bucket_, .step = step}, exchange.size(), keys_);
-  DitheredRing codes({.quantizer = options.quantizer,
-                      .source = own_,
-                      .mean = sum_,
-                      .scales = scales_,
-                      .measure = false,
-                      .clip = options.clip,
-                      .keys = keys_,
-                      .rank = exchange.rank()},
-                     buffers_);
+  DitheredSum codes({.quantizer = options.quantizer,
+                     .source = own_,
+                     .mean = sum_,
+                     .scales = scales_,
+                     .measure = false,
+                     .clip = options.clip,
+                     .keys = keys_,
+                     .rank = exchange.rank()},
+                    buffers_);
   all_reduce(exchange, codes, quantizer_.sum);
   exchange.timed(Stage::decode, [&] {
     kernels::scale(sum_, static_cast<float>(exchange.size()));

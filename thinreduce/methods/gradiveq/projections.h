@@ -5,7 +5,7 @@
 // by orders of magnitude, so the values of a block, which share a scale, should be of one.
 //
 // With feedback, the decoded sum is multiplied by one factor per layer, between 0 and 1, that
-// brings it nearest to what the ranks wanted to send. The errors that they keep are then never
+// brings it nearest to the ranks' projections. The errors that they keep are then never
 // larger than the values, however coarse the quantizer, and stay bounded.
 #pragma once
 
@@ -18,7 +18,7 @@
 #include "thinreduce/collective/exchange.h"
 #include "thinreduce/methods/gradiveq/layer.h"
 #include "thinreduce/methods/quantize/block_codec.h"
-#include "thinreduce/methods/quantize/dithered_ring.h"
+#include "thinreduce/methods/quantize/dithered_sum.h"
 
 namespace thinreduce {
 
@@ -64,7 +64,7 @@ class QuantizedProjections {
   std::vector<float> scales_, own_scales_;
   float largest_scale_ = 0;  // over all ranks
   std::vector<RandomKey> keys_;
-  DitheredRingBuffers buffers_;
+  DitheredSumBuffers buffers_;
   std::optional<BlockCodec> codec_;
   std::vector<std::byte> payload_;
 };

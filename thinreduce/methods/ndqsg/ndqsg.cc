@@ -374,9 +374,8 @@ MethodInfo ndqsg_info() {
   info.wire_id = 6;
   info.algebra = Algebra::staged;
   info.summary =
-      "dqsg in which only the plain ranks send full codes; the nested ranks send their codes "
-      "modulo "
-      "levels/nested, which are decoded with the mean of the plain ranks.";
+      "dqsg in which some ranks (the plain ones) send full codes and the others (the nested ones) "
+      "send their codes modulo levels/nested, which are decoded with the mean of the plain ranks.";
   info.paper = "Abdi and Fekri 2019, Nested Dithered Quantization for Communication Reduction";
   info.options = {
       OptionInfo::integer(
@@ -390,17 +389,17 @@ MethodInfo ndqsg_info() {
       OptionInfo::number("alpha", 1, 0.5, 1,
                          "Weight of a nested rank's own value against the mean of the plain ranks. "
                          "auto: chosen in every step from the distances between the two. Below 1 "
-                         "a value is drawn towards that mean, and no longer right on average.")
+                         "a value is pulled towards that mean and is no longer unbiased.")
           .or_word("auto"),
       OptionInfo::number("plain_fraction", 0.5, 0, 1,
-                         "Fraction of the ranks that send plain codes, from which the others' "
-                         "nested codes are decoded; at least one rank does.")
+                         "Fraction of the ranks that send plain codes; their mean decodes the "
+                         "nested codes of the others. At least one rank sends plain codes.")
           .formerly("share"),
       block_option(512),
       OptionInfo::number("failures", 0, 0, 1,
                          "Tolerated fraction, in a run of 64 elements, of nested values that are "
-                         "decoded wrongly; above it, the run is sent in plain codes. 0: every "
-                         "value is right. 1: all codes are nested, as in the paper.")
+                         "decoded wrongly; above it, the run is sent in plain codes. 0: no "
+                         "value is decoded wrongly. 1: all codes are nested, as in the paper.")
           .for_paper(),
       entropy_option(),
       feedback_option(),

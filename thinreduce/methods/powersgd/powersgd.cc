@@ -211,7 +211,8 @@ MethodInfo powersgd_info() {
                       "Number of columns of the two thin matrices per tensor (the paper's rank r); "
                       "larger values send more and approximate better.")
                       .formerly("rank")};
-  info.presets = {{"paper", "basis=2", "The rank that the paper trains image networks with."}};
+  info.presets = {
+      {"paper", "basis=2", "The basis size with which the paper trains image networks."}};
   info.make = [](const Options& options, const MethodSetup& setup) {
     return std::make_unique<PowerSgd>(setup.layout,
                                       static_cast<std::size_t>(options.integer("basis")),

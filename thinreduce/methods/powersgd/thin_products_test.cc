@@ -2,19 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/random_data.h"
 #include "tests/test_data.h"
 #include "thinreduce/error.h"
 
 namespace thinreduce::kernels {
 namespace {
-
-std::vector<float> normal_floats(std::size_t size, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(size);
-  for (auto& value : values) value = normal(random);
-  return values;
-}
 
 TEST(ThinProducts, EqualTheReferenceOnEveryTarget) {
   on_every_target([] {

@@ -1,5 +1,6 @@
 // The laws of dithered quantization, on the quantizer that all methods share.
 #include "thinreduce/methods/quantize/block_quantizer.h"
+#include "tests/random_data.h"
 
 #include <gtest/gtest.h>
 
@@ -17,14 +18,6 @@ namespace {
 
 using Floats = std::vector<float>;
 constexpr float kMaxFloat = std::numeric_limits<float>::max();
-
-Floats normal_values(std::size_t size, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  Floats values(size);
-  for (auto& value : values) value = normal(random);
-  return values;
-}
 
 struct Coded {
   Floats scales;
@@ -55,7 +48,7 @@ Errors errors_of(std::uint32_t levels_per_side, bool subtract, RandomKey replaye
   constexpr std::size_t kElements = 200'000;
   const BlockQuantizer quantizer{{kElements, kElements}, levels_per_side};
   const RandomKey key = random_key({.seed = 3});
-  Errors result{normal_values(kElements, 17), {}};
+  Errors result{normal_floats(kElements, 17), {}};
   const Coded coded = quantized(quantizer, result.values, key);
   const auto keys = subtract ? std::span(&replayed, 1) : std::span<const RandomKey>();
   const auto decoded = dequantized(quantizer, coded, keys);
@@ -199,7 +192,7 @@ TEST(BlockQuantizer, SameBitsOnEveryTarget) {
 
 // Quantizing in pieces gives the same codes, whatever the pieces and the block size.
 TEST(BlockQuantizer, PiecesMakeTheWhole) {
-  const auto values = normal_values(3001, 4);
+  const auto values = normal_floats(3001, 4);
   const RandomKey key = random_key({.seed = 2});
   for (const std::size_t block : {1u, 2u, 31u, 512u, 3000u, 3001u, 5000u}) {
     const BlockQuantizer quantizer{{values.size(), block}, 3};
@@ -220,7 +213,7 @@ TEST(BlockQuantizer, PiecesMakeTheWhole) {
 
 TEST(BlockQuantizer, ErrorsAreAtMostHalfAStepAtEveryMagnitude) {
   const RandomKey key = random_key({.seed = 2});
-  const auto shape = normal_values(1009, 5);
+  const auto shape = normal_floats(1009, 5);
   for (const float magnitude : {1e-30f, 1e-20f, 1e-3f, 1.0f, 1e20f, 1e37f}) {
     for (const std::uint32_t levels_per_side : {1u, 3u, 127u}) {
       const BlockQuantizer quantizer{{shape.size(), 64}, levels_per_side};
@@ -268,7 +261,7 @@ TEST(BlockQuantizer, TheLargestFloatsStayFinite) {
 
 TEST(BlockQuantizer, ClippingLowersTheScaleAndKeepsTheRest) {
   const BlockQuantizer quantizer{{1000, 500}, 3};
-  Floats values = normal_values(1000, 6);
+  Floats values = normal_floats(1000, 6);
   values[3] = 50;
   values[700] = -80;
   Floats scales(2);

@@ -39,20 +39,21 @@ class QuantizedGather final : public Method {
         codec_(options_, options_.quantizer),
         answer_options_(answer_options(options)),
         answer_codec_(answer_options_, answer_options_.quantizer) {
-    if (keeps_residual()) residual_.resize(options_.quantizer.elements());
+    if (options_.keeps_residual()) residual_.resize(options_.quantizer.elements());
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
     ensure(bucket.values.size() == options_.quantizer.elements(), "the bucket must keep its size",
            bucket.values.size(), options_.quantizer.elements());
     std::span<const float> source = bucket.values;
-    if (keeps_residual()) {
+    if (options_.keeps_residual()) {
       exchange.timed(Stage::encode, [&] { kernels::add(residual_, bucket.values); });
       source = residual_;
     }
     exchange.timed(Stage::encode,
                    [&] { codec_.write(source, key(exchange, exchange.rank()), payload_); });
-    if (keeps_residual()) own_scales_.assign(codec_.scales().begin(), codec_.scales().end());
+    if (options_.keeps_residual())
+      own_scales_.assign(codec_.scales().begin(), codec_.scales().end());
     if (options_.collective == Options::Collective::root) {
       exchange_with_root(bucket.values, exchange);
     } else {
@@ -70,14 +71,10 @@ class QuantizedGather final : public Method {
   }
 
   void state(Archive& archive) override {
-    if (keeps_residual()) archive.summed("residual", residual_);
+    if (options_.keeps_residual()) archive.summed("residual", residual_);
   }
 
  private:
-  [[nodiscard]] bool keeps_residual() const {
-    return options_.feedback || (options_.clip > 0 && options_.keep_clipped);
-  }
-
   // The answer is not clipped: no residual would keep the clipped part.
   static Options answer_options(Options options) {
     options.quantizer.levels_per_side = kAnswerLevelsPerSide;
@@ -155,7 +152,7 @@ class QuantizedGather final : public Method {
                       residual_[first + i] -= values[i];
                     }
                   });
-    } else if (keeps_residual()) {
+    } else if (options_.keeps_residual()) {
       options_.quantizer.keep_clipped(residual_, own_scales_);
     }
   }

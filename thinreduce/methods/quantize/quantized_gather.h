@@ -29,6 +29,9 @@ struct QuantizedGatherOptions {
   bool entropy = true;
   std::uint64_t seed = 0;
   std::uint32_t answer_levels_per_side = 1;  // of an owner's answer
+
+  // Returns whether a rank keeps a part of its gradient for the next step.
+  [[nodiscard]] bool keeps_residual() const { return feedback || (clip > 0 && keep_clipped); }
 };
 
 [[nodiscard]] std::unique_ptr<Method> make_quantized_gather(const QuantizedGatherOptions& options);

@@ -59,7 +59,7 @@ class QuantizedOwner final : public Method, private OwnerPayload {
         answer_options_(answer_options(options)),
         codec_(options_, options_.quantizer),
         answer_codec_(answer_options_, answer_options_.quantizer) {
-    if (keeps_residual()) residual_.resize(options_.quantizer.elements());
+    if (options_.keeps_residual()) residual_.resize(options_.quantizer.elements());
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
@@ -67,7 +67,7 @@ class QuantizedOwner final : public Method, private OwnerPayload {
            bucket.values.size(), options_.quantizer.elements());
     mean_ = bucket.values;
     source_ = bucket.values;
-    if (keeps_residual()) {
+    if (options_.keeps_residual()) {
       exchange.timed(Stage::encode, [&] { kernels::add(residual_, bucket.values); });
       source_ = residual_;
     }
@@ -80,7 +80,7 @@ class QuantizedOwner final : public Method, private OwnerPayload {
     owner_reduce(exchange, *this, spare_);
     exchange.statistics["owner"] = 1;
     // The parts are delivered; until here the residual still held all of the gradient.
-    if (keeps_residual()) exchange.timed(Stage::encode, [&] { keep_unsent(); });
+    if (options_.keeps_residual()) exchange.timed(Stage::encode, [&] { keep_unsent(); });
   }
 
   void add_residual(std::span<float> values) override {
@@ -88,13 +88,10 @@ class QuantizedOwner final : public Method, private OwnerPayload {
   }
 
   void state(Archive& archive) override {
-    if (keeps_residual()) archive.summed("residual", residual_);
+    if (options_.keeps_residual()) archive.summed("residual", residual_);
   }
 
  private:
-  [[nodiscard]] bool keeps_residual() const {
-    return options_.feedback || (options_.clip > 0 && options_.keep_clipped);
-  }
   [[nodiscard]] RandomKey key(int rank) const { return keys_[static_cast<std::size_t>(rank)]; }
   // The answers' dither is the stream of rank N, which no rank uses.
   [[nodiscard]] RandomKey answer_key() const { return keys_.back(); }
@@ -128,7 +125,7 @@ class QuantizedOwner final : public Method, private OwnerPayload {
   void encode_part(UnitRange range, std::vector<std::byte>& out) override {
     const UnitRange run = move(codec_, range);
     codec_.append(part(source_, run), key(rank_), out);
-    if (keeps_residual()) sent_.push_back(run);
+    if (options_.keeps_residual()) sent_.push_back(run);
   }
   void begin_sum(UnitRange range) override {
     const UnitRange run = elements(range);
@@ -167,7 +164,7 @@ class QuantizedOwner final : public Method, private OwnerPayload {
                         .key = answer_key(),
                         .into = mean},
                        [](std::size_t, std::span<const float>) {});
-    if (owner != rank_ || !keeps_residual()) return;
+    if (owner != rank_ || !options_.keeps_residual()) return;
     owned_.push_back(run);
     if (!options_.feedback) return;
     for (std::size_t i = 0; i < mean.size(); ++i) {

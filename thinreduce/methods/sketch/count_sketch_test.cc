@@ -7,6 +7,7 @@
 #include <cstring>
 #include <random>
 
+#include "tests/random_data.h"
 #include "thinreduce/error.h"
 #include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/checksum.h"
@@ -14,16 +15,8 @@
 namespace thinreduce {
 namespace {
 
-std::vector<float> normal_vector(std::size_t size, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(size);
-  for (auto& value : values) value = normal(random);
-  return values;
-}
-
 std::vector<float> whole_vector(std::size_t size, unsigned seed) {
-  auto values = normal_vector(size, seed);
+  auto values = normal_floats(size, seed);
   for (auto& value : values) value = std::trunc(value * 50);
   return values;
 }
@@ -90,7 +83,7 @@ TEST(CountSketch, OneRowIsUnbiasedWithTheVarianceItPromises) {
   constexpr std::size_t kColumns = 64;
   constexpr int kSeeds = 6000;
   std::vector<std::vector<float>> vectors(5, std::vector<float>(kSize));
-  vectors[0] = normal_vector(kSize, 4);
+  vectors[0] = normal_floats(kSize, 4);
   std::ranges::fill(vectors[1], 1.0f);
   for (std::size_t i = 3; i < kSize; i += 16) vectors[2][i] = 1;
   for (std::size_t i = 32; i < 48; ++i) vectors[3][i] = 1;
@@ -132,7 +125,7 @@ TEST(CountSketch, OneRowIsUnbiasedWithTheVarianceItPromises) {
 
 TEST(CountSketch, ManyColumnsAreExact) {
   for (const std::size_t size : {1u, 17u, 200u}) {
-    const auto values = normal_vector(size, 5);
+    const auto values = normal_floats(size, 5);
     const auto sketch = sketch_of(values, {.columns = 1 << 18, .seed = 1});
     std::vector<float> estimates(size);
     sketch.estimate(0, estimates);
@@ -155,7 +148,7 @@ TEST(CountSketch, HeavyHittersAtTheTheoreticalThreshold) {
   double wrong = 0;
   constexpr int kSeeds = 10;
   for (unsigned seed = 0; seed < kSeeds; ++seed) {
-    auto values = normal_vector(kSize, seed);
+    auto values = normal_floats(kSize, seed);
     double energy = 0;
     for (const float value : values) energy += static_cast<double>(value) * value;
     // |g|^2 = tail + heavy * (2t)^2 with t^2 = 9 |g|^2 / columns.
@@ -183,7 +176,7 @@ TEST(CountSketch, HeavyHittersAtTheTheoreticalThreshold) {
 // The energy of a row has a relative standard deviation of at most sqrt(2 / columns).
 TEST(CountSketch, Norm) {
   for (unsigned seed = 0; seed < 20; ++seed) {
-    const auto values = normal_vector(5000, seed);
+    const auto values = normal_floats(5000, seed);
     double energy = 0;
     for (const float value : values) energy += static_cast<double>(value) * value;
     const double norm = sketch_of(values, {.columns = 1024, .seed = seed}).norm();
@@ -279,7 +272,7 @@ TEST(CountSketch, HashesAreForever) {
 }
 
 TEST(CountSketch, SavesAndLoads) {
-  const auto sketch = sketch_of(normal_vector(1000, 7), {.rows = 3, .columns = 64, .seed = 5});
+  const auto sketch = sketch_of(normal_floats(1000, 7), {.rows = 3, .columns = 64, .seed = 5});
   const auto loaded = CountSketch::load(sketch.save());
   EXPECT_EQ(loaded.rows(), 3u);
   EXPECT_EQ(loaded.columns(), 64u);
@@ -290,7 +283,7 @@ TEST(CountSketch, SavesAndLoads) {
 
 // Cut and altered bytes are refused. If the checksum is repaired, the loaded sketch is finite.
 TEST(CountSketch, HostileBytesAreRefused) {
-  const auto good = sketch_of(normal_vector(100, 8), {.rows = 1, .columns = 32}).save();
+  const auto good = sketch_of(normal_floats(100, 8), {.rows = 1, .columns = 32}).save();
   for (std::size_t length = 0; length < good.size(); ++length) {
     EXPECT_THROW((void)CountSketch::load(std::span(good).first(length)), Error);
   }

@@ -84,9 +84,7 @@ SharedQuantum::SharedQuantum(float largest, int world) : limit_(kMaxSum / world)
 }
 
 QuantumAgreement::QuantumAgreement(Exchange& exchange, float largest)
-    : own_(largest), largest_(own_), sent_(exchange, std::span(&largest_, 1)) {
-  exchange.payload_bytes += sizeof(float);
-}
+    : own_(largest), largest_(own_), sent_(exchange, std::span(&largest_, 1)) {}
 
 SharedQuantum QuantumAgreement::conclude(Exchange& exchange) {
   sent_.finish(exchange, kernels::maximum);

@@ -268,7 +268,7 @@ MethodInfo sketch_info() {
   info.summary =
       "Sums one Count Sketch per rank to find the largest elements of the summed gradient; a "
       "second "
-      "round sums the values of just those.";
+      "round sums the values of these elements only.";
   info.paper = "Ivkin et al. 2019, Communication-efficient Distributed SGD with Sketching";
   info.momentum_inside = [](const Options& options) { return options.number("momentum") > 0; };
   info.options = {
@@ -306,18 +306,19 @@ MethodInfo sketch_info() {
                          "Number format of the sketch on the wire: f32, or f16 with a scale per "
                          "message."),
       OptionInfo::choice("values", "i16", {"f32", "i16"},
-                         "Number format of the second round on the wire: f32, or i16, which are "
-                         "multiples of a quantum that the ranks share."),
+                         "Number format of the second round on the wire: f32, or i16: integer "
+                         "multiples of a quantum on which the ranks agree."),
       OptionInfo::choice(
           "collective", "auto", {"auto", "ring", "root"},
-          "How values are summed: auto, in whichever way is fastest on the link, with "
-          "the same result; always in a ring; or at rank 0 as in the paper. Cells in f16 are "
-          "summed by owners, or at rank 0.")
+          "How values are summed. auto: in the way that is fastest on the link, with the same "
+          "bits. "
+          "ring: always in a ring. root: at rank 0, as in the paper. Cells in f16 are summed by "
+          "owners, or at rank 0 with collective=root.")
           .formerly("travel")
           .for_paper(),
   };
   info.presets = {{"paper", "nominees=0,density=0.0125,candidates=2,values=f32,momentum=0.9",
-                   "All candidates come from the sketch; momentum is inside."}};
+                   "All candidates come from the sketch; the method applies momentum itself."}};
   info.make = [](const Options& options, const MethodSetup& setup) {
     require_32bit_indices("sketch", setup.layout);
     return std::make_unique<Sketch>(setup.layout, set_up(options, setup));

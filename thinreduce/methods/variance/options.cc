@@ -69,7 +69,7 @@ std::vector<OptionInfo> variance_option_infos() {
                           "taken to average, so v grows by gradient^2 / micro per step. With "
                           "second moments: ignored."),
       gather_or_owner_option(
-          "its sums to the owners of their elements, which answer with the largest totals"),
+          "its sums to the owners of their elements, which send the largest totals to all"),
   };
 }
 

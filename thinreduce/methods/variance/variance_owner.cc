@@ -62,7 +62,7 @@ class VarianceOwner final : public Method, private OwnerPayload {
     mean_ = bucket.values;
     rank_ = exchange.rank();
     world_ = exchange.size();
-    owned_ = cut(sums_.all(), static_cast<std::size_t>(world_), static_cast<std::size_t>(rank_));
+    owned_ = owned_range(sums_.all().size(), world_, rank_);
     sent_.clear();
     left_.assign(owned_.size(), 0.0F);
     answered_.assign(owned_.size(), 0);

@@ -31,7 +31,7 @@ namespace thinreduce {
 
 class Lifelines {
  public:
-  // What a peer does; called on the thread of the lifelines.
+  // Events of a peer; called on the thread of the lifelines.
   struct Events {
     std::function<void(int peer, const std::string& notice)> gave_up;
     std::function<void(int peer)> leaves;

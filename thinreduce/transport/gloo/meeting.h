@@ -32,7 +32,7 @@ class Meeting {
   void give_up(const Error& error) noexcept;
 
  private:
-  // What a rank says in one round: its part, or why it can't go on.
+  // The message of a rank in one round: its part, or the reason why it can't go on.
   struct Round {
     std::string topic;
     std::string verdict;  // topic of rank 0's answer

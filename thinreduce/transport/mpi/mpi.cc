@@ -41,7 +41,7 @@ constexpr int kPollsBeforeSleep = 200;
 constexpr std::chrono::microseconds kFirstSleep{10};
 constexpr std::chrono::microseconds kLongestSleep{100};
 // The longest time that a rank that leaves or gives up waits for its last messages to be sent, and
-// for messages that nobody waits for any more.
+// for abandoned messages.
 constexpr std::chrono::milliseconds kLastWords{1000};
 // The longest time that a message matched before a goodbye takes to complete.
 constexpr std::chrono::milliseconds kGoodbyeGrace{250};
@@ -165,7 +165,7 @@ class MpiTransport : public Transport {
   void throw_if_failed() const {
     if (failure_) throw Error(failure_->code, failure_->message);
   }
-  // Keeps the memory of a message that nobody waits for until MPI needs it no longer.
+  // Keeps the memory of an abandoned message until MPI needs it no longer.
   void keep(std::unique_ptr<Message> message);
   void release_finished();
 

@@ -1,4 +1,4 @@
-#include "thinreduce/methods/quantize/dithered_ring.h"
+#include "thinreduce/methods/quantize/dithered_sum.h"
 
 #include <fmt/format.h>
 
@@ -15,7 +15,7 @@ constexpr std::size_t kUnitsPerBlock = 16;
 
 }  // namespace
 
-DitheredRing::DitheredRing(const DitheredRingSetup& setup, DitheredRingBuffers& buffers)
+DitheredSum::DitheredSum(const DitheredSumSetup& setup, DitheredSumBuffers& buffers)
     : setup_(setup), buffers_(buffers) {
   for (int summed = 1; summed <= world(); ++summed) {
     packings_.push_back(kernels::Packing::of(
@@ -25,24 +25,24 @@ DitheredRing::DitheredRing(const DitheredRingSetup& setup, DitheredRingBuffers& 
   if (world() > 1) buffers_.sums.resize(packings_.back().bytes(units() * kUnitElements));
 }
 
-std::size_t DitheredRing::units() const {
+std::size_t DitheredSum::units() const {
   return (setup_.quantizer.elements() + kUnitElements - 1) / kUnitElements;
 }
 
-std::size_t DitheredRing::unit_bytes() const {
+std::size_t DitheredSum::unit_bytes() const {
   return packings_.back().bytes(kUnitElements);
 }
 
-std::size_t DitheredRing::elements_before(std::size_t unit) const {
+std::size_t DitheredSum::elements_before(std::size_t unit) const {
   return std::min(unit * kUnitElements, setup_.quantizer.elements());
 }
 
-std::size_t DitheredRing::packed_bytes(UnitRange range, int summed) const {
+std::size_t DitheredSum::packed_bytes(UnitRange range, int summed) const {
   return packings_[static_cast<std::size_t>(summed - 1)].bytes(elements_before(range.end) -
                                                                elements_before(range.begin));
 }
 
-std::span<std::byte> DitheredRing::wire(UnitRange range, int summed) {
+std::span<std::byte> DitheredSum::wire(UnitRange range, int summed) {
   if (range.size() == 0) return {};
   if (summed == 1) {
     return std::span(buffers_.own)
@@ -52,12 +52,12 @@ std::span<std::byte> DitheredRing::wire(UnitRange range, int summed) {
   return std::span(buffers_.sums).subspan(unit_bytes() * range.begin, packed_bytes(range, summed));
 }
 
-UnitRange DitheredRing::bytes_of_unit(UnitRange range, std::size_t unit, int summed) const {
+UnitRange DitheredSum::bytes_of_unit(UnitRange range, std::size_t unit, int summed) const {
   return {packed_bytes({range.begin, unit}, summed), packed_bytes({range.begin, unit + 1}, summed)};
 }
 
-std::size_t DitheredRing::unpack_unit(const Packed& packed, UnitRange range, std::size_t unit,
-                                      Codes& codes) const {
+std::size_t DitheredSum::unpack_unit(const Packed& packed, UnitRange range, std::size_t unit,
+                                     Codes& codes) const {
   const std::size_t count = elements_before(unit + 1) - elements_before(unit);
   const UnitRange part = bytes_of_unit(range, unit, packed.summed);
   const auto largest = kernels::unpack(packed.bytes.subspan(part.begin, part.size()),
@@ -67,7 +67,7 @@ std::size_t DitheredRing::unpack_unit(const Packed& packed, UnitRange range, std
   return count;
 }
 
-void DitheredRing::check(std::uint32_t largest_code, const Packed& packed) const {
+void DitheredSum::check(std::uint32_t largest_code, const Packed& packed) const {
   const auto max_code =
       2 * static_cast<std::uint32_t>(packed.summed) * setup_.quantizer.levels_per_side;
   if (largest_code > max_code) {
@@ -81,18 +81,18 @@ void DitheredRing::check(std::uint32_t largest_code, const Packed& packed) const
 }
 
 template <typename Work>
-void DitheredRing::for_units(UnitRange range, const Work& work) const {
+void DitheredSum::for_units(UnitRange range, const Work& work) const {
   setup_.workers.for_runs(range.size(), kUnitsPerBlock,
                           [&](std::size_t first, std::size_t count, std::size_t /*thread*/) {
                             for (std::size_t i = 0; i < count; ++i) work(range.begin + first + i);
                           });
 }
 
-void DitheredRing::encode(UnitRange range) {
+void DitheredSum::encode(UnitRange range) {
   for_units(range, [&](std::size_t unit) { encode_unit(range, unit); });
 }
 
-void DitheredRing::encode_unit(UnitRange range, std::size_t unit) {
+void DitheredSum::encode_unit(UnitRange range, std::size_t unit) {
   const std::size_t first = elements_before(unit);
   const std::size_t count = elements_before(unit + 1) - first;
   const auto values = setup_.source.subspan(first, count);
@@ -108,14 +108,14 @@ void DitheredRing::encode_unit(UnitRange range, std::size_t unit) {
   pack_unit(padded, range, unit, 1);
 }
 
-void DitheredRing::pack_unit(std::span<const std::uint32_t> codes, UnitRange range,
-                             std::size_t unit, int summed) {
+void DitheredSum::pack_unit(std::span<const std::uint32_t> codes, UnitRange range, std::size_t unit,
+                            int summed) {
   const UnitRange part = bytes_of_unit(range, unit, summed);
   kernels::pack(codes, packings_[static_cast<std::size_t>(summed - 1)],
                 wire(range, summed).subspan(part.begin, part.size()));
 }
 
-void DitheredRing::add(UnitRange range, int summed, std::span<const std::byte> incoming, int peer) {
+void DitheredSum::add(UnitRange range, int summed, std::span<const std::byte> incoming, int peer) {
   for_units(range, [&](std::size_t unit) {
     Codes codes;
     Codes more;
@@ -128,8 +128,7 @@ void DitheredRing::add(UnitRange range, int summed, std::span<const std::byte> i
 }
 
 // The sums are packed once, when they are complete.
-void DitheredRing::add_part(UnitRange range, int summed, std::span<const std::byte> part,
-                            int peer) {
+void DitheredSum::add_part(UnitRange range, int summed, std::span<const std::byte> part, int peer) {
   part_sums_.resize(range.size() * kUnitElements);
   for_units(range, [&](std::size_t unit) {
     const auto all = std::span(part_sums_).subspan((unit - range.begin) * kUnitElements);
@@ -146,7 +145,7 @@ void DitheredRing::add_part(UnitRange range, int summed, std::span<const std::by
   });
 }
 
-void DitheredRing::decode(UnitRange range, int peer) {
+void DitheredSum::decode(UnitRange range, int peer) {
   const Packed sum{wire(range, world()), world(), peer};
   for_units(range, [&](std::size_t unit) {
     const std::size_t first = elements_before(unit);
@@ -160,7 +159,7 @@ void DitheredRing::decode(UnitRange range, int peer) {
   });
 }
 
-void DitheredRing::subtract_own(std::span<float> values) {
+void DitheredSum::subtract_own(std::span<float> values) {
   const auto rank = static_cast<std::size_t>(setup_.rank);
   for_units({0, units()}, [&](std::size_t unit) {
     Codes codes;

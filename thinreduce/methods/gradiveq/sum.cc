@@ -1,4 +1,4 @@
-#include "thinreduce/methods/gradiveq/ring.h"
+#include "thinreduce/methods/gradiveq/sum.h"
 
 #include <fmt/format.h>
 
@@ -24,12 +24,12 @@ std::size_t slices_per_unit(std::size_t basis_size) {
 
 }  // namespace
 
-GradiveqRing::GradiveqRing(const GradiveqSettings& settings, const MethodSetup& setup)
+GradiveqSum::GradiveqSum(const GradiveqSettings& settings, const MethodSetup& setup)
     : settings_(settings) {
   if (settings.quantizer) quantized_.emplace(*settings.quantizer, setup);
 }
 
-void GradiveqRing::start(GradiveqState& state, std::span<float> values, const Exchange& exchange) {
+void GradiveqSum::start(GradiveqState& state, std::span<float> values, const Exchange& exchange) {
   layers_ = state.layers;
   mean_ = state.mean;
   kept_ = state.kept;
@@ -56,14 +56,14 @@ void GradiveqRing::start(GradiveqState& state, std::span<float> values, const Ex
 }
 
 // The last part is the end: it becomes the new part, and another end follows.
-void GradiveqRing::add_part(SentAs sent_as, std::size_t layer, UnitRange places,
-                            std::size_t floats) {
+void GradiveqSum::add_part(SentAs sent_as, std::size_t layer, UnitRange places,
+                           std::size_t floats) {
   const std::size_t wire = parts_.back().wire;
   parts_.back() = {sent_as, layer, places, wire};
   parts_.push_back({.layer = layer + 1, .places = {}, .wire = wire + floats});
 }
 
-void GradiveqRing::add_layer(const GradiveqLayer& layer) {
+void GradiveqSum::add_layer(const GradiveqLayer& layer) {
   const Slicing& slicing = layer.slicing();
   const std::size_t k = slicing.slice();
   const std::size_t slices = layer.compressed() ? slicing.slices() : 0;
@@ -93,27 +93,27 @@ void GradiveqRing::add_layer(const GradiveqLayer& layer) {
   }
 }
 
-std::span<float> GradiveqRing::wire_floats(UnitRange parts) {
+std::span<float> GradiveqSum::wire_floats(UnitRange parts) {
   const std::size_t begin = parts_[parts.begin].wire;
   return std::span(wire_).subspan(begin, parts_[parts.end].wire - begin);
 }
 
-std::size_t GradiveqRing::unit_bytes() const {
+std::size_t GradiveqSum::unit_bytes() const {
   return std::max<std::size_t>(1, parts_.back().wire * sizeof(float) / units());
 }
 
-std::span<std::byte> GradiveqRing::wire(UnitRange range, int /*summed*/) {
+std::span<std::byte> GradiveqSum::wire(UnitRange range, int /*summed*/) {
   return std::as_writable_bytes(wire_floats(parts_of(range)));
 }
 
-void GradiveqRing::add(UnitRange range, int /*summed*/, std::span<const std::byte> incoming,
-                       int /*peer*/) {
+void GradiveqSum::add(UnitRange range, int /*summed*/, std::span<const std::byte> incoming,
+                      int /*peer*/) {
   const std::span<float> own = wire_floats(parts_of(range));
   kernels::add(own, {reinterpret_cast<const float*>(incoming.data()), own.size()});
 }
 
 template <typename Work>
-void GradiveqRing::for_parts(UnitRange units, const Work& work) {
+void GradiveqSum::for_parts(UnitRange units, const Work& work) {
   exchange_->workers.for_runs(
       units.size(), kUnitsPerBlock, [&](std::size_t first, std::size_t count, std::size_t thread) {
         const UnitRange run{units.begin + first, units.begin + first + count};
@@ -122,7 +122,7 @@ void GradiveqRing::for_parts(UnitRange units, const Work& work) {
       });
 }
 
-void GradiveqRing::encode(UnitRange range) {
+void GradiveqSum::encode(UnitRange range) {
   for_parts(range, [&](std::size_t p, GradiveqScratch& scratch) {
     const Part& part = parts_[p];
     const auto wire = wire_floats({p, p + 1});
@@ -137,7 +137,7 @@ void GradiveqRing::encode(UnitRange range) {
   });
 }
 
-void GradiveqRing::decode(UnitRange range, int /*peer*/) {
+void GradiveqSum::decode(UnitRange range, int /*peer*/) {
   for_parts(range, [&](std::size_t p, GradiveqScratch& scratch) {
     Part& part = parts_[p];
     const auto wire = wire_floats({p, p + 1});
@@ -151,7 +151,7 @@ void GradiveqRing::decode(UnitRange range, int /*peer*/) {
   });
 }
 
-void GradiveqRing::require_finite(const Part& part, std::span<const float> sum) const {
+void GradiveqSum::require_finite(const Part& part, std::span<const float> sum) const {
   if (kernels::first_nonfinite(sum) == sum.size()) return;
   require_finite_sum(*exchange_, sum,
                      part.sent_as == SentAs::votes
@@ -159,7 +159,7 @@ void GradiveqRing::require_finite(const Part& part, std::span<const float> sum) 
                          : fmt::format("value sent for tensor '{}'", layers_[part.layer].name));
 }
 
-void GradiveqRing::reduce(std::uint64_t step, Exchange& exchange) {
+void GradiveqSum::reduce(std::uint64_t step, Exchange& exchange) {
   if (!quantized_) return settings_.sum(exchange, *this);
   // The quantizer needs all projections first, because they share scales. The sums are checked
   // before anything is delivered.
@@ -179,7 +179,7 @@ void GradiveqRing::reduce(std::uint64_t step, Exchange& exchange) {
 }
 
 // g' = U^T (g - weight * mean / N). A fresh basis has sent nothing of the residual yet.
-void GradiveqRing::project(const Part& part, std::span<float> wire, GradiveqScratch& scratch) {
+void GradiveqSum::project(const Part& part, std::span<float> wire, GradiveqScratch& scratch) {
   const GradiveqLayer& layer = layers_[part.layer];
   const Slicing& slicing = layer.slicing();
   const auto slices = room(scratch.slices, part.places.size());
@@ -197,8 +197,7 @@ void GradiveqRing::project(const Part& part, std::span<float> wire, GradiveqScra
 
 // mean over the ranks = (U sum + weight * mean) / N. `kept` takes in the gradient before it is
 // replaced.
-void GradiveqRing::rebuild(const Part& part, std::span<const float> wire,
-                           GradiveqScratch& scratch) {
+void GradiveqSum::rebuild(const Part& part, std::span<const float> wire, GradiveqScratch& scratch) {
   const GradiveqLayer& layer = layers_[part.layer];
   const Slicing& slicing = layer.slicing();
   if (quantized_) {
@@ -220,7 +219,7 @@ void GradiveqRing::rebuild(const Part& part, std::span<const float> wire,
   if (!kept_.empty()) slicing.scatter(kept, part.places.begin, kept_);
 }
 
-void GradiveqRing::encode_whole(const Part& part, std::span<float> wire, GradiveqScratch& scratch) {
+void GradiveqSum::encode_whole(const Part& part, std::span<float> wire, GradiveqScratch& scratch) {
   const GradiveqLayer& layer = layers_[part.layer];
   layer.slicing().gather(values_, part.places.begin, wire);
   if (part.sent_as == SentAs::sample || kept_.empty()) return;
@@ -232,8 +231,8 @@ void GradiveqRing::encode_whole(const Part& part, std::span<float> wire, Gradive
   kernels::add(wire, residual);
 }
 
-void GradiveqRing::decode_whole(const Part& part, std::span<const float> wire,
-                                GradiveqScratch& scratch) {
+void GradiveqSum::decode_whole(const Part& part, std::span<const float> wire,
+                               GradiveqScratch& scratch) {
   const Slicing& slicing = layers_[part.layer].slicing();
   const auto out = room(scratch.slices, wire.size());
   std::copy(wire.begin(), wire.end(), out.begin());
@@ -244,13 +243,13 @@ void GradiveqRing::decode_whole(const Part& part, std::span<const float> wire,
   slicing.scatter(out, part.places.begin, kept_);
 }
 
-void GradiveqRing::keep_errors(std::span<GradiveqLayer> layers) const {
+void GradiveqSum::keep_errors(std::span<GradiveqLayer> layers) const {
   if (quantized_) quantized_->keep_errors(layers);
 }
 
 // Adds this rank's gradient to the residual: from the bucket or, if the mean has replaced it there,
 // from what this rank sent.
-void GradiveqRing::take_back() {
+void GradiveqSum::take_back() {
   GradiveqScratch& scratch = scratch_.front();
   for (const Part& part : parts_) {
     if (part.sent_as == SentAs::votes) continue;
@@ -273,8 +272,8 @@ void GradiveqRing::take_back() {
   }
 }
 
-void GradiveqRing::add_projected(const Part& part, std::span<float> residual,
-                                 GradiveqScratch& scratch) const {
+void GradiveqSum::add_projected(const Part& part, std::span<float> residual,
+                                GradiveqScratch& scratch) const {
   const GradiveqLayer& layer = layers_[part.layer];
   const auto projections = projections_of(layer, part.places, scratch);
   if (quantized_) {
@@ -290,8 +289,8 @@ void GradiveqRing::add_projected(const Part& part, std::span<float> residual,
                         layer.mean_weight * share_, residual);
 }
 
-bool GradiveqRing::sample_sum(const GradiveqLayer& layer, std::size_t slice,
-                              std::span<float> sum) const {
+bool GradiveqSum::sample_sum(const GradiveqLayer& layer, std::size_t slice,
+                             std::span<float> sum) const {
   const std::size_t place = layer.slicing().places_of(slice).begin;
   if (!layer.compressed()) {
     layer.slicing().gather(values_, place, sum);
@@ -305,7 +304,7 @@ bool GradiveqRing::sample_sum(const GradiveqLayer& layer, std::size_t slice,
   return true;
 }
 
-std::span<const float> GradiveqRing::vote_sums() const {
+std::span<const float> GradiveqSum::vote_sums() const {
   const std::size_t votes = settings_.trigger > 0 ? layers_.size() : 0;
   return std::span(wire_).subspan(parts_.back().wire - votes, votes);
 }

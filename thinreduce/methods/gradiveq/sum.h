@@ -20,13 +20,13 @@
 
 namespace thinreduce {
 
-class GradiveqRing final : public SumPayload {
+class GradiveqSum final : public SumPayload {
  public:
-  // `settings` must outlive the ring.
-  GradiveqRing(const GradiveqSettings& settings, const MethodSetup& setup);
+  // `settings` must outlive this object.
+  GradiveqSum(const GradiveqSettings& settings, const MethodSetup& setup);
 
   // Begins a step: `values` is this rank's gradient, which reduce() replaces by the mean. It must
-  // live until the next step, and so must `state`, of which the ring changes `kept` alone.
+  // live until the next step, and so must `state`, of which only `kept` is changed.
   void start(GradiveqState& state, std::span<float> values, const Exchange& exchange);
   // Projects the slices, sums the payload over the ranks, and rebuilds the mean: segment by segment
   // inside the collective, or all at once around a quantizer. `kept` takes in the gradient.

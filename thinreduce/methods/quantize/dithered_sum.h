@@ -19,12 +19,12 @@
 namespace thinreduce {
 
 // Kept from step to step, so that only the first step allocates.
-struct DitheredRingBuffers {
+struct DitheredSumBuffers {
   std::vector<std::byte> own;   // this rank's codes
   std::vector<std::byte> sums;  // partial sums, then the complete sums
 };
 
-struct DitheredRingSetup {
+struct DitheredSumSetup {
   BlockQuantizer quantizer;
   std::span<const float> source;  // this rank's gradient; may be `mean`
   std::span<float> mean;          // the result
@@ -38,9 +38,9 @@ struct DitheredRingSetup {
   Workers workers = {};
 };
 
-class DitheredRing final : public SumPayload {
+class DitheredSum final : public SumPayload {
  public:
-  DitheredRing(const DitheredRingSetup& setup, DitheredRingBuffers& buffers);
+  DitheredSum(const DitheredSumSetup& setup, DitheredSumBuffers& buffers);
 
   [[nodiscard]] std::size_t units() const override;
   [[nodiscard]] std::size_t unit_bytes() const override;
@@ -84,8 +84,8 @@ class DitheredRing final : public SumPayload {
   void pack_unit(std::span<const std::uint32_t> codes, UnitRange range, std::size_t unit,
                  int summed);
 
-  DitheredRingSetup setup_;
-  DitheredRingBuffers& buffers_;
+  DitheredSumSetup setup_;
+  DitheredSumBuffers& buffers_;
   std::vector<kernels::Packing> packings_;  // by number of ranks in the sum, minus one
   std::vector<std::uint32_t> part_sums_;    // of add_part()
 };
