@@ -1,0 +1,102 @@
+// Saved states of every method, with the checksum put right: each is refused, or the session that
+// loaded it goes on to finite means.
+#include "thinreduce/engine/state_file.h"
+
+#include <memory>
+
+#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/fuzzed_specs.h"
+#include "thinreduce/engine/session.h"
+#include "thinreduce/kernels/floats.h"
+#include "thinreduce/transport/threads.h"
+#include "thinreduce/wire/bytes.h"
+
+namespace thinreduce::fuzz {
+namespace {
+
+constexpr std::size_t kChecksumBytes = sizeof(std::uint64_t);
+
+BucketLayout state_layout() {
+  BucketLayout layout;
+  layout.add("conv.weight", {8, 4, 3, 3});
+  layout.add("bias", {5});
+  return layout;
+}
+
+std::unique_ptr<Session> open_session(const std::string& spec) {
+  return std::make_unique<Session>(
+      std::move(connect_threads(1)[0]),
+      SessionOptions{.spec = spec, .min_elements = 64, .momentum_inside_ok = true});
+}
+
+void reduce(Session& session, unsigned step) {
+  auto values = gradient_of(state_layout().elements, step);
+  session.submit(session.add_bucket(state_layout()), values).get();
+  expect(kernels::first_nonfinite(values) == values.size(), "means are finite");
+}
+
+std::string spec_with_key(std::uint16_t key) {
+  return key == key_of("auto") ? "auto" : spec_of(key);
+}
+
+// Returns the input as a state: all of its bytes with a right checksum, or the fields of one
+// bucket in a state that is otherwise right.
+Bytes state_from(Input& input, bool whole, Session& session) {
+  if (whole) {
+    Bytes bytes = copy(input.rest());
+    const auto sum = checksum(std::span<const std::byte>(bytes));
+    put(bytes, sum);
+    return bytes;
+  }
+  SessionState state = decode_state(session.save_bytes(), "own state");
+  const auto step = input.value<std::uint64_t>();
+  state.buckets[0] = {step, state_layout().elements, copy(input.rest())};
+  return encode_state(std::move(state));
+}
+
+void run(Input input) {
+  const std::string spec = spec_with_key(input.value<std::uint16_t>());
+  const bool whole = input.value<std::uint8_t>() % 4 == 0;
+  const auto session = open_session(spec);
+  const Bytes state = state_from(input, whole, *session);
+  accepts([&] {
+    session->load_bytes(state);
+    reduce(*session, 1);
+    reduce(*session, 2);
+    const Bytes saved = session->save_bytes();
+    static_cast<void>(decode_state(saved, "own state"));
+  });
+}
+
+}  // namespace
+
+std::vector<Bytes> seeds() {
+  std::vector<Bytes> all;
+  std::vector<std::string> specs = fuzzed_specs();
+  specs.emplace_back("auto");
+  for (const std::string& spec : specs) {
+    const auto session = open_session(spec);
+    for (unsigned step = 0; step < 5; ++step) reduce(*session, step);
+    const Bytes state = session->save_bytes();
+    Bytes whole;
+    put(whole, key_of(spec));
+    put(whole, std::uint8_t{0});
+    put_bytes(whole, std::span(state).first(state.size() - kChecksumBytes));
+    all.push_back(whole);
+    const SessionState decoded = decode_state(state, "own state");
+    Bytes fields;
+    put(fields, key_of(spec));
+    put(fields, std::uint8_t{1});
+    put(fields, decoded.buckets.at(0).step);
+    put_bytes(fields, decoded.buckets.at(0).fields);
+    all.push_back(fields);
+  }
+  return all;
+}
+
+}  // namespace thinreduce::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  thinreduce::fuzz::run({data, size});
+  return 0;
+}
