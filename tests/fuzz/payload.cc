@@ -75,7 +75,8 @@ class Rank {
     method_ = spec_.make({.layout = layout_, .rank = transport.rank(), .world = transport.size()});
     Owes owes(transport.rank(), transport.size());
     method_->state(owes);
-    keeps_ = owes.any && of.spec != "variance:residual=drop";
+    // Momentum makes more of a gradient than it was.
+    keeps_ = owes.any && !spec_.momentum_inside() && of.spec != "variance:residual=drop";
   }
 
   [[nodiscard]] unsigned steps() const {
