@@ -51,6 +51,7 @@ std::vector<Bytes> seeds() {
   }
   add(1, "1gbit,5ms;3=100mbit,40ms");
   add(1, "1gbit,5ms;0-1=10gbit");
+  add(1, "1gbit;0-1048575=1mbit");
   add(1, "10gbit,0.1ms;0-3|4-7=1gbit,30ms");
   for (const char* outer : {"nesterov,lr=0.7,momentum=0.9", "sgd,lr=1", "sgd", "nesterov"}) {
     add(2, outer);
