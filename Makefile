@@ -1,12 +1,13 @@
 # `make demo` and `make test` are all that a newcomer needs. `make help` lists the rest.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-setup build python wheel demo check style test test-integrations test-arm64 bench bench-plan reproduce lint install clean
+.PHONY: help setup test-setup build python wheel demo check style test test-integrations test-arm64 fuzz bench bench-plan reproduce lint install clean
 
 # Ninja runs jobs in parallel itself; two Ninjas in one build folder would disturb each other.
 .NOTPARALLEL:
 
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
+TIME ?= 60
 THINREDUCE := build/release/bin/thinreduce
 
 help: ## print this list
@@ -70,6 +71,13 @@ test-arm64: ## run the tests of kernels, wire format, methods and golden means o
 	@cmake --preset arm64 >/dev/null
 	@cmake --build --preset arm64 -j $(JOBS) --target core_tests
 	@ctest --preset arm64 -L core -j $(JOBS)
+
+# TIME is that of all drivers together, in seconds; DRIVERS="frame spec" chooses some.
+fuzz: setup ## feed hostile bytes to everything that reads bytes, for TIME=60 seconds in total (clang, libFuzzer)
+	@scripts/setup.sh fuzz
+	@cmake --preset fuzz >/dev/null
+	@cmake --build --preset fuzz -j $(JOBS) --target fuzz_drivers
+	@scripts/fuzz.sh $(TIME) $(DRIVERS)
 
 bench: build ## time kernels, codecs and all-reduces, and compare with memcpy, Gloo and MPI
 	@# Two of these are built only with Google Benchmark and FFTW.

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "apps/files.h"
+#include "apps/json_text.h"
 #include "thinreduce/error.h"
 
 namespace thinreduce::apps {
@@ -113,7 +114,7 @@ RecordedGradients::RecordedGradients(std::filesystem::path folder) : folder_(std
   }
   const std::string text = read_text(file);
   try {
-    const auto json = nlohmann::json::parse(text);
+    const auto json = parse_json(text);
     if (json.at("format") != kFormat) {
       refuse(file, fmt::format("has format {}, but this version reads format {}",
                                json.at("format").dump(), kFormat));

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the missing Debian packages for a part of the project.
-#   scripts/setup.sh build|python|style|test|lint|reproduce|arm64
+#   scripts/setup.sh build|python|style|test|lint|fuzz|reproduce|arm64
 set -euo pipefail
 
 build=(build-essential cmake ninja-build pkg-config
@@ -14,6 +14,7 @@ python=(python3-dev python3-pybind11 pybind11-dev python3-numpy python3-torch
 style=(clang-format python3-venv python3-numpy python3-torch)
 test=(chromium fonts-dejavu-core python3-pytest "${style[@]}")
 lint=(clang-tidy "${style[@]}")
+fuzz=(clang libclang-rt-14-dev)
 reproduce=(python3 python3-matplotlib)
 arm64=(cmake ninja-build g++-aarch64-linux-gnu qemu-user libeigen3-dev
        libhwy-dev:arm64 libfmt-dev:arm64 libxxhash-dev:arm64
@@ -28,9 +29,10 @@ case "${1:-}" in
   style) wanted=("${style[@]}") ;;
   test) wanted=("${build[@]}" "${python[@]}" "${test[@]}") ;;
   lint) wanted=("${build[@]}" "${python[@]}" "${lint[@]}") ;;
+  fuzz) wanted=("${build[@]}" "${fuzz[@]}") ;;
   reproduce) wanted=("${build[@]}" "${reproduce[@]}") ;;
   arm64) wanted=("${arm64[@]}") ;;
-  *) echo "usage: scripts/setup.sh build|python|style|test|lint|reproduce|arm64" >&2; exit 2 ;;
+  *) echo "usage: scripts/setup.sh build|python|style|test|lint|fuzz|reproduce|arm64" >&2; exit 2 ;;
 esac
 
 missing=()

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "apps/files.h"
+#include "apps/json_text.h"
 #include "thinreduce/error.h"
 
 namespace thinreduce::apps {
@@ -69,7 +70,7 @@ void JsonObject::require_format(int known) const {
 
 json read_json(const std::filesystem::path& file) {
   try {
-    return json::parse(read_text(file));
+    return parse_json(read_text(file));
   } catch (const json::exception& error) {
     throw Error(ErrorCode::bad_state,
                 fmt::format("{}: invalid JSON: {}", file.string(), plain_text(error)));
@@ -92,8 +93,7 @@ void read_lines(const std::filesystem::path& file,
     const std::string where = fmt::format("{}:{}", file.string(), number);
     json value;
     try {
-      value = json::parse(text.begin() + static_cast<std::ptrdiff_t>(begin),
-                          text.begin() + static_cast<std::ptrdiff_t>(end));
+      value = parse_json(std::string_view(text).substr(begin, end - begin));
     } catch (const json::exception& error) {
       if (!ended) return;
       throw Error(ErrorCode::bad_state,

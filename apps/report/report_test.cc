@@ -136,6 +136,11 @@ TEST(ReadRun, NamesTheFileAndTheLineOfDamage) {
   EXPECT_THAT(with(R"({"step": 3, "stages": {"wire": []}})"),
               HasSubstr("steps.jsonl:3 \"stages\": \"wire\" must be a number, but is array"));
   EXPECT_EQ(with(R"({"step": 3, "loss": null, "later": "unknown"})"), "(nothing)");
+  // A copy of such a value would overflow the stack.
+  std::string deep;
+  for (int i = 0; i < 200'000; ++i) deep += R"({"a":)";
+  EXPECT_THAT(with(R"({"step": 3, "stages": )" + deep), HasSubstr("nested more than 32 deep"));
+  EXPECT_EQ(with(R"({"step": 3, "later": "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\"["})"), "(nothing)");
 }
 
 TEST(ReadRun, RefusesWhatIsNoRun) {

@@ -117,6 +117,9 @@ TEST(Labels, AreTenClasses) {
   for (const char* bad : {"[3,0", "{}", "[10]", "[-1]", "[\"a\"]", ""}) {
     thrown_text(ErrorCode::bad_input, [&] { (void)decode(bad); });
   }
+  // The text of such a value would overflow the stack.
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  thrown_text(ErrorCode::bad_input, [&] { (void)decode(deep); });
 }
 
 TEST(Mnist, IsTheRealOneAndACutFileIsNoticed) {

@@ -3,8 +3,9 @@
 #include <png.h>
 
 #include <map>
-#include <nlohmann/json.hpp>
+#include <string_view>
 
+#include "apps/json_text.h"
 #include "apps/train/dataset.h"
 #include "thinreduce/error.h"
 
@@ -109,8 +110,16 @@ void append_png(const Bytes& png, const std::string& what, Images& images) {
     refuse(what, fmt::format("has {} x {} pixels, expected rows of {} pixels, one image each",
                              decoder.width, decoder.height, kPixels));
   }
-  decoder.format = PNG_FORMAT_RGB;
+  // Deflate makes at most 1032 bytes of one, so a small file can't make us allocate much.
+  constexpr std::size_t kMostInflation = 1032;
   const std::size_t rows = decoder.height;
+  if (decoder.format != PNG_FORMAT_RGB || rows * kPixels * 3 > png.size() * kMostInflation) {
+    png_image_free(&decoder);
+    refuse(what,
+           fmt::format("claims {} rows in {} bytes, expected a whole PNG file with 8 bits each "
+                       "of red, green and blue",
+                       rows, png.size()));
+  }
   std::vector<std::uint8_t> interleaved(rows * kPixels * 3);
   if (png_image_finish_read(&decoder, nullptr, interleaved.data(), 0, nullptr) == 0) {
     const std::string reason = decoder.message;
@@ -130,8 +139,8 @@ void append_png(const Bytes& png, const std::string& what, Images& images) {
 }
 
 std::vector<std::uint8_t> decode_labels(const Bytes& json, const std::string& what) {
-  const auto* text = reinterpret_cast<const char*>(json.data());
-  const auto list = nlohmann::json::parse(text, text + json.size(), nullptr, false);
+  const auto list = apps::parse_json_or_discard(
+      std::string_view(reinterpret_cast<const char*>(json.data()), json.size()));
   if (!list.is_array()) refuse(what, "is not a JSON array");
   std::vector<std::uint8_t> labels;
   labels.reserve(list.size());

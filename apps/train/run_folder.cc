@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "apps/files.h"
+#include "apps/json_text.h"
 #include "thinreduce/error.h"
 
 namespace thinreduce::train {
@@ -51,7 +52,7 @@ void cut_lines(const fs::path& file, std::uint64_t step) {
   std::ifstream in(file);
   std::string kept;
   for (std::string line; std::getline(in, line);) {
-    const auto json = nlohmann::json::parse(line, nullptr, false);
+    const auto json = apps::parse_json_or_discard(line);
     if (json.is_discarded() || !json.contains("step") || json["step"] > step) break;
     kept += line + "\n";
   }
@@ -98,7 +99,7 @@ template <typename Visit>
 void RunFolder::for_steps(const Visit& visit) const {
   std::ifstream in(path_ / kSteps);
   for (std::string line; std::getline(in, line);) {
-    const auto json = nlohmann::json::parse(line, nullptr, false);
+    const auto json = apps::parse_json_or_discard(line);
     if (json.is_object()) visit(json);
   }
 }
@@ -186,7 +187,7 @@ Checkpoint read_checkpoint(const fs::path& run) {
   }
   const std::string text = apps::read_text(file);
   try {
-    const auto json = nlohmann::json::parse(text);
+    const auto json = apps::parse_json(text);
     check_format(json);
     Checkpoint checkpoint;
     checkpoint.step = json.at("step").get<std::uint64_t>();
@@ -222,7 +223,7 @@ void read_config(const fs::path& run, TrainOptions& options) {
                                                   : "does not exist or is not a folder"));
   }
   const std::string text = apps::read_text(file);
-  const auto json = nlohmann::json::parse(text, nullptr, false);
+  const auto json = apps::parse_json_or_discard(text);
   if (json.is_discarded()) {
     throw Error(
         ErrorCode::bad_state,

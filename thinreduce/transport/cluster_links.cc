@@ -69,7 +69,7 @@ std::string show(RankRange ranks) {
 }
 
 // Ranks that no machine could run; guards against a typing error that would fill the memory.
-constexpr int kMaxRank = 1 << 20;
+constexpr int kMaxRank = 1 << 16;
 
 }  // namespace
 

@@ -38,7 +38,7 @@ bool FftBlocks::is_one_run(std::size_t group) const {
 void FftBlocks::to_spectrum(std::size_t group, std::span<const float> values,
                             std::span<const float> more, std::span<float> spectrum,
                             std::size_t thread) {
-  auto& [staging, scratch] = rooms_[thread];
+  auto& staging = rooms_[thread].staging;
   std::span<const float> floats = staging;
   if (more.empty() && is_one_run(group)) {
     floats = values.subspan(blocks_[group * kernels::kBlockLanes].offset, group_floats());
@@ -50,7 +50,7 @@ void FftBlocks::to_spectrum(std::size_t group, std::span<const float> values,
       kernels::add(std::span<float>(staging).subspan(at, length), more.subspan(offset, length));
     });
   }
-  kernels::forward(tables_, floats, spectrum, scratch);
+  kernels::forward(tables_, floats, spectrum, rooms_[thread].scratch);
 }
 
 void FftBlocks::write_scaled(std::size_t group, std::span<const float> spectrum, float scale,

@@ -1,0 +1,101 @@
+// What the peers say while a session with the spec `auto` plans: messages and figures of trials,
+// figures of steps.
+#include <cmath>
+
+#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/fuzzed_specs.h"
+#include "tests/fuzz/scripted_transport.h"
+#include "thinreduce/engine/registered_bucket.h"
+#include "thinreduce/engine/trials.h"
+#include "thinreduce/methods/auto.h"
+#include "thinreduce/plan/planner.h"
+
+namespace thinreduce::fuzz {
+namespace {
+
+constexpr std::size_t kMostBytes = std::size_t{64} * 1024;
+constexpr std::size_t kElements = 64;
+// Its latency keeps trials to one run each.
+constexpr Link kSlowLink{.bytes_per_second = 1e6, .latency = Seconds{0.02}};
+
+const AutoOptions& options() {
+  static const AutoOptions options = auto_options(Spec::parse("auto"));
+  return options;
+}
+
+// Returns a figure that passed the checks of statements and trials.
+double figure(Input& input) {
+  const auto value = std::abs(static_cast<double>(input.value<float>()));
+  return std::isfinite(value) ? value : 0;
+}
+
+void try_all(Input input) {
+  ScriptedTransport transport(0, 2, input, kMostBytes);
+  const RegisteredBucket bucket({.id = 3, .elements = kElements, .tensors = {}},
+                                Spec::parse("auto"), 16);
+  const auto sample = gradient_of(kElements, 1);
+  const auto make = [&](const FrameId& id) {
+    transport.begin(id);
+    Exchange exchange(transport, Seconds(20), id);
+    exchange.link = kSlowLink;
+    return exchange;
+  };
+  accepts([&] {
+    const auto trials = try_candidates({options(), 0, make}, bucket, sample);
+    Planner planner(options());
+    planner.note(3, kElements, 0, 1e-3);
+    for (const auto& [id, choice] : planner.decide({{3, trials}}, kSlowLink)) {
+      expect(choice < options().candidates.size(), "a plan names a candidate");
+    }
+  });
+}
+
+void plan(Input input) {
+  Planner planner(options());
+  const std::size_t candidates = options().candidates.size();
+  for (unsigned step = 0; step < 200 && input.left() > 0; ++step) {
+    if (planner.open_step() == Planner::Task::try_candidates) {
+      std::map<std::uint32_t, Planner::Trials> trials;
+      for (std::uint32_t bucket = 0; bucket < 2; ++bucket) {
+        Planner::Trials& one = trials[bucket];
+        one.times = 1 + input.value<std::uint8_t>();
+        one.tried.assign(candidates, true);
+        for (std::size_t i = 0; i < candidates; ++i) {
+          one.figures.push_back({.seconds = figure(input),
+                                 .busy = figure(input),
+                                 .bytes = figure(input),
+                                 .error = figure(input)});
+        }
+      }
+      const Link link{.bytes_per_second = figure(input), .latency = Seconds(figure(input))};
+      for (const auto& [id, choice] : planner.decide(trials, link)) {
+        expect(choice < candidates, "a plan names a candidate");
+      }
+    }
+    for (std::uint32_t bucket = 0; bucket < 2; ++bucket) {
+      const double ready = figure(input);
+      planner.note(bucket, 1000 + bucket, ready, figure(input));
+    }
+    static_cast<void>(planner.plan());
+  }
+}
+
+}  // namespace
+
+std::vector<Bytes> seeds() {
+  Bytes steps{std::byte{1}};
+  for (unsigned i = 0; i < 300; ++i) put(steps, 1e-3F * static_cast<float>(i % 13));
+  return {Bytes(1), steps, Bytes(4000)};
+}
+
+}  // namespace thinreduce::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  thinreduce::fuzz::Input input(data, size);
+  if (input.value<std::uint8_t>() % 2 == 0) {
+    thinreduce::fuzz::try_all(input);
+  } else {
+    thinreduce::fuzz::plan(input);
+  }
+  return 0;
+}
