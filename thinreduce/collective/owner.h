@@ -62,8 +62,7 @@ struct OwnerOptions {
 // Bytes in front of each part and answer that say what they are; see docs/wire-format.md.
 inline constexpr std::size_t kOwnerTagBytes = 16;
 
-// Reduces `payload` over all ranks. `spare` keeps memory from one reduction to the next.
-void owner_reduce(Exchange& exchange, OwnerPayload& payload, SpareBuffers& spare,
-                  const OwnerOptions& options = {});
+// Reduces `payload` over all ranks, with buffers from Exchange::spare.
+void owner_reduce(Exchange& exchange, OwnerPayload& payload, const OwnerOptions& options = {});
 
 }  // namespace thinreduce
