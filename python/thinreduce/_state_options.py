@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from . import _core
-from ._arguments import seconds, thread_count, whole_number
+from ._arguments import check_text, seconds, thread_count, whole_number
 from .errors import BadInput, BadSpec, BadState
 from .groups import Groups
 from .rules import Rules, Spec
@@ -49,10 +49,10 @@ class StateOptions:
         self.patience = seconds("patience", given["patience"], or_zero=True)
         self.connect_timeout = seconds("connect_timeout", given["connect_timeout"])
         self.threads = thread_count(given.get("threads", 1))
-        self.link: str = given["link"]
+        self.link = check_text("link", given["link"])
         if self.link:
             _core.check_link(self.link)
-        self.interface: str = given["interface"]
+        self.interface = check_text("interface", given["interface"])
         self.transport: str = given.get("transport", "auto")
         if self.transport not in ("auto", "gloo", "torch"):
             raise BadInput(f"transport must be 'auto', 'gloo' or 'torch'; it is {self.transport!r}")
