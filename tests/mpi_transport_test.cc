@@ -126,7 +126,8 @@ void deadline(Transport& transport) {
   if (transport.rank() == 0) {
     const Pending receive = transport.receive(2, Channel::data, bytes);
     check_error([&] { receive->wait(Deadline::after(Seconds(0.3))); }, ErrorCode::timeout,
-                "rank 0: no answer from rank 2 within 0.3 s (receive of 4096 bytes)");
+                "rank 0: no answer from rank 2 within 0.3 s (receive of 4096 bytes); rank 2 "
+                "computes, is stopped or cut off, or waits for a rank that does or is");
     return;
   }
   const Pending receive = transport.receive(3 - transport.rank(), Channel::data, bytes);

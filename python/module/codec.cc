@@ -80,7 +80,7 @@ class Player final : public Transport {
   Pending start_receive(int /*peer*/, Channel channel, std::span<std::byte> message) override {
     auto& queue = messages_[static_cast<std::uint8_t>(channel)];
     if (queue.empty() || queue.front().size() != message.size()) {
-      throw Error(ErrorCode::bad_frame, "the encoded array is cut, or of another spec or size");
+      throw Error(ErrorCode::bad_frame, "a message is missing or of another size");
     }
     if (!message.empty()) std::memcpy(message.data(), queue.front().data(), message.size());
     queue.pop_front();
@@ -134,8 +134,15 @@ std::pair<py::bytes, std::uint64_t> encode(const BucketLayout& layout, std::uint
 void decode(const BucketLayout& layout, const std::string& log, std::uintptr_t address,
             std::uint64_t seed) {
   const auto values = floats_at(address, layout.elements);
-  Session session(std::make_unique<Player>(log), options_for(layout.spec, seed));
-  session.submit(session.add_bucket(layout), values).get();
+  try {
+    Session session(std::make_unique<Player>(log), options_for(layout.spec, seed));
+    session.submit(session.add_bucket(layout), values).get();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::bad_frame && error.code() != ErrorCode::mismatch) throw;
+    throw Error(ErrorCode::bad_frame,
+                "the encoded array is cut, altered, or of another spec or size; give decode() what "
+                "encode() returned");
+  }
   for (float& value : values) value *= 2;  // the mean with the other rank's zeros
 }
 

@@ -174,6 +174,13 @@ void bind_session(py::module_& module) {
           },
           py::arg("layout"))
       .def("submit", &submit, py::arg("bucket"), py::arg("address"), py::arg("second_moment") = 0)
+      .def(
+          "decline",
+          [](PythonSession& self, const std::string& reason) {
+            const py::gil_scoped_release free;
+            self.open().decline(reason);
+          },
+          py::arg("reason"))
       .def("begin_step",
            [](PythonSession& self) {
              const py::gil_scoped_release free;

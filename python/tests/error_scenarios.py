@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from ddp_support import batch, main, make, raises, same_on_all_ranks, scenario, train
 
 import thinreduce
-from thinreduce import _buckets, stats
+from thinreduce import _buckets, _reduction, stats
 
 
 def backward(model, step: int, *, bad: float | None = None) -> None:
@@ -142,6 +142,61 @@ def an_exception_in_the_hook_reaches_the_loop():
     else:
         raise AssertionError("nothing was raised")
     assert isinstance(state.error, ZeroDivisionError), state.error
+
+
+@scenario
+def an_exception_in_one_ranks_hook_reaches_all():
+    # In the middle of a step: the others have submitted buckets that this rank never will.
+    for warmup in (1, 5):
+        model, optimizer, state = make("topk", warmup_steps=warmup, patience=600)
+        train(model, optimizer, 2)
+        kept = _reduction.Reduction._submit
+        calls = []
+
+        def submit(*arguments, kept=kept, calls=calls):
+            calls.append(1)
+            if len(calls) == 2:
+                raise ZeroDivisionError("no bucket today")
+            return kept(*arguments)
+
+        if dist.get_rank() == 1:
+            _reduction.Reduction._submit = submit
+        try:
+            train(model, optimizer, 1, 2)
+        except Exception as error:  # torch chooses the type
+            assert "no bucket today" in str(error), error
+        else:
+            raise AssertionError("nothing was raised")
+        finally:
+            _reduction.Reduction._submit = kept
+        state._reduction.worker.drain()  # buckets in flight fail after it
+        if dist.get_rank() == 1:
+            assert isinstance(state.error, ZeroDivisionError), state.error
+        else:
+            assert isinstance(state.error, thinreduce.LostPeer), state.error
+            text = "rank 1 gave up: ZeroDivisionError: no bucket today"
+            assert text in str(state.error), state.error
+        assert state.state_dict()["step"] >= 2  # can still be saved
+        dist.barrier()
+        state.close()
+
+
+@scenario
+def a_state_that_one_rank_can_not_load_is_an_error_of_all():
+    model, optimizer, state = make("topk", warmup_steps=0)
+    train(model, optimizer, 2)
+    saved = state.state_dict()
+    dist.barrier()
+    state.close()
+    model, optimizer, state = make("topk", warmup_steps=0, patience=600)
+    if dist.get_rank() == 1:
+        saved["engine"] = saved["engine"][:-3]
+    state.load_state_dict(saved)
+    raises(RuntimeError, "saved state", lambda: train(model, optimizer, 1))
+    kind = thinreduce.BadState if dist.get_rank() == 1 else thinreduce.LostPeer
+    assert isinstance(state.error, kind), state.error
+    dist.barrier()
+    state.close()
 
 
 def fail(*_, **__):

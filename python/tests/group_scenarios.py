@@ -42,5 +42,22 @@ def a_model_is_averaged_over_its_own_group():
     assert bare.state_dict()["world"] == 2
 
 
+@scenario
+def a_model_of_some_ranks_is_not_averaged_over_all():
+    own, _ = halves()
+    model = DDP(nn.Linear(64, 64, bias=False), process_group=own)
+    state = thinreduce.State("fp32")
+    model.register_comm_hook(state, thinreduce.hook)
+    loss = (model(torch.eye(64)) * float(dist.get_rank())).sum()
+    raises(RuntimeError, "give the State model=, or process_group=", loss.backward)
+    assert isinstance(state.error, thinreduce.BadInput), state.error
+    # A rank may say that it means all ranks, and a second group of all ranks is no doubt.
+    everybody = dist.new_group([0, 1, 2, 3])
+    for group in (dist.group.WORLD, everybody):
+        state = thinreduce.State("fp32", process_group=group).connect()
+        assert state.state_dict()["world"] == 4
+        state.close()
+
+
 if __name__ == "__main__":
     main()

@@ -146,6 +146,22 @@ def frozen_and_tied_parameters():
 
 
 @scenario
+def a_rank_that_can_not_start_an_exchange_tells_the_others():
+    last = dist.get_world_size() - 1
+    for call in ("step", "synchronize"):
+        model, optimizer, sync = make("dqsg", every=2, patience=600)
+        train(model, optimizer, sync, 3)
+        if dist.get_rank() == last:
+            next(model.parameters()).requires_grad_(False)
+            raises(thinreduce.BadInput, "make a new LocalSteps", getattr(sync, call))
+        else:
+            text = f"rank {last} gave up: parameters were frozen"
+            raises(thinreduce.LostPeer, text, getattr(sync, call))
+        dist.barrier()
+        sync.close()
+
+
+@scenario
 def bfloat16_keeps_changes_below_its_resolution():
     net = nn.Linear(64, 64, bias=False)
     nn.init.ones_(net.weight)

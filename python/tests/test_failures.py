@@ -87,6 +87,8 @@ def test_a_rank_that_comes_too_late_is_named_and_told(transport):
         # One of the two that wait is the first to give up; it names rank 1.
         assert "rank 1" in out and ("Timeout" in out or "gave up: " in out), (rank, out)
     assert "gave up: " in finished[1][1], finished[1][1]
+    if transport == "torch":
+        assert "or waits for a rank that does or is" in finished[1][1], finished[1][1]
 
 
 @pytest.mark.parametrize("transport", ["gloo", "torch"])

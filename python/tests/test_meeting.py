@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +14,10 @@ import pytest
 pytest.importorskip("torch")
 
 import ranks
+import torch
 
 import thinreduce
+from thinreduce import _listener, _torch_messages
 
 SCRIPT = Path(__file__).parent / "meeting_ranks.py"
 
@@ -91,3 +95,62 @@ except thinreduce.Unavailable as error:
         check=False,
     )
     assert "refused: rank 0: PyTorch" in run.stdout, run.stdout + run.stderr
+
+
+# 127.0.0.1 and ::1, as /proc/net/tcp has them.
+LOOPBACK = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_ranks_without_a_process_group_listen_only_where_others_need_it(host):
+    script = SCRIPT.parent / "torch_meeting_ranks.py"
+    for rank, (code, out, err) in enumerate(ranks.finish(ranks.start(script, 3, host))):
+        assert code == 0 and "listens [" in out, err
+        places = ast.literal_eval(out.partition("listens ")[2])
+        if torch.__version__.startswith("1."):
+            # It can't be given a socket for its store, and listens for nothing else by now.
+            assert len(places) == (rank == 0), f"rank {rank}: {places}"
+            continue
+        assert places, "PyTorch listens for its connections"
+        assert all(address in LOOPBACK for address, _ in places), f"rank {rank}: {places}"
+
+
+def test_the_listener_takes_one_address_if_the_name_stands_for_one(monkeypatch):
+    for host, place in (("127.0.0.1", "127.0.0.1"), ("127.0.0.7", "127.0.0.7")):
+        with _listener.listen_for_ranks(host, ranks.free_port()) as found:
+            assert found.getsockname()[0] == place
+    # A name that stands for a loopback address here, and an address that is translated on the way:
+    # other machines use another one.
+    monkeypatch.setattr(
+        _listener, "_resolve", lambda _, port: [(socket.AF_INET, ("127.0.1.1", port))]
+    )
+    with _listener.listen_for_ranks("here", ranks.free_port()) as found:
+        assert found.getsockname()[0] in ("::", "0.0.0.0")
+    assert _listener.address_towards("here") is None
+    monkeypatch.undo()
+    port = ranks.free_port()
+    with _listener.listen_for_ranks("192.0.2.1", port) as found:
+        assert found.getsockname()[0] in ("::", "0.0.0.0")
+        with pytest.raises(thinreduce.Unavailable, match=f"rank 0: can't listen on port {port}: "):
+            _listener.listen_for_ranks("192.0.2.1", port)
+    assert _listener.address_towards("127.0.0.1") == "127.0.0.1"
+
+
+def test_the_time_to_connect_is_that_of_all_stages_together(monkeypatch):
+    given = []
+
+    def record(kind):
+        return lambda *_, timeout, **__: given.append((kind, timeout))
+
+    def agree(*_, limit, **__):
+        given.append(("agree", limit.left()))
+        limit._end -= 30  # as if it had taken that long
+
+    monkeypatch.setattr(_torch_messages, "agree", agree)
+    monkeypatch.setattr(_torch_messages, "Messages", record("messages"))
+    monkeypatch.setattr(_torch_messages._core, "connect_torch", record("link"))
+    where = ("127.0.0.1", ranks.free_port())
+    _torch_messages.connect_at(0, 1, where, interface="", timeout=100, link="")
+    stages, left = zip(*given)
+    assert stages == ("agree", "messages", "link")
+    assert left[0] <= 100 and all(one <= 70 for one in left[1:]), left

@@ -95,6 +95,59 @@ def test_out_must_be_writeable(tmp_path):
     assert (comms[0].all_reduce_mean(frozen) == values).all()  # read-only input is fine
 
 
+def test_a_call_that_one_rank_refuses_is_an_error_of_all_and_the_next_is_not():
+    # Without an error, the others would wait for half an hour.
+    comms = thinreduce.local(3, momentum_inside_ok=False)
+    frozen = array(0)
+    frozen.flags.writeable = False
+
+    class Broken:
+        def __array__(self, *_, **__):
+            raise MemoryError("no memory today")
+
+    refused = [
+        ({"out": np.zeros((96, 64))}, thinreduce.BadInput, "contiguous float32"),
+        ({"out": frozen}, thinreduce.BadInput, "read-only"),
+        ({"out": np.zeros((3, 4), np.float32)}, thinreduce.BadInput, "of shape"),
+        ({"spec": "tpok"}, thinreduce.BadSpec, "topk"),
+        ({"spec": 7}, thinreduce.BadSpec, "a spec must be a string, such as .*; it is 7"),
+        ({"spec": "auto"}, thinreduce.BadSpec, "single arrays; name a method"),
+        ({"spec": "sketch:momentum=0.9"}, thinreduce.BadSpec, "momentum"),
+        ({"name": 7}, thinreduce.BadInput, "name must be a string; it is 7"),
+        ({"second_moment": np.zeros(5)}, thinreduce.BadInput, "one value per element"),
+        ({"array": "words"}, ValueError, "could not convert"),
+        ({"array": [[1, 2], [3]]}, ValueError, ""),
+        ({"array": Broken()}, MemoryError, "no memory today"),
+    ]
+
+    def work(comm):
+        means = []
+        for given, kind, text in refused:
+            good = {"array": array(comm.rank), "spec": "topk", "name": "w"}
+            if comm.rank == 1:
+                with pytest.raises(kind, match=text):
+                    comm.all_reduce_mean(**{**good, **given})
+            else:
+                with pytest.raises(thinreduce.BadInput, match="rank 1: ") as error:
+                    comm.all_reduce_mean(**good)
+                assert "could not submit the bucket" in str(error.value)
+                assert "for array 'w' of shape (96, 64) with 'topk" in str(error.value)
+            means.append(comm.all_reduce_mean(**good).tobytes())
+        return means
+
+    one, two, three = on_all(comms, work)
+    assert one == two == three
+
+
+def test_a_rank_that_has_refused_a_call_can_leave():
+    comms = thinreduce.local(2)
+    with pytest.raises(thinreduce.BadSpec):
+        comms[1].all_reduce_mean(array(0), "tpok")
+    comms[1].close()  # does not wait for rank 0
+    with pytest.raises(thinreduce.Error, match="rank 1"):
+        comms[0].all_reduce_mean(array(0))
+
+
 @pytest.mark.parametrize("shape", [(4096,), (64, 64)])
 def test_arrays_in_another_order_are_an_error_and_the_next_ones_are_not(shape):
     comms = thinreduce.local(2)
@@ -228,6 +281,34 @@ def test_wrong_arguments_are_refused_by_name(name, value):
         thinreduce.State("dqsg", **{name: value})
 
 
+def test_arguments_of_a_wrong_type_are_refused_by_name():
+    for arguments, text in (
+        (("0", 2, "127.0.0.1:1"), "rank must be a whole number .*; it is '0'"),
+        ((0, "2", "127.0.0.1:1"), "world must be a whole number .*; it is '2'"),
+        ((0, 0, "127.0.0.1:1"), "world must be a whole number from 1 to .*; it is 0"),
+        ((-1, 2, "127.0.0.1:1"), "rank must be a whole number .*; it is -1"),
+        ((0, 2, 29500), "master must be a string; it is 29500"),
+    ):
+        with pytest.raises(thinreduce.BadInput, match=text):
+            thinreduce.connect(*arguments)
+    for name in ("link", "interface"):
+        with pytest.raises(thinreduce.BadInput, match=f"{name} must be a string; it is 5"):
+            thinreduce.connect(0, 2, "127.0.0.1:1", **{name: 5})
+    for encoded in (b"", None, "dqsg"):
+        with pytest.raises(thinreduce.BadInput, match=r"takes what encode\(\) returned; it got "):
+            thinreduce.decode(encoded)
+    with pytest.raises(thinreduce.BadSpec, match="a spec must be a string"):
+        thinreduce.encode(array(0), None)
+    pytest.importorskip("torch")
+    for spec in (7, None, ["dqsg"]):
+        with pytest.raises(thinreduce.BadSpec, match="the spec must be a string, such as"):
+            thinreduce.State(spec)
+    with pytest.raises(thinreduce.BadSpec, match="a spec must be a string"):
+        thinreduce.State({"*": 7})
+    with pytest.raises(thinreduce.BadInput, match="link must be a string; it is 5"):
+        thinreduce.State("dqsg", link=5)
+
+
 def test_everything_public_is_listed():
     assert set(thinreduce.__all__) <= set(dir(thinreduce))
     assert {"State", "hook", "SecondMoment", "redistribute"} <= set(dir(thinreduce))
@@ -315,7 +396,7 @@ def test_encode_and_decode(spec):
     if spec == "dqsg":
         assert np.square(result - given).mean() < 0.5 * np.square(given).mean()
     cut = thinreduce.Encoded(encoded.spec, encoded.shape, 3, encoded.messages[:-1], 0)
-    with pytest.raises(thinreduce.Error):
+    with pytest.raises(thinreduce.BadFrame, match=r"give decode\(\) what encode\(\) returned"):
         thinreduce.decode(cut)
 
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 import torch.nn as nn
 from ddp_support import main, make, raises, same_on_all_ranks, scenario, train
 from thinreduce._rendezvous import choose_transport
+from thinreduce._time_limit import TimeLimit
 
 import thinreduce
 from thinreduce import _agreement, _rendezvous
@@ -126,6 +127,32 @@ def a_rank_that_does_not_come_is_named_by_all():
         raises(thinreduce.Timeout, "rank 1 did not connect within 1 s", state.connect)
     dist.barrier()
     _rendezvous._connections[(0, 1, 2)] += dist.get_rank() == 1  # as the others count
+
+
+@scenario
+def the_time_to_connect_is_that_of_all_stages_together():
+    own_agree, own_left = _rendezvous.agree, TimeLimit.left
+    for transport in ("gloo", "torch"):
+        _, _, state = make("fp32", transport=transport, connect_timeout=100)
+        left = []
+
+        def agree(*arguments, limit, **options):
+            own_agree(*arguments, limit=limit, **options)
+            limit._end -= 30  # as if it had taken that long
+            left.clear()  # noqa: B023
+
+        def note(limit):
+            left.append(own_left(limit))  # noqa: B023
+            return left[-1]  # noqa: B023
+
+        _rendezvous.agree, TimeLimit.left = agree, note
+        try:
+            state.connect()
+        finally:
+            _rendezvous.agree, TimeLimit.left = own_agree, own_left
+        assert len(left) == (1 if transport == "gloo" else 2) and max(left) <= 70, left
+        dist.barrier()
+        state.close()
 
 
 @scenario

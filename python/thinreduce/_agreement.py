@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import time
 
 from ._core import version
 from ._store import StoreView
+from ._time_limit import TimeLimit
 from .errors import Error, Mismatch, Timeout
 
 # Time for the verdict of rank 0 to arrive, beyond the time that rank 0 waits for all ranks.
@@ -28,19 +28,18 @@ def _difference(values: list[str]) -> str:
     )
 
 
-def _judge(store: StoreView, world: int, timeout: float) -> Error | None:
+def _judge(store: StoreView, world: int, limit: TimeLimit) -> Error | None:
     """Returns the error of all ranks, which rank 0 finds."""
-    deadline = time.monotonic() + timeout
     missing = []
     for peer in range(1, world):
         try:
-            store.wait([f"about/{peer}"], max(0.0, deadline - time.monotonic()))
+            store.wait([f"about/{peer}"], limit.left())
         except TimeoutError:
             missing.append(peer)
     if missing:
         return Timeout(
-            f"{_ranks(missing)} did not connect within {timeout:g} s; start all {world} ranks, or "
-            "raise connect_timeout"
+            f"{_ranks(missing)} did not connect within {limit.total:g} s; start all {world} ranks, "
+            "or raise connect_timeout"
         )
     abouts = [store.get(f"about/{peer}").decode().partition(" ") for peer in range(world)]
     if different := _difference([one for one, _, _ in abouts]):
@@ -56,12 +55,12 @@ def _judge(store: StoreView, world: int, timeout: float) -> Error | None:
     return None
 
 
-def agree(store: StoreView, rank: int, world: int, *, transport: str, timeout: float) -> None:
+def agree(store: StoreView, rank: int, world: int, *, transport: str, limit: TimeLimit) -> None:
     """Waits for all ranks. Raises the same Timeout or Mismatch on all that are there if some are
     missing, or if versions or transports differ."""
     store.set(f"about/{rank}", f"{version()} {transport}".encode())
     if rank == 0:
-        error = _judge(store, world, timeout)
+        error = _judge(store, world, limit)
         store.set("verdict", f"{error.code}\n{error}".encode() if error else b"agreed")
         if error is not None:
             # The store may end with this process.
@@ -73,11 +72,11 @@ def agree(store: StoreView, rank: int, world: int, *, transport: str, timeout: f
             raise error
         return
     try:
-        store.wait(["verdict"], timeout + _SECONDS_FOR_VERDICT)
+        store.wait(["verdict"], limit.left() + _SECONDS_FOR_VERDICT)
     except TimeoutError:
         raise Timeout(
-            f"rank {rank}: rank 0 did not connect within {timeout:g} s; start all ranks, or raise "
-            "connect_timeout"
+            f"rank {rank}: rank 0 did not connect within {limit.total:g} s; start all ranks, or "
+            "raise connect_timeout"
         ) from None
     code, _, text = store.get("verdict").decode().partition("\n")
     if code != "agreed":

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from .errors import BadInput
+from .errors import BadInput, BadSpec
 
 _MAX = 2**64 - 1  # of the engine's numbers
 
@@ -22,6 +22,20 @@ def whole_number(name: str, value: Any, *, min: int = 0, max: int = _MAX) -> int
     if not min <= number <= max:
         raise BadInput(f"{name} must be a whole number from {min} to {max}; it is {value!r}")
     return number
+
+
+def check_text(name: str, value: Any) -> str:
+    """Returns ``value``; raises BadInput unless it is a string."""
+    if not isinstance(value, str):
+        raise BadInput(f"{name} must be a string; it is {value!r}")
+    return value
+
+
+def spec_text(spec: Any) -> str:
+    """Returns a spec with all its options; raises BadSpec unless it exists."""
+    if not isinstance(spec, str):
+        raise BadSpec(f"a spec must be a string, such as 'dqsg:levels=7'; it is {spec!r}")
+    return _core.spec_text(spec)
 
 
 def thread_count(value: Any) -> int:

@@ -17,6 +17,7 @@ class Outcome:
     def __init__(self, skip: bool) -> None:
         self.skip = skip
         self.error: BaseException | None = None  # the last one that backward() raises
+        self.cause: BaseException | None = None  # why this rank has ended the step, if it has
         self.failed = False  # whether the current step must be undone
         self.skipped = 0  # number of steps that were skipped
         self._skipping: NonFinite | None = None  # in the current step
@@ -30,13 +31,14 @@ class Outcome:
                 self.skipped += 1
                 self._skipping = error
             return True
-        self.error = error
+        self.error = self.cause or error  # buckets in flight fail because of it
         return False
 
     def begin_step(self) -> None:
         """Forgets the last step; warns of the first one that was skipped."""
         skipped, self._skipping = self._skipping, None
         self.failed = False
+        self.cause = None
         if skipped is not None and not self._warned:
             self._warned = True
             warnings.warn(

@@ -13,7 +13,7 @@ from ._buckets import DdpBucket, Gathering, GradientBucket
 from ._interrupts import watch
 from ._outcome import Outcome
 from ._worker import Report, Worker
-from .errors import BadInput, BadState
+from .errors import BadInput, BadState, describe
 from .groups import WARM_UP_ID, Group, Groups, Visit, is_sent_raw, memory_shape
 from .names import Names
 from .stats import Stats
@@ -80,7 +80,20 @@ class Reduction:
             self._outcome.failed = False
 
     def reduce(self, bucket: GradientBucket) -> torch.futures.Future[torch.Tensor]:
-        """Starts the reduction of a DDP bucket."""
+        """Starts the reduction of a DDP bucket. An exception ends the session: the other ranks
+        submit buckets that this one never will."""
+        try:
+            return self._start(bucket)
+        except BaseException as error:
+            self.give_up(error)
+            raise
+
+    def give_up(self, error: BaseException) -> None:
+        """Ends the session, because of an error of this rank, on all ranks."""
+        self._outcome.cause = error
+        self.session.abandon(describe(error))
+
+    def _start(self, bucket: GradientBucket) -> torch.futures.Future[torch.Tensor]:
         watch.forget()
         if bucket.index() == 0:
             self._begin_step()

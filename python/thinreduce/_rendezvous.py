@@ -11,8 +11,9 @@ from torch.distributed import distributed_c10d
 
 from . import _core
 from ._agreement import agree
-from ._arguments import seconds
+from ._arguments import check_text, seconds
 from ._store import StoreView
+from ._time_limit import TimeLimit
 from ._torch_messages import Messages
 from .errors import BadInput
 
@@ -35,6 +36,23 @@ def members_of(group: dist.ProcessGroup | None) -> tuple[int, ...]:
     if group is None or group is distributed_c10d._get_default_group():
         return tuple(range(dist.get_world_size()))
     return tuple(distributed_c10d.get_process_group_ranks(group))
+
+
+def refuse_unless_group_is_clear() -> None:
+    """Raises BadInput if this rank is in a process group of some ranks only: a DDP model that
+    nobody has named may be of that group, and DDP does not tell its hook."""
+    if not dist.is_initialized():
+        return  # _connect_group() explains
+    world = members_of(None)
+    known: dict[Any, dict[int, int]] = distributed_c10d._pg_group_ranks
+    for ranks in list(known.values()):
+        if dist.get_rank() in ranks and tuple(sorted(ranks)) != world:
+            raise BadInput(
+                f"this rank is in a process group of the ranks {tuple(sorted(ranks))} beside the "
+                f"default one of {len(world)} ranks, and DDP does not tell its hook which one the "
+                "model uses: give the State model=, or process_group= "
+                "(torch.distributed.group.WORLD is the default one)"
+            )
 
 
 def choose_transport(given: str) -> str:
@@ -69,11 +87,11 @@ class GroupArguments:
     ) -> None:
         if transport not in ("auto", "gloo", "torch"):
             raise BadInput(f"transport must be 'auto', 'gloo' or 'torch'; it is {transport!r}")
+        self._link = check_text("link", link)
         if link:
             _core.check_link(link)
-        self._link = link
         self._transport = transport
-        self._interface = interface
+        self._interface = check_text("interface", interface)
         self._timeout = seconds("connect_timeout", connect_timeout)
 
     def connect(self, group: dist.ProcessGroup | None) -> _core.Connection:
@@ -102,6 +120,7 @@ def _connect_group(
             f"rank {dist.get_rank()} is not a member of the State's process_group; use this State "
             "only on the group's ranks"
         )
+    limit = TimeLimit(timeout)  # of all stages together
     members = members_of(group)
     number = _connections[members] = _connections.get(members, 0) + 1
     name = "-".join(map(str, members)) if len(members) < 32 else f"{hash(members):x}"
@@ -110,17 +129,17 @@ def _connect_group(
     prefix = f"thinreduce/{attempt}/{name}/{number}"
     store = StoreView(distributed_c10d._get_default_store(), prefix)
     transport = choose_transport(transport)
-    agree(store, rank, world, transport=transport, timeout=timeout)
+    agree(store, rank, world, transport=transport, limit=limit)
     if transport == "torch":
         messages = Messages(
             store,
             rank,
             world,
-            timeout=timeout,
+            timeout=limit.left(),
             interface=interface or os.environ.get("THINREDUCE_INTERFACE", ""),
             devices=_gloo_devices(group),
         )
-        return _core.connect_torch(messages, link=link, timeout=timeout)
+        return _core.connect_torch(messages, link=link, timeout=limit.left())
     where = _core.Where(
         rank=rank,
         world=world,
@@ -128,7 +147,7 @@ def _connect_group(
         master_addr=os.environ.get("MASTER_ADDR", ""),
         master_port=int(os.environ.get("MASTER_PORT", "29500")),
         interface=interface or interface_from_environment(),
-        timeout=timeout,
+        timeout=limit.left(),
         link=link,
     )
     return _core.connect_through(where, store)

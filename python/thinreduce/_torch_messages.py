@@ -8,6 +8,7 @@ and encryption.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from datetime import timedelta
@@ -18,8 +19,10 @@ import torch.distributed as dist
 
 from . import _core
 from ._agreement import agree
+from ._listener import address_towards, listen_for_ranks
 from ._store import StoreView
-from .errors import Timeout, Unavailable
+from ._time_limit import TimeLimit
+from .errors import Error, Timeout, Unavailable
 
 # Longer than any run; Gloo adds it to a clock.
 _LONGEST_WAIT = timedelta(days=365)
@@ -171,15 +174,42 @@ def connect_at(
 ) -> _core.Connection:
     """Connects ranks that have no process group; rank 0 listens at ``master``."""
     host, port = master
-    limit = _limit(timeout)
+    limit = TimeLimit(timeout)  # of all stages together
     try:
-        store = dist.TCPStore(host, port, world, rank == 0, limit, wait_for_workers=False)
+        store = _store_at(host, port, rank, world, _limit(timeout))
     except RuntimeError as error:
+        if isinstance(error, Error):
+            raise
         raise Timeout(
             f"rank {rank}: rank 0 can't be reached at {host}:{port} within {timeout:g} s: "
-            f"{str(error).splitlines()[0]}"
+            f"{str(error).splitlines()[0]}; start it, or raise connect_timeout"
         ) from None
     view = StoreView(store, "thinreduce")
-    agree(view, rank, world, transport="torch", timeout=timeout)
-    messages = Messages(view, rank, world, timeout=timeout, interface=interface)
-    return _core.connect_torch(messages, link=link, timeout=timeout)
+    agree(view, rank, world, transport="torch", limit=limit)
+    messages = Messages(
+        view,
+        rank,
+        world,
+        timeout=limit.left(),
+        interface=interface,
+        devices=None if interface else _devices_towards(host),
+    )
+    return _core.connect_torch(messages, link=link, timeout=limit.left())
+
+
+def _store_at(host: str, port: int, rank: int, world: int, limit: timedelta) -> Any:
+    """Returns a client of rank 0's store; at rank 0, the store, too."""
+    kind: Any = dist.TCPStore
+    options = {}
+    # torch 1.13 can't be given a socket, and listens on all interfaces.
+    if rank == 0 and "master_listen_fd" in kind.__init__.__doc__:
+        options["master_listen_fd"] = listen_for_ranks(host, port).detach()
+    return kind(host, port, world, rank == 0, limit, wait_for_workers=False, **options)
+
+
+def _devices_towards(host: str) -> list[Any] | None:
+    """Returns a device that listens only where the other ranks reach this one; None: PyTorch
+    chooses, because the user has told it or because it is not clear."""
+    address = None if os.environ.get("GLOO_SOCKET_IFNAME") else address_towards(host)
+    gloo: Any = dist.ProcessGroupGloo
+    return None if address is None else [gloo.create_device(hostname=address)]

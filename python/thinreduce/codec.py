@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
-from ._arguments import whole_number
-from .errors import BadSpec
+from ._arguments import spec_text, whole_number
+from .errors import BadInput, BadSpec
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def encode(array: Any, spec: str, *, seed: int = 0) -> Encoded:
     """
     values = np.ascontiguousarray(array, dtype=np.float32)
     seed = whole_number("seed", seed)
-    full = _core.spec_text(spec)
+    full = spec_text(spec)
     if full.startswith("auto"):
         raise BadSpec(f"'{spec}' chooses a method for a link, and encode() has none; name a method")
     messages, payload = _core.encode(_layout(values.shape, full), values.ctypes.data, seed)
@@ -61,6 +61,8 @@ def decode(encoded: Encoded) -> NDArray[np.float32]:
     Methods that add codes inside a ring (dqsg) quantize the other rank's zeros too, so the result
     holds the noise of both ranks.
     """
+    if not isinstance(encoded, Encoded):
+        raise BadInput(f"decode() takes what encode() returned; it got {type(encoded).__name__}")
     result = np.zeros(encoded.shape, dtype=np.float32)
     layout = _layout(encoded.shape, encoded.spec)
     _core.decode(layout, encoded.messages, result.ctypes.data, encoded.seed)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -11,17 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
-from ._arguments import SessionArguments, check_out, seconds, whole_number
-from .errors import BadInput, Mismatch, Unavailable
+from ._arguments import SessionArguments, check_out, check_text, seconds, spec_text, whole_number
+from .errors import BadInput, BadSpec, Error, Mismatch, NonFinite, Unavailable, describe
 from .stats import Stats
 
+_MOST_RANKS = 2**31 - 1
 _Key = tuple[str, str, tuple[int, ...]]  # name, spec, shape
 
 
 class Comm:
     """One rank's connection to all other ranks. :func:`connect` and :func:`local` make it.
 
-    All ranks must make the same calls in the same order. Methods with error feedback keep a
+    All ranks must make the same calls in the same order. Arguments that one rank refuses are an
+    error on all ranks, and the next call works again. Methods with error feedback keep a
     residual (the part of the gradient that was not sent yet) per array name, spec and shape, until
     :meth:`forget`.
     ``rank`` is the number of this rank, ``world`` the number of ranks.
@@ -57,23 +61,12 @@ class Comm:
         Methods may use the shape of an array with two or more dimensions; a 1-D array is compressed
         as one run of numbers. Arrays with fewer than ``min_size`` elements are sent uncompressed.
         """
-        values = np.asarray(array)
-        if out is None:
-            out = np.array(values, dtype=np.float32, order="C")
-        else:
-            check_out(out, values.shape)
-            if out is not array:
-                out[...] = values
-        key = (name, _core.spec_text(spec), out.shape)
-        bucket = self._bucket(key)
-        moment = None
-        if second_moment is not None:
-            moment = np.ascontiguousarray(second_moment, dtype=np.float32)
-            if moment.size != out.size:
-                raise BadInput(
-                    f"second_moment has {moment.size} values and array '{name}' has {out.size} "
-                    "elements; second_moment must have one value per element"
-                )
+        with self._telling_others():
+            full = _single_spec(spec)
+            out = _result_array(array, out)
+            moment = _moment_array(second_moment, name, out)
+            key = (check_text("name", name), full, out.shape)
+            bucket = self._bucket(key)
         pending = self._session.submit(
             bucket, out.ctypes.data, 0 if moment is None else moment.ctypes.data
         )
@@ -88,14 +81,26 @@ class Comm:
             raise
         try:
             report = pending.get()
-        except Mismatch as error:
-            raise Mismatch(
+        except NonFinite:
+            raise
+        except (BadInput, Mismatch) as error:
+            raise type(error)(
                 f"{error} (rank {self.rank} called all_reduce_mean for array '{name}' of shape "
                 f"{out.shape} with '{key[1]}')"
             ) from None
         self._calls += 1
         self._stats.add(self._calls, report)
         return out
+
+    @contextlib.contextmanager
+    def _telling_others(self) -> Iterator[None]:
+        """Tells the other ranks, which wait for this one's array, of an exception in the body."""
+        try:
+            yield
+        except BaseException as error:
+            with contextlib.suppress(Error):  # the session is over, which the others know
+                self._session.decline(describe(error))
+            raise
 
     def _bucket(self, key: _Key) -> _core.Bucket:
         if key in self._buckets:
@@ -166,6 +171,42 @@ class Comm:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _single_spec(spec: str) -> str:
+    """Returns a spec with all options; raises BadSpec unless it can serve a single array."""
+    full = spec_text(spec)
+    if full.startswith("auto"):
+        raise BadSpec(
+            f"'{spec}' chooses a method per bucket of a training step, and all_reduce_mean() has "
+            "single arrays; name a method, such as 'dqsg'"
+        )
+    return full
+
+
+def _result_array(array: Any, out: NDArray[np.float32] | None) -> NDArray[np.float32]:
+    """Returns ``out`` with the values of ``array``; a new array if it is None."""
+    values = np.asarray(array)
+    if out is None:
+        return np.array(values, dtype=np.float32, order="C")
+    check_out(out, values.shape)
+    if out is not array:
+        out[...] = values
+    return out
+
+
+def _moment_array(
+    second_moment: Any, name: str, out: NDArray[np.float32]
+) -> NDArray[np.float32] | None:
+    if second_moment is None:
+        return None
+    moment = np.ascontiguousarray(second_moment, dtype=np.float32)
+    if moment.size != out.size:
+        raise BadInput(
+            f"second_moment has {moment.size} values and array '{name}' has {out.size} "
+            "elements; second_moment must have one value per element"
+        )
+    return moment
 
 
 def _from_environment(name: str) -> str:
@@ -261,7 +302,7 @@ def connect(
     """
     if master is None:
         master = f"{_from_environment('MASTER_ADDR')}:{_from_environment('MASTER_PORT')}"
-    host, _, port = master.rpartition(":")
+    host, _, port = check_text("master", master).rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise BadInput(f"master must be host:port, such as 10.0.0.1:29400; it is '{master}'")
     arguments = SessionArguments(
@@ -273,14 +314,21 @@ def connect(
         threads=threads,
     )
     options = arguments.options(momentum_inside_ok=momentum_inside_ok)
+    world = _number_from_environment("WORLD_SIZE") if world is None else world
+    world = whole_number("world", world, min=1, max=_MOST_RANKS)
+    rank = _number_from_environment("RANK") if rank is None else rank
+    rank = whole_number("rank", rank, max=_MOST_RANKS)
+    if rank >= world:
+        ranks = "rank" if world == 1 else "ranks"
+        raise BadInput(f"rank {rank} must be 0 to {world - 1}: the world has {world} {ranks}")
     where = _Where(
-        rank=_number_from_environment("RANK") if rank is None else rank,
-        world=_number_from_environment("WORLD_SIZE") if world is None else world,
+        rank=rank,
+        world=world,
         host=host.strip("[]"),
         port=int(port),
-        interface=interface or os.environ.get("THINREDUCE_INTERFACE", ""),
+        interface=check_text("interface", interface) or os.environ.get("THINREDUCE_INTERFACE", ""),
         timeout=seconds("connect_timeout", connect_timeout),
-        link=link,
+        link=check_text("link", link),
     )
     return Comm(where.connect(), options)
 
@@ -309,6 +357,6 @@ def local(
         threads=threads,
     )
     options = arguments.options(momentum_inside_ok=momentum_inside_ok)
-    connections = _core.connect_inside(whole_number("world", world, min=1, max=2**31 - 1))
+    connections = _core.connect_inside(whole_number("world", world, min=1, max=_MOST_RANKS))
     with ThreadPoolExecutor(world) as pool:  # each Comm waits for the others
         return list(pool.map(lambda connection: Comm(connection, options), connections))

@@ -14,10 +14,10 @@ from ._buckets import GradientBucket
 from ._interrupts import watch
 from ._outcome import Outcome
 from ._reduction import Progress, Reduction
-from ._rendezvous import members_of
+from ._rendezvous import members_of, refuse_unless_group_is_clear
 from ._state_options import FORMAT, StateOptions, check_world
 from ._worker import Worker
-from .errors import BadInput, BadSpec, BadState
+from .errors import BadInput, BadSpec, BadState, describe
 from .names import Names
 from .rules import Spec
 from .stats import Stats
@@ -37,8 +37,9 @@ class State:
     ``optimizer``: for methods that apply momentum themselves ("sketch:momentum=0.9"): checks that
     the optimizer applies none. ``momentum_inside_ok=True`` says that the caller has checked it.
     ``second_moment``: a :class:`SecondMoment` of the model; the variance method uses it.
-    ``process_group``: the process group that DDP uses, if it is not the default one and ``model``
-    is not given.
+    ``process_group``: the process group that DDP uses; default that of ``model``. DDP does not tell
+    its hook, so without both the State takes the default group, and refuses to connect on a rank
+    that is also in a group of some ranks only.
     ``nonfinite``: what happens when a gradient is NaN or Inf on some rank. "skip": all ranks get
     NaN, as with plain DDP, so that a GradScaler skips the step on all of them. "raise":
     ``backward()`` raises on all ranks. Either way the residuals are as before the step.
@@ -159,11 +160,18 @@ class State:
                 f"the rules '{self._options.rules}' depend on the names of the parameters: give "
                 "the State model=, or call bind(model)"
             )
+        if self._process_group is None:
+            refuse_unless_group_is_clear()
         connection = self._options.connect(self._process_group)
         session = _core.Session(connection, self._options.for_session())
         if self._loaded is not None:
-            self._check_world(self._loaded)
-            session.load(self._loaded["engine"])
+            try:
+                self._check_world(self._loaded)
+                session.load(self._loaded["engine"])
+            except BaseException as error:  # the others are connected by now
+                session.abandon(describe(error))
+                session.close()
+                raise
             self._loaded = None
         self._reduction = Reduction(
             session,
@@ -194,6 +202,17 @@ class State:
             return self._connected().reduce(bucket)
         except BaseException as error:
             self._outcome.note(error)
+            raise
+
+    @contextlib.contextmanager
+    def _ending_the_session(self) -> Iterator[None]:
+        """Ends the session after an exception in the body, which the other ranks do not have: they
+        submit buckets that this one never will."""
+        try:
+            yield
+        except BaseException as error:
+            if self._reduction is not None:
+                self._reduction.give_up(error)
             raise
 
     @property

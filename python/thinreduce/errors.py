@@ -94,3 +94,11 @@ _BY_CODE: dict[str, type[Error]] = {
 def from_code(code: str, message: str, nonfinite: bool = False) -> Error:
     """Returns the exception for an error of the engine."""
     return NonFinite(message) if nonfinite else _BY_CODE.get(code, Error)(message)
+
+
+def describe(error: BaseException) -> str:
+    """Returns an exception in words, for the other ranks."""
+    text = str(error)
+    if isinstance(error, Error) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

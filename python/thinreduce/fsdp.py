@@ -150,7 +150,8 @@ class _Exchange:
         current = _backward_pass()
         self._index = self._index + 1 if current == self._pass else 0
         self._pass = current
-        bucket = _ShardBucket(self._index, gradient, module.shards_in(gradient))
+        with self._state._ending_the_session():
+            bucket = _ShardBucket(self._index, gradient, module.shards_in(gradient))
         with self._state.errors():
             self._state.reduce(bucket).wait()
         if module.group.gradient_divide_factor is not None:

@@ -13,12 +13,12 @@ import torch
 import torch.distributed as dist
 
 from . import _core
-from ._arguments import SessionArguments, whole_number
+from ._arguments import SessionArguments, spec_text, whole_number
 from ._flat_tensors import FlatTensors
 from ._local_rounds import LocalRounds
 from ._rendezvous import GroupArguments, members_of
 from ._state_options import check_world
-from .errors import BadInput, BadState
+from .errors import BadInput, BadState, describe
 from .stats import Stats
 
 FORMAT = 1  # of LocalSteps.state_dict()
@@ -106,7 +106,7 @@ class LocalSteps:
         trained = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
         self._check(trained)
         self._settings = (
-            f"{_core.spec_text(spec)} {options.settings()} LocalSteps.buffers={buffers} "
+            f"{spec_text(spec)} {options.settings()} LocalSteps.buffers={buffers} "
             f"LocalSteps.model={_model_hash(model)}"
         )
         session_options = session_arguments.options(
@@ -157,21 +157,34 @@ class LocalSteps:
         """
         due = [rounds.engine.advance() for rounds in self._rounds]
         if any(start for start, _ in due):
-            self._check_trained()
-        for rounds, (start, _) in zip(self._rounds, due):
-            rounds.start(start)
+            with self._ending_the_session():
+                self._check_trained()
+                for rounds, (start, _) in zip(self._rounds, due):
+                    rounds.start(start)
         self._apply([(rounds, apply) for rounds, (_, apply) in zip(self._rounds, due)])
 
     def synchronize(self) -> None:
         """Applies the exchanges under way and exchanges at once all fragments that had local steps
         since their last exchange, so that all ranks hold the same parameters: at the end of
         training. On all ranks."""
-        self._check_trained()
+        with self._ending_the_session():
+            self._check_trained()
         changed = [(rounds, rounds.changed()) for rounds in self._rounds]
         self._apply([(rounds, rounds.under_way()) for rounds in self._rounds])
-        for rounds, fragments in changed:
-            rounds.start(fragments)
+        with self._ending_the_session():
+            for rounds, fragments in changed:
+                rounds.start(fragments)
         self._apply(changed)
+
+    @contextlib.contextmanager
+    def _ending_the_session(self) -> Iterator[None]:
+        """Ends the session after an exception, because the other ranks start exchanges that this
+        one does not."""
+        try:
+            yield
+        except BaseException as error:
+            self._session.abandon(describe(error))
+            raise
 
     def _apply(self, due: list[tuple[LocalRounds, list[int]]]) -> None:
         """Applies exchanges. All of them must end, also after one that failed."""

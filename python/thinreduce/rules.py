@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Union
 
 from . import _core
+from ._arguments import spec_text
 from .errors import BadSpec
 
 Spec = Union[str, Mapping[str, str]]
@@ -19,6 +20,11 @@ class Rules:
     """
 
     def __init__(self, spec: Spec) -> None:
+        if not isinstance(spec, (str, Mapping)):
+            raise BadSpec(
+                "the spec must be a string, such as 'dqsg', or rules, such as {'*': 'dqsg'}; it is "
+                f"{spec!r}"
+            )
         patterns = {"*": spec} if isinstance(spec, str) else dict(spec)
         if not patterns:
             raise BadSpec(
@@ -27,7 +33,7 @@ class Rules:
             )
         # Every option is written out, so that equal rules have equal text on all ranks.
         self.patterns: dict[str, str] = {
-            pattern: _core.spec_text(one) for pattern, one in patterns.items()
+            pattern: spec_text(one) for pattern, one in patterns.items()
         }
         inside = {one: _core.momentum_inside(one) for one in self.patterns.values()}
         self.momentum_inside = all(inside.values())

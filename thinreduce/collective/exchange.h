@@ -75,8 +75,9 @@ class Exchange {
   // over the hops, a broadcast its message on every rank. On one rank each counts as if there were
   // peers.
   std::uint64_t payload_bytes = 0;
-  // Where gather_pieces() takes its buffers from and leaves them; null: it allocates them. All
-  // buckets of a session share them, so that their number depends on the number of ranks alone.
+  // Where gather_pieces() and owner_reduce() take their buffers from and leave them; null: they
+  // allocate them. All buckets of a session share them, so that their number depends on the number
+  // of ranks alone.
   SpareBuffers* spare = nullptr;
   // The threads that share the work of this rank.
   Workers workers;

@@ -286,9 +286,11 @@ class OwnerReduction {
 
 }  // namespace
 
-void owner_reduce(Exchange& exchange, OwnerPayload& payload, SpareBuffers& spare,
-                  const OwnerOptions& options) {
-  if (payload.units() > 0) OwnerReduction(exchange, payload, spare, options).run();
+void owner_reduce(Exchange& exchange, OwnerPayload& payload, const OwnerOptions& options) {
+  if (payload.units() == 0) return;
+  SpareBuffers unused;
+  SpareBuffers& spare = exchange.spare == nullptr ? unused : *exchange.spare;
+  OwnerReduction(exchange, payload, spare, options).run();
 }
 
 }  // namespace thinreduce

@@ -67,8 +67,7 @@ inline constexpr std::size_t kOwnerTagBytes = 16;
   return cut({0, units}, static_cast<std::size_t>(world), static_cast<std::size_t>(owner));
 }
 
-// Reduces `payload` over all ranks. `spare` keeps memory from one reduction to the next.
-void owner_reduce(Exchange& exchange, OwnerPayload& payload, SpareBuffers& spare,
-                  const OwnerOptions& options = {});
+// Reduces `payload` over all ranks, with buffers from Exchange::spare.
+void owner_reduce(Exchange& exchange, OwnerPayload& payload, const OwnerOptions& options = {});
 
 }  // namespace thinreduce

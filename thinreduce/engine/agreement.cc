@@ -35,6 +35,20 @@ void check_figures(const StepFigures& figures, int rank) {
   }
 }
 
+// Throws Error{bad_input} naming the first rank that declined. Comes before all comparisons,
+// because such a rank does not know which bucket the others submit.
+void check_nobody_declined(const std::vector<Statement>& statements) {
+  const auto declined = [](const Statement& one) { return one.numbers == Numbers::declined; };
+  const auto first = std::ranges::find_if(statements, declined);
+  if (first == statements.end()) return;
+  const auto submitted = std::ranges::find_if_not(statements, declined);
+  const auto& named = submitted == statements.end() ? *first : *submitted;
+  throw Error(ErrorCode::bad_input,
+              fmt::format("bucket {}, rank {}: this rank's caller could not submit the bucket, and "
+                          "an error of that rank says why; nothing was reduced",
+                          named.id.bucket, first - statements.begin()));
+}
+
 }  // namespace
 
 StatementBytes encode_statement(const Statement& statement, int rank) {
@@ -63,7 +77,7 @@ Statement decode_statement(const StatementBytes& bytes, int rank) {
   check_payload(header, payload);
   const auto status = load_value<std::uint32_t>(payload, 0);
   const auto method = load_value<std::uint32_t>(payload, 4);
-  if (header.id.method != 0 || status > static_cast<std::uint32_t>(Numbers::foreign_handle) ||
+  if (header.id.method != 0 || status > static_cast<std::uint32_t>(Numbers::declined) ||
       method > 0xFFFF) {
     throw Error(
         ErrorCode::bad_frame,
@@ -87,6 +101,7 @@ Statement decode_statement(const StatementBytes& bytes, int rank) {
 }
 
 void check_agreement(const std::vector<Statement>& statements, const BucketLayout& layout) {
+  check_nobody_declined(statements);
   const char* order = "submit the same buckets in the same order on all ranks";
   same_on_all(statements, "the bucket's id", order, [](auto& s) { return s.id.bucket; });
   for (std::size_t rank = 0; rank < statements.size(); ++rank) {
@@ -94,9 +109,9 @@ void check_agreement(const std::vector<Statement>& statements, const BucketLayou
     if (statement.numbers < Numbers::gradient_missized) continue;
     throw Error(
         ErrorCode::bad_input,
-        fmt::format(
-            "bucket {}, rank {}: {}; nothing was reduced", statement.id.bucket, rank,
-            describe_refusal({statement.numbers, statement.first_bad}, statement.id.elements)));
+        fmt::format("bucket {}, rank {}: {}; nothing was reduced", statement.id.bucket, rank,
+                    describe_refusal({.why = statement.numbers, .given = statement.first_bad},
+                                     statement.id.elements)));
   }
   same_on_all(statements, "the number of elements", order, [](auto& s) { return s.id.elements; });
   same_on_all(statements, "the step", "load the states of one checkpoint on all ranks",
@@ -127,6 +142,7 @@ void check_agreement(const std::vector<Statement>& statements, const BucketLayou
 }
 
 std::string describe_refusal(const Refusal& refusal, std::uint64_t elements) {
+  if (refusal.why == Numbers::declined) return refusal.reason;
   if (refusal.why == Numbers::foreign_handle) {
     return "its handle is from another session; add the bucket to this one";
   }

@@ -28,11 +28,13 @@ enum class Numbers : std::uint32_t {
   gradient_missized = 3,        // not as many values as the bucket has elements
   second_moment_missized = 4,
   foreign_handle = 5,  // the handle is of another session
+  declined = 6,        // the caller has nothing to submit; the statement's bucket says nothing
 };
 
 struct Refusal {
   Numbers why;
   std::uint64_t given = 0;  // number of values
+  std::string reason{};     // of a caller that declined
 };
 
 // Returns the reason of a refusal in words.

@@ -7,6 +7,8 @@
 #include <optional>
 #include <utility>
 
+#include "thinreduce/engine/advice.h"
+
 namespace thinreduce {
 namespace {
 
@@ -15,11 +17,7 @@ Error current_error(const Job& job) {
   try {
     throw;
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::bad_frame) return error;
-    return Error(error.code(),
-                 fmt::format("{}; all ranks must run the same build over a network that alters "
-                             "nothing",
-                             error.what()));
+    return with_advice(error);
   } catch (const std::bad_alloc&) {
     return Error(ErrorCode::unavailable,
                  fmt::format("bucket {}: out of memory while {} elements were reduced",
@@ -47,7 +45,20 @@ Flights::~Flights() {
     stopping_ = true;
   }
   changed_.notify_all();
+  leave_if_all_are_refused();
   for (auto& thread : threads_) thread.join();
+}
+
+// Nobody here waits for a refused bucket, and the others may never submit it.
+void Flights::leave_if_all_are_refused() {
+  std::unique_lock lock(mutex_);
+  if (flights_.empty()) return;
+  const auto is_refused = [](const Flight& flight) { return flight.job.refusal.has_value(); };
+  if (!std::ranges::all_of(flights_, is_refused)) return;
+  const Job& job = flights_.front().job;
+  const std::string reason = describe_refusal(*job.refusal, job.bucket->elements());
+  lock.unlock();
+  abandon(reason);
 }
 
 std::future<Report> Flights::submit(Job job) {

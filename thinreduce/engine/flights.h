@@ -43,7 +43,7 @@ class Flights {
   // submitted since the last one opened. That bucket starts when all earlier ones have finished,
   // and later ones start when the step is open.
   Flights(Transport& transport, Reducer& reducer, bool has_planner);
-  // Waits for the submitted buckets.
+  // Waits for the submitted buckets, unless this rank has refused all that are left.
   ~Flights();
   Flights(const Flights&) = delete;
   Flights& operator=(const Flights&) = delete;
@@ -76,6 +76,7 @@ class Flights {
 
   // Sets whether the bucket opens a step, and when it is ready in its step.
   void count_in_step(Flight& flight);
+  void leave_if_all_are_refused();
   // Throws if there is no thread at all and none can be started.
   void add_threads_if_needed();
   void run();

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "thinreduce/collective/gather.h"
+#include "thinreduce/engine/advice.h"
 #include "thinreduce/engine/agreement.h"
 #include "thinreduce/engine/flights.h"
 #include "thinreduce/engine/probe.h"
@@ -19,6 +20,8 @@
 
 namespace thinreduce {
 namespace {
+
+constexpr std::uint32_t kNoBucket = 0xFFFFFFFF;
 
 // Returns the settings that must be equal on all ranks and in a resumed run.
 std::string settings_text(const Spec& spec, const SessionOptions& options) {
@@ -63,16 +66,21 @@ std::string first_difference(std::string_view own, std::string_view other, std::
   }
 }
 
-// Throws the same Error{mismatch} on all ranks when their settings differ.
-void compare_settings(Transport& transport, const WaitLimits& limits, const std::string& settings) {
-  constexpr std::uint32_t kNoBucket = 0xFFFFFFFF;
+// Returns the text of every rank.
+std::vector<std::string> gather_texts(Transport& transport, const WaitLimits& limits,
+                                      const std::string& own) {
   constexpr std::size_t kLongestText = std::size_t{64} * 1024;
   Exchange exchange(transport, limits, FrameId{.bucket = kNoBucket});
   std::vector<std::string> texts;
-  gather(exchange, std::as_bytes(std::span(settings)), kLongestText,
+  gather(exchange, std::as_bytes(std::span(own)), kLongestText,
          [&](int /*rank*/, std::span<const std::byte> text) {
            texts.emplace_back(reinterpret_cast<const char*>(text.data()), text.size());
          });
+  return texts;
+}
+
+// Throws the same Error{mismatch} on all ranks when their settings differ.
+void require_equal(const std::vector<std::string>& texts) {
   for (std::size_t rank = 1; rank < texts.size(); ++rank) {
     if (texts[rank] == texts[0]) continue;
     throw Error(
@@ -102,10 +110,7 @@ class Session::Worker {
     if (spec_.is_auto()) planner_.emplace(auto_options(spec_));
     reducer_.set_planner(planner_ ? &*planner_ : nullptr);
     options_.limits().check();
-    compare_settings(
-        *transport_, options_.limits(),
-        options.caller_settings.empty() ? settings_ : settings_ + " " + options.caller_settings);
-    reducer_.set_link(agree_on_link(*transport_, options_.limits(), options_.link));
+    meet_others();
     flights_.emplace(*transport_, reducer_, planner_.has_value());
   }
 
@@ -183,6 +188,22 @@ class Session::Worker {
   }
 
  private:
+  // Compares the settings of all ranks, and measures the link between them.
+  void meet_others() {
+    const auto& own = options_.caller_settings;
+    std::vector<std::string> all;
+    Link link;
+    try {
+      all = gather_texts(*transport_, options_.limits(),
+                         own.empty() ? settings_ : settings_ + " " + own);
+      require_equal(all);
+      link = agree_on_link(*transport_, options_.limits(), options_.link);
+    } catch (const Error& error) {
+      throw all.empty() || error.code() == ErrorCode::bad_frame ? with_advice(error) : error;
+    }
+    reducer_.set_link(link);
+  }
+
   void require_own_process() const {
     if (here()) return;
     throw Error(ErrorCode::unavailable,
@@ -232,11 +253,11 @@ std::future<Report> Session::submit(const BucketHandle& bucket, std::span<float>
   job.bucket = bucket.bucket_;
   job.submitted = worker_->transport().hand_over();
   if (bucket.session_ != worker_.get()) {
-    job.refusal = {Numbers::foreign_handle, 0};
+    job.refusal = {.why = Numbers::foreign_handle};
   } else if (values.size() != elements) {
-    job.refusal = {Numbers::gradient_missized, values.size()};
+    job.refusal = {.why = Numbers::gradient_missized, .given = values.size()};
   } else if (!second_moment.empty() && second_moment.size() != elements) {
-    job.refusal = {Numbers::second_moment_missized, second_moment.size()};
+    job.refusal = {.why = Numbers::second_moment_missized, .given = second_moment.size()};
   }
   if (!job.refusal) {
     job.values = values;
@@ -247,6 +268,16 @@ std::future<Report> Session::submit(const BucketHandle& bucket, std::span<float>
   const Error error = refusal_of(bucket.layout(), *job.refusal);
   static_cast<void>(flights.submit(std::move(job)));
   throw error;
+}
+
+void Session::decline(const std::string& reason) {
+  // A planner counts the buckets of a step by their ids, and this rank has none.
+  if (worker_->planner()) return abandon(reason);
+  Job job;
+  job.bucket = worker_->add_bucket({.id = kNoBucket, .elements = 0, .tensors = {}, .spec = "fp32"});
+  job.submitted = worker_->transport().hand_over();
+  job.refusal = {.why = Numbers::declined, .reason = reason};
+  static_cast<void>(worker_->flights().submit(std::move(job)));
 }
 
 Report Session::reduce(std::uint32_t id, std::span<float> values,

@@ -105,8 +105,9 @@ class THINREDUCE_EXPORT Session {
   // that is negative or NaN, or for a number of threads out of range; Error{mismatch} when the
   // options of two ranks differ.
   Session(std::shared_ptr<Transport> transport, const SessionOptions& options);
-  // Waits for the submitted buckets. In a forked child it does nothing: the session belongs to the
-  // process that made it, and every other call in a child is an Error{unavailable}.
+  // Waits for the submitted buckets, unless submit() or decline() has refused all that are left:
+  // the others then lose this rank, with the reason. In a forked child it does nothing: the session
+  // belongs to the process that made it, and every other call in a child is an Error{unavailable}.
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -128,6 +129,12 @@ class THINREDUCE_EXPORT Session {
   // other ranks then get an error for this bucket that names this rank, and the session goes on.
   [[nodiscard]] std::future<Report> submit(const BucketHandle& bucket, std::span<float> values,
                                            std::span<const float> second_moment = {});
+
+  // Takes the place of a submit() that this rank can't make while the others make it, because the
+  // caller has found an error of its own: the others get an Error{bad_input} that names this rank,
+  // and the session goes on. With the spec `auto` the session ends instead, with `reason`. Returns
+  // at once. Throws the error that has ended the session.
+  void decline(const std::string& reason);
 
   // Reduces a bucket without shapes and waits; registers it in the first call.
   Report reduce(std::uint32_t id, std::span<float> values,

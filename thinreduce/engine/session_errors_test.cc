@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <limits>
+#include <list>
 #include <new>
 #include <stdexcept>
 #include <thread>
@@ -258,6 +259,69 @@ TEST(SessionErrors, ARefusedBucketIsAnErrorOnAllRanksAndTheSessionGoesOn) {
   });
 }
 
+// A caller may find its own error before it can submit anything; the others wait for it then.
+TEST(SessionErrors, ABucketThatARankDeclinesIsAnErrorOfTheOthersAndTheSessionGoesOn) {
+  run_ranks(3, [](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.spec = "topk"});
+    const auto first = session.add_bucket({.id = 6, .elements = 4000, .tensors = {}});
+    const auto second = session.add_bucket({.id = 7, .elements = 3000, .tensors = {}});
+    for (std::uint64_t round = 1; round <= 3; ++round) {
+      auto values = gradient(4000, session.rank(), 0);
+      auto others = gradient(3000, session.rank(), 1);
+      // In flight with a bucket that all ranks submit.
+      auto good = session.submit(second, others);
+      if (session.rank() == 1) {
+        session.decline("no");
+      } else {
+        const auto text =
+            thrown_text(ErrorCode::bad_input, [&] { session.submit(first, values).get(); });
+        EXPECT_NE(text.find("bucket 6, rank 1: this rank's caller could not submit"),
+                  std::string::npos)
+            << text;
+        EXPECT_EQ(values, gradient(4000, session.rank(), 0));
+      }
+      EXPECT_EQ(good.get().step, round);
+      EXPECT_EQ(session.submit(first, values).get().step, round);
+    }
+  });
+}
+
+// The others may do something else instead: a rank that refuses and leaves does not wait for them.
+TEST(SessionErrors, ARankThatHasRefusedCanLeave) {
+  for (const bool declines : {false, true}) {
+    std::atomic<bool> left = false;
+    run_ranks(2, [&](std::unique_ptr<Transport> transport) {
+      auto session = std::make_unique<Session>(std::move(transport), SessionOptions{});
+      std::vector<float> values(5000);
+      if (session->rank() == 1) {
+        const auto bucket = session->add_bucket({.id = 0, .elements = 4000, .tensors = {}});
+        if (declines) {
+          session->decline("4000 values are missing");
+        } else {
+          EXPECT_THROW((void)session->submit(bucket, values), Error);
+        }
+        session.reset();
+        left = true;
+        return;
+      }
+      while (!left) std::this_thread::sleep_for(1ms);
+      const auto text = thrown_text(ErrorCode::lost_peer, [&] { session->reduce(0, values); });
+      EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+      EXPECT_NE(text.find("4000"), std::string::npos) << text;
+    });
+  }
+}
+
+TEST(SessionErrors, DecliningEndsASessionWithAPlanner) {
+  run_ranks(2, [](std::unique_ptr<Transport> transport) {
+    Session session(std::move(transport), {.spec = "auto"});
+    std::vector<float> values(5000);
+    if (session.rank() == 1) return session.decline("nothing to submit");
+    const auto text = thrown_text(ErrorCode::lost_peer, [&] { session.reduce(0, values); });
+    EXPECT_NE(text.find("rank 1 gave up: nothing to submit"), std::string::npos) << text;
+  });
+}
+
 TEST(SessionErrors, ABucketThatDoesNotFitItsTensorsIsRefused) {
   run_ranks(1, [](std::unique_ptr<Transport> transport) {
     Session session(std::move(transport), {.spec = "fp32"});
@@ -365,6 +429,39 @@ TEST(SessionErrors, ABugAndAMemoryThatIsFullAreReportedAsWhatTheyAre) {
       }
     });
   }
+}
+
+// Flips a bit of every message that it sends.
+class Flipping final : public Transport {
+ public:
+  explicit Flipping(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
+  [[nodiscard]] int rank() const override { return inner_->rank(); }
+  [[nodiscard]] int size() const override { return inner_->size(); }
+  void abandon(const std::string& reason) noexcept override { inner_->abandon(reason); }
+
+ private:
+  Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override {
+    auto& sent = sent_.emplace_back(message.begin(), message.end());
+    if (!sent.empty()) sent.back() ^= std::byte{1};
+    return inner_->send(peer, channel, sent);
+  }
+  Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override {
+    return inner_->receive(peer, channel, message);
+  }
+
+  std::list<std::vector<std::byte>> sent_;
+  std::unique_ptr<Transport> inner_;
+};
+
+TEST(SessionErrors, AlteredBytesAtTheStartSayWhatToDo) {
+  const auto thrown = try_ranks(2, [](std::unique_ptr<Transport> transport) {
+    if (transport->rank() == 1) transport = std::make_unique<Flipping>(std::move(transport));
+    const Session session(std::move(transport), {.patience = 60s});
+  });
+  const auto text = error_text(thrown[0], ErrorCode::bad_frame);
+  EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+  EXPECT_NE(text.find("run the same build over a network that alters nothing"), std::string::npos)
+      << text;
 }
 
 TEST(SessionErrors, AbandonEndsItOnAllRanks) {

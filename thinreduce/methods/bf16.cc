@@ -97,13 +97,12 @@ class Bf16 final : public Method {
  public:
   void reduce(const Bucket& bucket, Exchange& exchange) override {
     Bf16Owner payload(bucket.values, exchange.size(), sum_);
-    owner_reduce(exchange, payload, spare_);
+    owner_reduce(exchange, payload);
     if (!payload.finite()) require_finite_sum(exchange, bucket.values, "element");
   }
 
  private:
-  std::vector<float> sum_;  // kept from step to step, as is `spare_`
-  SpareBuffers spare_;
+  std::vector<float> sum_;  // kept from step to step
 };
 
 }  // namespace

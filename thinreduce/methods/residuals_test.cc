@@ -56,7 +56,7 @@ double multiple_of(const std::string& spec) {
   const std::string name = Spec::parse(spec).info->name;
   if (name != "gradiveq") {
     static const std::map<std::string, double> multiples{
-        {"dqsg", 5}, {"ndqsg", 5},   {"qsgd", 2},     {"terngrad", 8}, {"topk", 20},
+        {"dqsg", 5}, {"ndqsg", 5},   {"qsgd", 1.5},   {"terngrad", 8}, {"topk", 20},
         {"fft", 14}, {"sketch", 17}, {"powersgd", 8}, {"variance", 10}};
     // A method without an entry must at least not diverge.
     const auto found = multiples.find(name);

@@ -50,7 +50,7 @@ class TopKOwner final : public Method, private OwnerPayload {
     });
     exchange.statistics["sent"] =
         static_cast<double>(sent_.indices.size()) / static_cast<double>(elements_);
-    owner_reduce(exchange, *this, spare_);
+    owner_reduce(exchange, *this);
     // The values are delivered; until here the residual still held them.
     if (feedback_) {
       for (std::size_t i = 0; i < rounded_.size(); ++i) {
@@ -155,7 +155,6 @@ class TopKOwner final : public Method, private OwnerPayload {
   std::vector<float> residual_;
   kernels::TopSelector selector_;
   kernels::TopSelector answer_selector_;
-  SpareBuffers spare_;
 
   // State of the current reduction.
   int rank_ = 0;

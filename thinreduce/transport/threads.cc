@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <list>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 
 #include "thinreduce/error.h"
 #include "thinreduce/transport/process.h"
@@ -38,15 +40,31 @@ struct Hub {
   explicit Hub(int size)
       : world(size),
         changed(static_cast<std::size_t>(size)),
+        waited_for(static_cast<std::size_t>(size)),
         left(static_cast<std::size_t>(size), false) {}
 
   void notify_all() {
     for (auto& condition : changed) condition.notify_all();
   }
 
+  // Returns the rank that keeps a waiting rank `peer` from going on: one that it waits for, perhaps
+  // through others, and that waits for nobody. `peer` itself if there is none.
+  [[nodiscard]] int blocked_by(int peer) const {
+    std::vector<int> found{peer};
+    for (std::size_t next = 0; next < found.size(); ++next) {
+      const auto& others = waited_for[static_cast<std::size_t>(found[next])];
+      if (others.empty()) return found[next];
+      for (const int other : others) {
+        if (std::ranges::find(found, other) == found.end()) found.push_back(other);
+      }
+    }
+    return peer;
+  }
+
   const int world;
   std::mutex mutex;
   std::vector<std::condition_variable> changed;  // by rank: a message wakes only its two ranks
+  std::vector<std::multiset<int>> waited_for;    // by rank: the peers of its waits in progress
   std::map<std::tuple<int, int, Channel>, Stream> streams;  // from, to
   std::vector<bool> left;
   std::optional<Error> failure;
@@ -54,8 +72,8 @@ struct Hub {
 
 class ThreadOperation final : public Operation {
  public:
-  ThreadOperation(std::shared_ptr<Hub> hub, std::shared_ptr<Half> half, const char* verb)
-      : hub_(std::move(hub)), half_(std::move(half)), verb_(verb) {}
+  ThreadOperation(std::shared_ptr<Hub> hub, std::shared_ptr<Half> half, bool sends)
+      : hub_(std::move(hub)), half_(std::move(half)), sends_(sends) {}
 
   ~ThreadOperation() override {
     std::unique_lock lock(hub_->mutex);
@@ -79,7 +97,7 @@ class ThreadOperation final : public Operation {
 
   std::shared_ptr<Hub> hub_;
   std::shared_ptr<Half> half_;
-  const char* verb_;
+  bool sends_;
 };
 
 // Removes and returns the send that the next receive gets, if there is one. A cancelled send stays
@@ -145,7 +163,7 @@ class ThreadTransport final : public Transport {
     } else {
       stream.sends.push_back(half);
     }
-    return std::make_unique<ThreadOperation>(*hub_, std::move(half), "send");
+    return std::make_unique<ThreadOperation>(*hub_, std::move(half), true);
   }
 
   Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override {
@@ -162,7 +180,7 @@ class ThreadTransport final : public Transport {
     } else {
       stream.receives.push_back(half);
     }
-    return std::make_unique<ThreadOperation>(*hub_, std::move(half), "receive");
+    return std::make_unique<ThreadOperation>(*hub_, std::move(half), false);
   }
 
   void meet(std::unique_lock<std::mutex>& lock, Half& send, Half& receive) {
@@ -187,12 +205,20 @@ class ThreadTransport final : public Transport {
 
 void ThreadOperation::wait(const Deadline& deadline) {
   std::unique_lock lock(hub_->mutex);
-  if (!changed().wait_until(lock, deadline.at, [&] { return over(); })) {
-    throw Error(
-        ErrorCode::timeout,
-        fmt::format("rank {}: waited {:g} s for rank {}, which is alive but does not "
-                    "take part ({} of {} bytes); raise patience if it needs longer",
-                    half_->owner, deadline.allowed.count(), half_->peer, verb_, half_->size));
+  if (!over()) {
+    auto& waited_for = hub_->waited_for[static_cast<std::size_t>(half_->owner)];
+    const auto wait = waited_for.insert(half_->peer);
+    const bool in_time = changed().wait_until(lock, deadline.at, [&] { return over(); });
+    waited_for.erase(wait);
+    if (!in_time) {
+      throw Error(ErrorCode::timeout,
+                  fmt::format("rank {}: waited {:g} s for rank {}, which is alive but does not "
+                              "take part ({} of {} bytes {} rank {}); raise patience if it needs "
+                              "longer",
+                              half_->owner, deadline.allowed.count(), hub_->blocked_by(half_->peer),
+                              sends_ ? "send" : "receive", half_->size, sends_ ? "to" : "from",
+                              half_->peer));
+    }
   }
   if (half_->state == Half::State::done) {
     if (half_->error) throw Error(*half_->error);

@@ -4,6 +4,8 @@
 
 #include <cstring>
 #include <numeric>
+#include <string>
+#include <thread>
 
 #include "tests/ranks.h"
 #include "tests/tracks.h"
@@ -74,6 +76,29 @@ TEST(Threads, DeadlineNamesThePeer) {
       thrown_text(ErrorCode::timeout, [&] { receive->wait(Deadline::after(Seconds(0.02))); });
   EXPECT_NE(text.find("rank 0: waited 0.02 s for rank 2, which is alive"), std::string::npos)
       << text;
+}
+
+// Rank 0 waits for rank 1, which waits for rank 2, which waits for nobody.
+TEST(Threads, DeadlineNamesTheRankThatKeepsThePeerWaiting) {
+  auto ranks = connect_threads(3);
+  std::byte first{};
+  std::byte second{};
+  auto receive = ranks[0]->receive(1, Channel::data, std::span(&first, 1));
+  auto blocked = ranks[1]->receive(2, Channel::data, std::span(&second, 1));
+  std::jthread other([&] {
+    const auto text =
+        thrown_text(ErrorCode::lost_peer, [&] { blocked->wait(Deadline::after(60s)); });
+    EXPECT_NE(text.find("rank 0 gave up: enough"), std::string::npos) << text;
+  });
+  std::string text;
+  do {  // until the thread waits
+    text = thrown_text(ErrorCode::timeout, [&] { receive->wait(Deadline::after(Seconds(0.02))); });
+  } while (text.find("waited 0.02 s for rank 1,") != std::string::npos);
+  EXPECT_NE(text.find("rank 0: waited 0.02 s for rank 2, which is alive but does not take part "
+                      "(receive of 1 bytes from rank 1)"),
+            std::string::npos)
+      << text;
+  ranks[0]->abandon("enough");
 }
 
 // A thread that waits on one track does not hold up another, and their messages do not mix.

@@ -48,7 +48,7 @@ class FftOwner final : public FftMethod, private OwnerPayload {
     keep_ = 1 - theta;
     values_ = bucket.values;
     exchange.timed(Stage::encode, [&] { select(values_, keep_, owned_, exchange.workers); });
-    owner_reduce(exchange, *this, spare_);
+    owner_reduce(exchange, *this);
     double kept = 0;
     for (const float fraction : kept_energy_) kept += fraction;
     return kept_energy_.empty() ? 1 : kept / static_cast<double>(kept_energy_.size());
@@ -113,7 +113,6 @@ class FftOwner final : public FftMethod, private OwnerPayload {
 
   SelectedPairs answer_;
   std::vector<float> kept_energy_;  // of the answers, by group
-  SpareBuffers spare_;
 
   int rank_;
   int world_;

@@ -77,7 +77,7 @@ class QuantizedOwner final : public Method, private OwnerPayload {
     sent_.clear();
     owned_.clear();
     unanswered_.clear();
-    owner_reduce(exchange, *this, spare_);
+    owner_reduce(exchange, *this);
     exchange.statistics["owner"] = 1;
     // The parts are delivered; until here the residual still held all of the gradient.
     if (options_.keeps_residual()) exchange.timed(Stage::encode, [&] { keep_unsent(); });
@@ -197,7 +197,6 @@ class QuantizedOwner final : public Method, private OwnerPayload {
   BlockCodec codec_;
   BlockCodec answer_codec_;
   std::vector<float> residual_;
-  SpareBuffers spare_;
 
   // State of the current reduction.
   int rank_ = 0;

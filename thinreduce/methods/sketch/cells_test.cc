@@ -26,8 +26,7 @@ TEST(HalfCells, AddUpWithinTheErrorOfHalfs) {
         Exchange exchange(*transport, Seconds(20), {});
         auto values = gradients[static_cast<std::size_t>(transport->rank())];
         HalfCells sum(values);
-        SpareBuffers spare;
-        owner_reduce(exchange, sum, spare);
+        owner_reduce(exchange, sum);
         // A half has 11 bits, denormal ones 24 bits below the largest.
         for (std::size_t i = 0; i < cells; ++i) ASSERT_NEAR(values[i], exact[i], world * 0x1p-9);
       });

@@ -213,7 +213,8 @@ std::vector<std::byte> CountSketch::save() const {
 
 CountSketch CountSketch::load(std::span<const std::byte> bytes) {
   const auto refuse = [](const std::string& why) {
-    throw Error(ErrorCode::bad_frame, "saved sketch: " + why);
+    throw Error(ErrorCode::bad_frame,
+                "saved sketch: " + why + "; use the bytes as they were saved");
   };
   ByteReader reader(bytes, "saved sketch");
   if (reader.value<std::uint32_t>() != kMagic) refuse("is not a sketch, or of another version");

@@ -157,7 +157,7 @@ void SketchRounds::sum_cells(Exchange& exchange, std::span<float> cells) {
     return;
   }
   HalfCells halfs(cells);
-  owner_reduce(exchange, halfs, spare_);
+  owner_reduce(exchange, halfs);
 }
 
 // Estimates run by run, in the cache: estimates that are written to memory and read again would

@@ -113,7 +113,6 @@ class SketchRounds {
   std::vector<std::vector<float>> estimates_;  // of a run, by thread
   std::vector<UnitRange> raw_;                 // elements that are no candidates
   kernels::TopSelector largest_selector_;
-  SpareBuffers spare_;
   std::vector<std::uint32_t> candidates_;
   std::vector<float> exact_;
   std::optional<QuantumAgreement> agreement_;  // of the current step

@@ -38,7 +38,7 @@ class VarianceOwner final : public Method, private OwnerPayload {
       begin(bucket, exchange);
     });
     try {
-      owner_reduce(exchange, *this, spare_);
+      owner_reduce(exchange, *this);
     } catch (...) {
       sums_.keep_waiting();
       throw;
@@ -163,7 +163,6 @@ class VarianceOwner final : public Method, private OwnerPayload {
   VarianceFormat answer_format_;
   WaitingSums sums_;
   kernels::TopSelector selector_;
-  SpareBuffers spare_;
 
   // State of the current reduction.
   int rank_ = 0;
