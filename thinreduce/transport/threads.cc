@@ -47,15 +47,16 @@ struct Hub {
     for (auto& condition : changed) condition.notify_all();
   }
 
-  // Returns the rank that keeps a waiting rank `peer` from going on: one that it waits for, perhaps
-  // through others, and that waits for nobody. `peer` itself if there is none.
-  [[nodiscard]] int blocked_by(int peer) const {
+  // Returns the rank that keeps `peer`, for which `rank` waits, from going on: one that it waits
+  // for, perhaps through others, and that waits for nobody. `peer` itself if there is none.
+  [[nodiscard]] int blocked_by(int rank, int peer) const {
     std::vector<int> found{peer};
     for (std::size_t next = 0; next < found.size(); ++next) {
       const auto& others = waited_for[static_cast<std::size_t>(found[next])];
       if (others.empty()) return found[next];
       for (const int other : others) {
-        if (std::ranges::find(found, other) == found.end()) found.push_back(other);
+        const bool is_new = std::ranges::find(found, other) == found.end();
+        if (is_new && other != rank) found.push_back(other);
       }
     }
     return peer;
@@ -211,13 +212,14 @@ void ThreadOperation::wait(const Deadline& deadline) {
     const bool in_time = changed().wait_until(lock, deadline.at, [&] { return over(); });
     waited_for.erase(wait);
     if (!in_time) {
-      throw Error(ErrorCode::timeout,
-                  fmt::format("rank {}: waited {:g} s for rank {}, which is alive but does not "
-                              "take part ({} of {} bytes {} rank {}); raise patience if it needs "
-                              "longer",
-                              half_->owner, deadline.allowed.count(), hub_->blocked_by(half_->peer),
-                              sends_ ? "send" : "receive", half_->size, sends_ ? "to" : "from",
-                              half_->peer));
+      throw Error(
+          ErrorCode::timeout,
+          fmt::format("rank {}: waited {:g} s for rank {}, which is alive but does not "
+                      "take part ({} of {} bytes {} rank {}); raise patience if it needs "
+                      "longer",
+                      half_->owner, deadline.allowed.count(),
+                      hub_->blocked_by(half_->owner, half_->peer), sends_ ? "send" : "receive",
+                      half_->size, sends_ ? "to" : "from", half_->peer));
     }
   }
   if (half_->state == Half::State::done) {

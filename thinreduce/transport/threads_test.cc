@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <numeric>
 #include <string>
@@ -78,22 +79,30 @@ TEST(Threads, DeadlineNamesThePeer) {
       << text;
 }
 
-// Rank 0 waits for rank 1, which waits for rank 2, which waits for nobody.
+// Rank 0 waits for rank 1, which waits for rank 0 on another channel and for rank 2, which waits
+// for nobody.
 TEST(Threads, DeadlineNamesTheRankThatKeepsThePeerWaiting) {
   auto ranks = connect_threads(3);
-  std::byte first{};
-  std::byte second{};
-  auto receive = ranks[0]->receive(1, Channel::data, std::span(&first, 1));
-  auto blocked = ranks[1]->receive(2, Channel::data, std::span(&second, 1));
-  std::jthread other([&] {
+  std::array<std::byte, 3> bytes{};
+  auto receive = ranks[0]->receive(1, Channel::data, std::span(bytes).subspan(0, 1));
+  auto from_first = ranks[1]->receive(0, Channel::header, std::span(bytes).subspan(1, 1));
+  auto from_last = ranks[1]->receive(2, Channel::data, std::span(bytes).subspan(2, 1));
+  const auto expect_given_up = [](Operation& operation) {
     const auto text =
-        thrown_text(ErrorCode::lost_peer, [&] { blocked->wait(Deadline::after(60s)); });
+        thrown_text(ErrorCode::lost_peer, [&] { operation.wait(Deadline::after(60s)); });
     EXPECT_NE(text.find("rank 0 gave up: enough"), std::string::npos) << text;
-  });
+  };
+  const std::jthread first([&] { expect_given_up(*from_first); });
   std::string text;
-  do {  // until the thread waits
+  const auto wait = [&] {
     text = thrown_text(ErrorCode::timeout, [&] { receive->wait(Deadline::after(Seconds(0.02))); });
-  } while (text.find("waited 0.02 s for rank 1,") != std::string::npos);
+  };
+  wait();
+  EXPECT_NE(text.find("waited 0.02 s for rank 1, which is alive"), std::string::npos) << text;
+  const std::jthread last([&] { expect_given_up(*from_last); });
+  do {
+    wait();
+  } while (text.find("for rank 1, which") != std::string::npos);  // until the thread waits
   EXPECT_NE(text.find("rank 0: waited 0.02 s for rank 2, which is alive but does not take part "
                       "(receive of 1 bytes from rank 1)"),
             std::string::npos)
