@@ -235,6 +235,17 @@ Link Link::parse(std::string_view text) {
   if (comma != std::string_view::npos) {
     link.latency = Seconds(parse_quantity(text.substr(comma + 1), kTimes, text));
   }
+  // Beyond these a clock could not count the time of a message.
+  constexpr double kLeastRate = 1.0 / 8;
+  constexpr double kMostRate = 1e18 / 8;
+  constexpr Seconds kLongestLatency{3600};
+  if ((link.bytes_per_second > 0 && link.bytes_per_second < kLeastRate) ||
+      link.bytes_per_second > kMostRate || link.latency > kLongestLatency) {
+    throw Error(ErrorCode::bad_input,
+                fmt::format("link '{}': the bandwidth must be 1 bit to 1000000000 gbit per second, "
+                            "the latency at most 3600 s",
+                            text));
+  }
   return link;
 }
 

@@ -26,7 +26,7 @@ struct THINREDUCE_EXPORT Link {
   Seconds latency{0};
 
   // Parses "100mbit,5ms", "1gbit", "2.5gbit,200us" or "unlimited", in capitals or not. Throws
-  // Error{bad_input} for any other text.
+  // Error{bad_input} for any other text, and for less than 1 bit per second or more than an hour.
   static Link parse(std::string_view text);
   [[nodiscard]] std::string to_string() const;
   // Returns whether it limits bandwidth or latency at all.

@@ -26,6 +26,9 @@ TEST(Link, ParsesWhatPeopleWrite) {
   EXPECT_EQ(Link::parse("100mbit,5ms").to_string(), "100mbit,5ms");
   EXPECT_EQ(Link::parse("100Mbit,5MS").to_string(), "100mbit,5ms");
   EXPECT_FALSE(Link::parse("Unlimited").limits());
+  for (const char* text : {"1gbit,3601s", "0.5bit", "1e-300kbit", "1e12gbit", "1gbit,1e14s"}) {
+    thrown_text(ErrorCode::bad_input, [&] { (void)Link::parse(text); });
+  }
 }
 
 TEST(Link, RefusesTheRest) {
