@@ -54,9 +54,8 @@ std::size_t topk_payload_limit(std::size_t elements, std::size_t selected, TopKV
 void write_topk_payload(const kernels::Selected& selected, std::size_t elements,
                         std::vector<std::byte>& payload, TopKValues format, Workers workers) {
   const std::size_t total = selected.indices.size();
-  payload.clear();
-  if (total == 0) return;
-  payload.resize(topk_payload_limit(elements, total, format));
+  if (total == 0) return payload.clear();
+  payload.resize(topk_payload_limit(elements, total, format));  // every byte is written below
   const std::span<std::byte> bytes(payload);
   const auto counts = bytes.first(blocks_of(elements) * sizeof(Count));
   const auto offsets = bytes.subspan(counts.size(), total * sizeof(Offset));

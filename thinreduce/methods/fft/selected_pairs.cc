@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "thinreduce/collective/workers.h"
 #include "thinreduce/kernels/bit_loops.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/methods/fft/block_transform.h"
@@ -108,13 +109,22 @@ void SelectedPairs::select(std::span<const float> spectrum, std::size_t k) {
 void SelectedPairs::finish(std::size_t k, Workers workers) {
   const auto selected = selector_.finish(k, workers);
   values_ = selected.values;
-  auto& firsts = selection_.firsts;
-  for (std::size_t group = 0; group + 1 < firsts.size(); ++group) {
-    firsts[group + 1] = firsts[group] + 2 * kernels::count_pairs(bitmap_of({group, group + 1}));
-  }
-  selection_.codes.resize(firsts.back());
-  measure_energy(selected);
-  choose_format(selected.values);
+  const auto count_codes = [&] {
+    auto& firsts = selection_.firsts;
+    for (std::size_t group = 0; group + 1 < firsts.size(); ++group) {
+      firsts[group + 1] = firsts[group] + 2 * kernels::count_pairs(bitmap_of({group, group + 1}));
+    }
+    selection_.codes.resize(firsts.back());
+  };
+  // None needs what another finds. Few values are not worth waking a thread for.
+  const std::size_t together = values_.size() > kFloatsPerBlock ? 1 : 3;
+  workers.for_runs(3, together, [&](std::size_t first, std::size_t count, std::size_t /*thread*/) {
+    for (std::size_t i = first; i < first + count; ++i) {
+      if (i == 0) measure_energy(selected);
+      if (i == 1) choose_format(selected.values);
+      if (i == 2) count_codes();
+    }
+  });
 }
 
 void SelectedPairs::measure_energy(const kernels::PairSelector::Result& selected) {

@@ -24,6 +24,15 @@ constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 36;
 // Elements per run of values or estimates, which stays in the L1 cache.
 constexpr std::size_t kRun = 4096;
 static_assert(kRun % kernels::kSketchBlock == 0);
+// Elements per run of values that all rows get before the next: long, because a row's hash function
+// takes some time to start, and in the L2 cache.
+constexpr std::size_t kSharedRun = 16384;
+static_assert(kSharedRun % kernels::kSketchBlock == 0);
+
+struct Run {
+  std::span<const float> values;
+  std::uint64_t first;  // element
+};
 
 std::size_t whole_groups(std::size_t columns) {
   constexpr std::size_t kGroup = kernels::kSketchBlock;
@@ -80,38 +89,35 @@ void CountSketch::reset(std::uint64_t seed) {
 
 void CountSketch::accumulate(std::span<const float> values, std::uint64_t first, Workers workers) {
   check_range(first, values.size());
-  share(values.size(), workers,
-        [&](const auto& add, std::size_t /*thread*/) { add(values, first); });
+  share(values.size(), workers, [&](UnitRange run, std::size_t /*thread*/) {
+    return Run{part(values, run), first + run.begin};
+  });
 }
 
 void CountSketch::accumulate(std::size_t elements, const ValuesOf& values_of, Workers workers) {
   check_range(0, elements);
-  share(elements, workers, [&](const auto& add, std::size_t thread) {
-    for (std::size_t first = 0; first < elements; first += kRun) {
-      add(values_of({first, std::min(first + kRun, elements)}, thread), first);
-    }
+  share(elements, workers, [&](UnitRange run, std::size_t thread) {
+    return Run{values_of(run, thread), run.begin};
   });
 }
 
 // A cell must get its values in their order, so the threads share the cells and not the values: as
-// many rows for each as can be, and the columns of the rows that are left. Calls visit(add, thread)
-// for each such part of the cells, to which add(values, first) adds values.
-template <typename Visit>
-void CountSketch::share(std::size_t elements, Workers workers, const Visit& visit) {
+// many rows for each as can be, and the columns of the rows that are left. Each thread passes over
+// all values once; run_of(run, thread) returns the values of a run.
+template <typename RunOf>
+void CountSketch::share(std::size_t elements, Workers workers, const RunOf& run_of) {
   // More threads than rows would hash every value once per thread.
   const std::size_t threads = elements > kFloatsPerBlock ? std::min(workers.threads(), rows()) : 1;
   const std::size_t whole = rows() / threads;  // rows per thread
-  const std::size_t left = rows() - whole * threads;
-  workers.for_blocks((1 + left) * threads, [&](std::size_t block, std::size_t thread) {
-    const std::size_t row = block / threads;  // counts from the last
-    const std::size_t part = block % threads;
-    visit(
-        [&](std::span<const float> values, std::uint64_t first) {
-          if (row == 0) return accumulate_rows(values, first, {part * whole, (part + 1) * whole});
-          accumulate_columns(values, first, rows() - row,
-                             cut({0, columns_ / kernels::kSketchBlock}, threads, part));
-        },
-        thread);
+  workers.for_blocks(threads, [&](std::size_t own, std::size_t thread) {
+    const UnitRange columns = cut({0, columns_ / kernels::kSketchBlock}, threads, own);
+    for (std::size_t begin = 0; begin < elements; begin += kSharedRun) {
+      const Run run = run_of({begin, std::min(begin + kSharedRun, elements)}, thread);
+      accumulate_rows(run.values, run.first, {own * whole, (own + 1) * whole});
+      for (std::size_t row = threads * whole; row < rows(); ++row) {
+        accumulate_columns(run.values, run.first, row, columns);
+      }
+    }
   });
 }
 

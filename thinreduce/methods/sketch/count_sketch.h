@@ -81,8 +81,8 @@ class CountSketch {
 
  private:
   [[nodiscard]] kernels::SketchRows shape() const { return {rows_, columns_}; }
-  template <typename Visit>
-  void share(std::size_t elements, Workers workers, const Visit& visit);
+  template <typename RunOf>
+  void share(std::size_t elements, Workers workers, const RunOf& run_of);
   // Add values to some rows, or to some groups of columns of one row.
   void accumulate_rows(std::span<const float> values, std::uint64_t first, UnitRange rows);
   void accumulate_columns(std::span<const float> values, std::uint64_t first, std::size_t row,

@@ -51,8 +51,11 @@ void read_nomination(std::span<const std::byte> message, int rank, std::size_t e
 }
 
 std::span<const std::uint32_t> elements_in(UnitRange run, std::span<const std::uint32_t> elements) {
-  const auto begin = std::ranges::lower_bound(elements, run.begin);
-  return {begin, std::lower_bound(begin, elements.end(), run.end)};
+  const auto first =
+      static_cast<std::size_t>(std::ranges::lower_bound(elements, run.begin) - elements.begin());
+  // They differ, so no more of them than elements of the run can be in it.
+  const auto rest = elements.subspan(first, std::min(run.size(), elements.size() - first));
+  return {rest.begin(), std::ranges::lower_bound(rest, run.end)};
 }
 
 void clear_named(std::span<const std::uint32_t> named, UnitRange run, std::span<float> values) {

@@ -122,16 +122,19 @@ void SketchRounds::join_nominees(Exchange& exchange, std::span<const std::uint32
   exchange.timed(Stage::decode, [&] {
     multiples_.resize(candidates.size());
     exact_.resize(candidates.size());
-    std::size_t nominee = 0;
-    for (std::size_t i = 0; i < candidates.size(); ++i) {
-      const bool named =
-          nominee < early_.elements.size() && early_.elements[nominee] == candidates[i];
-      const Summed& from = named ? early_.values : found_;
-      const std::size_t at = named ? nominee : i - nominee;
-      multiples_[i] = from.own[at];
-      exact_[i] = from.sums[at];
-      nominee += static_cast<std::size_t>(named);
-    }
+    for_floats(exchange.workers, candidates.size(), [&](std::size_t first, std::size_t count) {
+      auto nominee = static_cast<std::size_t>(
+          std::ranges::lower_bound(early_.elements, candidates[first]) - early_.elements.begin());
+      for (std::size_t i = first; i < first + count; ++i) {
+        const bool named =
+            nominee < early_.elements.size() && early_.elements[nominee] == candidates[i];
+        const Summed& from = named ? early_.values : found_;
+        const std::size_t at = named ? nominee : i - nominee;
+        multiples_[i] = from.own[at];
+        exact_[i] = from.sums[at];
+        nominee += static_cast<std::size_t>(named);
+      }
+    });
   });
 }
 

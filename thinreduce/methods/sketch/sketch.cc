@@ -66,12 +66,14 @@ class Sketch final : public Method {
   }
 
   void add_residual(std::span<float> values) override {
+    settle_all();
     if (!residual_.empty()) kernels::add(values, residual_);
   }
 
   void finish_uncompressed(std::span<float> means) override { plain_.apply(means); }
 
   void state(Archive& archive) override {
+    settle_all();
     if (elements_ > 0) archive.summed("residual", residual_);
     if (elements_ > 0 && setup_.momentum > 0) archive.summed("momentum", velocity_);
     plain_.state(archive);
@@ -110,20 +112,23 @@ class Sketch final : public Method {
                        [&](std::size_t first, std::size_t count, std::size_t thread) {
                          take_in_run({first, first + count}, gradient, thread);
                        });
+      owed_ = {};
       return;
     }
     const kernels::TopSelector::Runs runs{
         .elements = elements_,
-        .value_at = [&](std::size_t i) { return residual_[i] + gradient[i]; },
+        .value_at = [&](std::size_t i) { return settled(i) + gradient[i]; },
         .values_of =
             [&](UnitRange run, std::size_t thread, bool again) {
               if (!again) take_in_run(run, gradient, thread);
               return std::span<const float>(part(std::span(residual_), run));
             }};
     const auto selected = selector_.select(runs, setup_.nominees, workers);
+    owed_ = {};
     nominees_.assign(selected.indices.begin(), selected.indices.end());
   }
   void take_in_run(UnitRange run, std::span<const float> gradient, std::size_t thread) {
+    settle(run);
     const auto residual = part(std::span(residual_), run);
     if (setup_.momentum == 0) {
       kernels::add(residual, part(gradient, run));
@@ -132,6 +137,30 @@ class Sketch final : public Method {
                        setup_.momentum);
     }
     largest_[thread] = std::max(largest_[thread], largest_finite(residual));
+  }
+
+  // What a step has sent leaves the residual when the next step takes its gradient in, or the
+  // residual is read: that saves a pass over memory. The residual of the sent elements keeps only
+  // the rounding error, and their momentum restarts from zero. Momentum is kept if all elements are
+  // sent in every step, because it is never stale then.
+  void settle(UnitRange run) {
+    const auto sent = elements_in(run, owed_.indices);
+    auto i = static_cast<std::size_t>(sent.data() - owed_.indices.data());
+    for (const std::size_t element : sent) {
+      residual_[element] -= owed_.given[i++];
+      if (masks_) velocity_[element] = 0;
+    }
+  }
+  void settle_all() {
+    settle({0, elements_});
+    owed_ = {};
+  }
+  // Returns what an element's residual will be.
+  [[nodiscard]] float settled(std::size_t element) const {
+    const auto sent = elements_in({element, element + 1}, owed_.indices);
+    if (sent.empty()) return residual_[element];
+    const auto i = static_cast<std::size_t>(sent.data() - owed_.indices.data());
+    return residual_[element] - owed_.given[i];
   }
 
   // Returns the nominees of one rank and the candidates that the summed sketch shows among the
@@ -143,10 +172,30 @@ class Sketch final : public Method {
     const auto found = rounds_.find_candidates(exchange, {sketch_, bucket.layout, nominees_});
     if (nominees_.empty()) return found;
     exchange.timed(Stage::decode, [&] {
-      candidates_.clear();
-      std::ranges::set_union(found, nominees_, std::back_inserter(candidates_));
+      if (setup_.rounds.collective == SketchCollective::root) {
+        // Another rank's list, which may have nominees in it.
+        candidates_.clear();
+        std::ranges::set_union(found, nominees_, std::back_inserter(candidates_));
+      } else {
+        join(found, exchange.workers);
+      }
     });
     return candidates_;
+  }
+  // Merges the candidates that the sketch has shown, none of which is a nominee, and the nominees.
+  void join(std::span<const std::uint32_t> found, Workers workers) {
+    candidates_.resize(found.size() + nominees_.size());
+    constexpr std::size_t kMergedElements = std::size_t{1} << 20;
+    workers.for_runs(
+        elements_, kMergedElements, [&](std::size_t first, std::size_t count, std::size_t) {
+          const UnitRange run{first, first + count};
+          const auto shown = elements_in(run, found);
+          const auto named = elements_in(run, nominees_);
+          const std::size_t before = static_cast<std::size_t>(shown.data() - found.data()) +
+                                     static_cast<std::size_t>(named.data() - nominees_.data());
+          std::ranges::merge(shown, named,
+                             candidates_.begin() + static_cast<std::ptrdiff_t>(before));
+        });
   }
 
   void nominate(Exchange& exchange) {
@@ -176,21 +225,16 @@ class Sketch final : public Method {
     sketch_.accumulate(elements_, rest_of, workers);
   }
 
-  // Writes the mean of the selected elements; their residual keeps only the rounding error, and
-  // their momentum restarts from zero. Momentum is kept if all elements are sent in every step,
-  // because it is never stale then.
+  // Writes the mean of the selected elements.
   void apply(const ExactSums& largest, std::span<float> values, int world, Workers workers) {
     const float share = 1.0f / static_cast<float>(world);
     workers.for_runs(elements_, kRun, [&](std::size_t first, std::size_t count, std::size_t) {
       std::fill_n(&values[first], count, 0.0f);
       const auto selected = elements_in({first, first + count}, largest.indices);
       auto i = static_cast<std::size_t>(selected.data() - largest.indices.data());
-      for (const std::size_t element : selected) {
-        values[element] = largest.sums[i] * share;
-        residual_[element] -= largest.given[i++];
-        if (masks_) velocity_[element] = 0;
-      }
+      for (const std::size_t element : selected) values[element] = largest.sums[i++] * share;
     });
+    owed_ = largest;
   }
 
   std::size_t elements_;
@@ -199,6 +243,7 @@ class Sketch final : public Method {
   SketchRounds rounds_;
   std::vector<float> residual_;
   std::vector<float> velocity_;
+  ExactSums owed_;  // what the last step has sent and the residual still has
   PlainMomentum plain_;
   bool masks_ = false;
   kernels::TopSelector selector_;

@@ -17,18 +17,24 @@
 namespace thinreduce::kernels {
 namespace {
 
-// Yields the words of consecutive blocks. The third difference of a cubic polynomial is constant,
-// so each word costs three additions instead of three multiplications.
+// Yields the words of blocks at equal distances, of which it gets the first four. The third
+// difference of a cubic polynomial is constant, so each word costs three additions instead of three
+// multiplications.
 class WordStream {
  public:
-  WordStream() = default;
-  WordStream(const SketchRow& row, std::uint64_t block) : word_(sketch_word(row, block)) {
-    const std::uint64_t second = sketch_word(row, block + 1);
-    const std::uint64_t third = sketch_word(row, block + 2);
-    const std::uint64_t fourth = sketch_word(row, block + 3);
-    first_ = subtract(second, word_);
-    second_ = subtract(subtract(third, second), first_);
-    third_ = subtract(subtract(subtract(fourth, third), subtract(third, second)), second_);
+  WordStream(const SketchRow& row, std::uint64_t block)
+      : WordStream({sketch_word(row, block), sketch_word(row, block + 1),
+                    sketch_word(row, block + 2), sketch_word(row, block + 3)}) {}
+  explicit WordStream(const std::array<std::uint64_t, 4>& words)
+      : word_(words[0]),
+        first_(subtract(words[1], words[0])),
+        second_(subtract(subtract(words[2], words[1]), first_)) {
+    const std::uint64_t last = subtract(words[3], words[2]);
+    third_ = subtract(subtract(last, subtract(words[2], words[1])), second_);
+  }
+  [[nodiscard]] std::uint64_t word() const { return word_; }
+  [[nodiscard]] std::array<std::uint64_t, 3> differences() const {
+    return {first_, second_, third_};
   }
   std::uint64_t next() {
     const std::uint64_t word = word_;
@@ -47,31 +53,20 @@ class WordStream {
     return reduced(a + kSketchPrime - b);
   }
 
-  std::uint64_t word_ = 0;
-  std::uint64_t first_ = 0;  // differences
-  std::uint64_t second_ = 0;
-  std::uint64_t third_ = 0;
+  std::uint64_t word_;
+  std::uint64_t first_;  // differences
+  std::uint64_t second_;
+  std::uint64_t third_;
 };
 
-class WordStreams {
- public:
-  WordStreams(std::span<const SketchRow> rows, std::uint64_t first_block) {
-    for (std::size_t row = 0; row < rows.size(); ++row) streams_[row] = {rows[row], first_block};
+// The numbers 0 to 15, XORed with x, in row x.
+alignas(64) constexpr auto kXorOrders = [] {
+  std::array<std::array<std::uint32_t, kSketchBlock>, kSketchBlock> orders{};
+  for (std::uint32_t x = 0; x < kSketchBlock; ++x) {
+    for (std::uint32_t i = 0; i < kSketchBlock; ++i) orders[x][i] = i ^ x;
   }
-  // Writes the next words of a row and prefetches their cells.
-  void next(std::size_t row, std::span<std::uint64_t> words, const float* cells,
-            std::size_t columns) {
-    WordStream stream = streams_[row];
-    for (auto& word : words) {
-      word = stream.next();
-      hwy::Prefetch(cells + word_group(word, columns));
-    }
-    streams_[row] = stream;
-  }
-
- private:
-  std::array<WordStream, kMaxSketchRows> streams_;
-};
+  return orders;
+}();
 
 }  // namespace
 }  // namespace thinreduce::kernels
@@ -107,30 +102,120 @@ using Integers = hn::RebindToUnsigned<Floats>;
 // sketch is larger than the L2 cache. A tile, its words and its cells stay in the L1 cache.
 constexpr std::size_t kTileBlocks = 64;
 
+// The words of the blocks of a tile, and the first columns of their groups.
+struct Tile {
+  alignas(64) std::array<std::uint64_t, kTileBlocks> words;
+  alignas(64) std::array<std::uint64_t, kTileBlocks> groups;
+};
+
+// Yields the words of consecutive blocks of some rows. Each lane is a WordStream of every so many
+// blocks as there are lanes.
+class WordStreams {
+ public:
+  WordStreams(std::span<const SketchRow> rows, std::uint64_t first_block) {
+    for (std::size_t row = 0; row < rows.size(); ++row)
+      start(streams_[row], rows[row], first_block);
+  }
+
+  // Writes the next words of a row and prefetches their cells. All tiles but the last must be full.
+  void next(std::size_t row, std::size_t blocks, const float* cells, std::size_t columns,
+            Tile& tile) {
+    const Words d;
+    const std::size_t lanes = hn::Lanes(d);
+    Stream& stream = streams_[row];
+    auto word = hn::Load(d, stream.word.data());
+    auto first = hn::Load(d, stream.first.data());
+    auto second = hn::Load(d, stream.second.data());
+    const auto third = hn::Load(d, stream.third.data());
+    const auto groups = hn::Set(d, columns / kSketchBlock);
+    const auto low_half = hn::Set(d, 0xffffffff);
+    for (std::size_t b = 0; b < blocks; b += lanes) {
+      hn::Store(word, d, &tile.words[b]);
+      const auto draw = hn::And(hn::ShiftRight<20>(word), low_half);
+      const auto group = hn::ShiftRight<32>(multiply_low_halves(draw, groups));
+      hn::Store(hn::ShiftLeft<kBlockBits>(group), d, &tile.groups[b]);
+      word = add(word, first);
+      first = add(first, second);
+      second = add(second, third);
+    }
+    hn::Store(word, d, stream.word.data());
+    hn::Store(first, d, stream.first.data());
+    hn::Store(second, d, stream.second.data());
+    for (std::size_t b = 0; b < blocks; ++b) hwy::Prefetch(cells + tile.groups[b]);
+  }
+
+ private:
+  using Words = hn::CappedTag<std::uint64_t, 8>;
+  using WordVector = hn::Vec<Words>;
+  static constexpr int kBlockBits = 4;
+  static_assert(kSketchBlock == 1 << kBlockBits);
+
+  // The current words of the lanes, and their differences.
+  struct Stream {
+    alignas(64) std::array<std::uint64_t, 8> word;
+    alignas(64) std::array<std::uint64_t, 8> first;
+    alignas(64) std::array<std::uint64_t, 8> second;
+    alignas(64) std::array<std::uint64_t, 8> third;
+  };
+
+  static void start(Stream& stream, const SketchRow& row, std::uint64_t first_block) {
+    const std::size_t lanes = hn::Lanes(Words());
+    std::array<std::uint64_t, 32> words;
+    WordStream all(row, first_block);
+    for (std::size_t i = 0; i < 4 * lanes; ++i) words[i] = all.next();
+    for (std::size_t lane = 0; lane < lanes; ++lane) {
+      const WordStream own(
+          {words[lane], words[lane + lanes], words[lane + 2 * lanes], words[lane + 3 * lanes]});
+      stream.word[lane] = own.word();
+      const auto [first, second, third] = own.differences();
+      stream.first[lane] = first;
+      stream.second[lane] = second;
+      stream.third[lane] = third;
+    }
+  }
+  static HWY_INLINE WordVector add(WordVector a, WordVector b) {
+    const auto sum = hn::Add(a, b);
+    return hn::Min(sum, hn::Sub(sum, hn::Set(Words(), kSketchPrime)));
+  }
+  // Both must be below 2^32.
+  static HWY_INLINE WordVector multiply_low_halves(WordVector a, WordVector b) {
+    const hn::Repartition<std::uint32_t, Words> halves;
+    return hn::MulEven(hn::BitCast(halves, a), hn::BitCast(halves, b));
+  }
+
+  std::array<Stream, kMaxSketchRows> streams_;
+};
+
 // A word permutes the elements of its block by XOR: vector `part` of the group holds vector
 // `part ^ swapped_vector(word)` of the block, with its lanes in the order swapped_lanes(word).
 HWY_INLINE std::size_t swapped_vector(std::uint64_t word) {
   return word_lane_xor(word) / hn::Lanes(Floats());
 }
 HWY_INLINE auto swapped_lanes(std::uint64_t word) {
-  const Integers integers;
-  const auto mask = static_cast<std::uint32_t>(hn::Lanes(integers) - 1);
+  const std::size_t lanes = hn::Lanes(Floats());
   return hn::IndicesFromVec(
-      Floats(), hn::Xor(hn::Iota(integers, 0), hn::Set(integers, word_lane_xor(word) & mask)));
+      Floats(), hn::Load(Integers(), kXorOrders[word_lane_xor(word) & (lanes - 1)].data()));
 }
 
-// Returns the sign bits of the elements of vector `part`.
-HWY_INLINE hn::Vec<Floats> signs_of(std::uint64_t word, std::size_t part) {
+// Flips the signs of `values`, which are vector `part` of their block.
+HWY_INLINE hn::Vec<Floats> with_signs(hn::Vec<Floats> values, const std::uint64_t& word,
+                                      std::size_t part) {
+  const Floats d;
   const Integers integers;
-  const std::size_t first = part * hn::Lanes(integers);
-  const auto own = hn::Set(integers, word_signs(word) >> first);
+  const std::size_t lanes = hn::Lanes(d);
+  const auto minus = hn::BitCast(d, hn::Set(integers, 0x80000000));
+  if (lanes == kSketchBlock) {
+    const auto negative = hn::LoadMaskBits(d, reinterpret_cast<const std::uint8_t*>(&word));
+    return hn::Xor(values, hn::IfThenElseZero(negative, minus));
+  }
+  const auto own = hn::Set(integers, word_signs(word) >> part * lanes);
   const auto bit = hn::Shl(hn::Set(integers, 1), hn::Iota(integers, 0));
-  return hn::BitCast(Floats(), hn::And(hn::VecFromMask(integers, hn::TestBit(own, bit)),
-                                       hn::Set(integers, 0x80000000)));
+  const auto negative = hn::VecFromMask(integers, hn::TestBit(own, bit));
+  return hn::Xor(values, hn::And(hn::BitCast(d, negative), minus));
 }
 
 // Adds a block to its group of columns.
-HWY_INLINE void add_block(const float* HWY_RESTRICT const block, std::uint64_t word,
+HWY_INLINE void add_block(const float* HWY_RESTRICT const block, const std::uint64_t& word,
                           float* HWY_RESTRICT const group) {
   const Floats d;
   const std::size_t lanes = hn::Lanes(d);
@@ -138,7 +223,7 @@ HWY_INLINE void add_block(const float* HWY_RESTRICT const block, std::uint64_t w
   const auto lane_order = swapped_lanes(word);
   for (std::size_t part = 0; part < kSketchBlock / lanes; ++part) {
     const std::size_t other = part ^ swapped;
-    const auto signed_values = hn::Xor(hn::LoadU(d, block + other * lanes), signs_of(word, other));
+    const auto signed_values = with_signs(hn::LoadU(d, block + other * lanes), word, other);
     const auto placed = hn::TableLookupLanes(signed_values, lane_order);
     hn::StoreU(hn::Add(hn::LoadU(d, group + part * lanes), placed), d, group + part * lanes);
   }
@@ -147,16 +232,16 @@ HWY_INLINE void add_block(const float* HWY_RESTRICT const block, std::uint64_t w
 void sketch_accumulate(std::span<const float> values, std::uint64_t first_block,
                        const SketchRows& sketch, std::span<float> cells) {
   const std::size_t whole = values.size() / kSketchBlock;
-  std::uint64_t words[kTileBlocks];
+  Tile tile;
   WordStreams streams(sketch.rows, first_block);
-  for (std::size_t tile = 0; tile < whole; tile += kTileBlocks) {
-    const std::size_t blocks = std::min(kTileBlocks, whole - tile);
+  for (std::size_t first = 0; first < whole; first += kTileBlocks) {
+    const std::size_t blocks = std::min(kTileBlocks, whole - first);
     for (std::size_t row = 0; row < sketch.rows.size(); ++row) {
       float* const row_cells = cells.data() + row * sketch.columns;
-      streams.next(row, std::span(words).first(blocks), row_cells, sketch.columns);
+      streams.next(row, blocks, row_cells, sketch.columns, tile);
       for (std::size_t b = 0; b < blocks; ++b) {
-        add_block(values.data() + (tile + b) * kSketchBlock, words[b],
-                  row_cells + word_group(words[b], sketch.columns));
+        add_block(values.data() + (first + b) * kSketchBlock, tile.words[b],
+                  row_cells + tile.groups[b]);
       }
     }
   }
@@ -170,23 +255,23 @@ void sketch_accumulate_columns(std::span<const float> values, std::uint64_t firs
                                const SketchRows& sketch, const SketchColumns& columns,
                                std::span<float> cells) {
   const std::size_t whole = values.size() / kSketchBlock;
-  std::uint64_t words[kTileBlocks];
+  Tile tile;
   std::uint8_t listed[kTileBlocks];
   WordStreams streams(sketch.rows, first_block);
-  for (std::size_t tile = 0; tile < whole; tile += kTileBlocks) {
-    const std::size_t blocks = std::min(kTileBlocks, whole - tile);
+  for (std::size_t first = 0; first < whole; first += kTileBlocks) {
+    const std::size_t blocks = std::min(kTileBlocks, whole - first);
     for (std::size_t row = 0; row < sketch.rows.size(); ++row) {
       float* const row_cells = cells.data() + row * sketch.columns;
-      streams.next(row, std::span(words).first(blocks), row_cells, sketch.columns);
+      streams.next(row, blocks, row_cells, sketch.columns, tile);
       std::size_t count = 0;
       for (std::size_t b = 0; b < blocks; ++b) {
         listed[count] = static_cast<std::uint8_t>(b);
-        count += columns.hold(word_group(words[b], sketch.columns));
+        count += columns.hold(tile.groups[b]);
       }
       for (std::size_t i = 0; i < count; ++i) {
         const std::size_t b = listed[i];
-        add_block(values.data() + (tile + b) * kSketchBlock, words[b],
-                  row_cells + word_group(words[b], sketch.columns));
+        add_block(values.data() + (first + b) * kSketchBlock, tile.words[b],
+                  row_cells + tile.groups[b]);
       }
     }
   }
@@ -204,24 +289,22 @@ HWY_INLINE void estimate_rows(std::span<const float> cells, const SketchRows& sk
   const Floats d;
   const std::size_t lanes = hn::Lanes(d);
   const std::size_t whole = estimates.size() / kSketchBlock;
-  std::uint64_t words[rows][kTileBlocks];
+  std::array<Tile, rows> tiles;
   WordStreams streams(sketch.rows, first_block);
-  for (std::size_t tile = 0; tile < whole; tile += kTileBlocks) {
-    const std::size_t blocks = std::min(kTileBlocks, whole - tile);
+  for (std::size_t first = 0; first < whole; first += kTileBlocks) {
+    const std::size_t blocks = std::min(kTileBlocks, whole - first);
     for (std::size_t row = 0; row < rows; ++row) {
-      streams.next(row, std::span(words[row]).first(blocks), cells.data() + row * sketch.columns,
-                   sketch.columns);
+      streams.next(row, blocks, cells.data() + row * sketch.columns, sketch.columns, tiles[row]);
     }
     for (std::size_t b = 0; b < blocks; ++b) {
       // Returns row `row`'s estimates of vector `part` of the block.
       const auto says = [&](std::size_t row, std::size_t part) HWY_ATTR {
-        const std::uint64_t word = words[row][b];
-        const float* const group =
-            cells.data() + row * sketch.columns + word_group(word, sketch.columns);
+        const std::uint64_t& word = tiles[row].words[b];
+        const float* const group = cells.data() + row * sketch.columns + tiles[row].groups[b];
         const auto found = hn::LoadU(d, group + (part ^ swapped_vector(word)) * lanes);
-        return hn::Xor(hn::TableLookupLanes(found, swapped_lanes(word)), signs_of(word, part));
+        return with_signs(hn::TableLookupLanes(found, swapped_lanes(word)), word, part);
       };
-      float* const out = estimates.data() + (tile + b) * kSketchBlock;
+      float* const out = estimates.data() + (first + b) * kSketchBlock;
       for (std::size_t part = 0; part < kSketchBlock / lanes; ++part) {
         auto middle = says(0, part);
         if constexpr (rows == 3) {
