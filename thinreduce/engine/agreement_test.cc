@@ -21,7 +21,8 @@ Statement statement() {
 TEST(Statement, RoundTrips) {
   for (const auto numbers :
        {Numbers::good, Numbers::gradient_not_finite, Numbers::second_moment_no_square,
-        Numbers::gradient_missized, Numbers::second_moment_missized, Numbers::foreign_handle}) {
+        Numbers::gradient_missized, Numbers::second_moment_missized, Numbers::foreign_handle,
+        Numbers::declined}) {
     Statement out = statement();
     out.numbers = numbers;
     out.figures = {.ready = 0.25F, .seconds = 1.5F};
@@ -36,7 +37,7 @@ TEST(Statement, RoundTrips) {
     EXPECT_EQ(in.last_result, out.last_result);
   }
   Statement unknown = statement();
-  unknown.numbers = static_cast<Numbers>(6);
+  unknown.numbers = static_cast<Numbers>(7);
   EXPECT_NE(thrown_text(ErrorCode::bad_frame,
                         [&] { (void)decode_statement(encode_statement(unknown, 4), 4); }),
             "");
