@@ -60,9 +60,16 @@ def _gloo_devices(group: dist.ProcessGroup | None) -> list[Any] | None:
 
 
 def connect_group(
-    group: dist.ProcessGroup | None, *, transport: str, interface: str, timeout: float, link: str
+    group: dist.ProcessGroup | None,
+    *,
+    transport: str,
+    interface: str,
+    timeout: float,
+    link: str,
+    secret: str | None,
 ) -> _core.Connection:
-    """Connects this rank to all others of a process group; None is the default group."""
+    """Connects this rank to all others of a process group; None is the default group. The secret
+    is that of the environment if it is None, and there is none if it is ""."""
     if not dist.is_initialized():
         raise BadInput(
             "torch.distributed is not initialized; call torch.distributed.init_process_group() "
@@ -83,7 +90,8 @@ def connect_group(
     prefix = f"thinreduce/{attempt}/{name}/{number}"
     store = StoreView(distributed_c10d._get_default_store(), prefix)
     transport = choose_transport(transport)
-    agree(store, rank, world, transport=transport, timeout=timeout)
+    has_secret = _core.has_secret(secret)
+    agree(store, rank, world, transport=transport, secret=has_secret, timeout=timeout)
     if transport == "torch":
         messages = Messages(
             store,
@@ -93,7 +101,7 @@ def connect_group(
             interface=interface or os.environ.get("THINREDUCE_INTERFACE", ""),
             devices=_gloo_devices(group),
         )
-        return _core.connect_torch(messages, link=link, timeout=timeout)
+        return _core.connect_torch(messages, link=link, timeout=timeout, secret=secret)
     where = _core.Where(
         rank=rank,
         world=world,
@@ -103,5 +111,6 @@ def connect_group(
         interface=interface or interface_from_environment(),
         timeout=timeout,
         link=link,
+        secret=secret,
     )
     return _core.connect_through(where, store)

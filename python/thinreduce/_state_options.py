@@ -53,6 +53,9 @@ class StateOptions:
         if self.link:
             _core.check_link(self.link)
         self.interface: str = given["interface"]
+        # Not part of what is pickled.
+        self.secret: str | None = given.pop("secret", None)
+        _core.has_secret(self.secret)  # raises BadInput unless it may be one
         self.transport: str = given.get("transport", "auto")
         if self.transport not in ("auto", "gloo", "torch"):
             raise BadInput(f"transport must be 'auto', 'gloo' or 'torch'; it is {self.transport!r}")

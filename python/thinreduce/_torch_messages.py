@@ -168,9 +168,11 @@ def connect_at(
     interface: str,
     timeout: float,
     link: str,
+    secret: str | None,
 ) -> _core.Connection:
     """Connects ranks that have no process group; rank 0 listens at ``master``."""
     host, port = master
+    has_secret = _core.has_secret(secret)
     limit = _limit(timeout)
     try:
         store = dist.TCPStore(host, port, world, rank == 0, limit, wait_for_workers=False)
@@ -180,6 +182,6 @@ def connect_at(
             f"{str(error).splitlines()[0]}"
         ) from None
     view = StoreView(store, "thinreduce")
-    agree(view, rank, world, transport="torch", timeout=timeout)
+    agree(view, rank, world, transport="torch", secret=has_secret, timeout=timeout)
     messages = Messages(view, rank, world, timeout=timeout, interface=interface)
-    return _core.connect_torch(messages, link=link, timeout=timeout)
+    return _core.connect_torch(messages, link=link, timeout=timeout, secret=secret)

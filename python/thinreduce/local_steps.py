@@ -71,6 +71,7 @@ class LocalSteps:
         link: str = "",
         transport: Literal["auto", "gloo", "torch"] = "auto",
         interface: str = "",
+        secret: str | None = None,
         timeout: float = 60.0,
         patience: float = 1800.0,
         connect_timeout: float = 60.0,
@@ -121,6 +122,7 @@ class LocalSteps:
             interface=interface,
             timeout=seconds("connect_timeout", connect_timeout),
             link=link,
+            secret=secret,
         )
         self._session = _core.Session(connection, session_options)
         self._close = weakref.finalize(self, _core.Session.close, self._session)
