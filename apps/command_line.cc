@@ -218,6 +218,13 @@ void add_launch_options(CLI::App& command, LaunchOptions& launch) {
       ->type_name("NAME")
       ->group(group);
   command
+      .add_option(
+          "--secret-file", launch.secret_file,
+          "File with a secret that all ranks must share, for gloo and mpi; its mode must be "
+          "600. Otherwise THINREDUCE_SECRET or THINREDUCE_SECRET_FILE, or no secret.")
+      ->type_name("FILE")
+      ->group(group);
+  command
       .add_option_function<double>(
           "--timeout", [&](double seconds) { launch.timeout = Seconds(seconds); },
           "Max seconds without a sign of life from a rank, and max seconds to connect; for gloo. A "

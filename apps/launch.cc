@@ -16,6 +16,7 @@
 
 #include "apps/program.h"
 #include "thinreduce/error.h"
+#include "thinreduce/transport/authenticate.h"
 #include "thinreduce/transport/gloo/gloo.h"
 #include "thinreduce/transport/mpi/mpi.h"
 #include "thinreduce/transport/socket.h"
@@ -115,11 +116,17 @@ void check_interface(const LaunchOptions& options) {
                   name));
 }
 
+Secret secret_of(const LaunchOptions& options) {
+  return options.secret_file.empty() ? Secret::from_environment()
+                                     : Secret::from_file(options.secret_file);
+}
+
 // Starts all ranks on this machine and waits for them. After one has failed, the others notice by
 // themselves; those that still run after kGrace are killed.
 int run_local_processes(const LaunchOptions& options) {
   constexpr auto kGrace = std::chrono::seconds(10);
   check_interface(options);
+  (void)secret_of(options);
   const int world = options.ranks > 0 ? options.ranks : kDefaultRanks;
   const std::uint16_t port = free_port();
   // A terminal sends Ctrl-C to the ranks as well: ignore it here and wait for them.
@@ -172,6 +179,7 @@ int run_gloo(const LaunchOptions& options, const RankMain& rank_main) {
   GlooOptions gloo = gloo_options_from_environment();
   check_world(options, gloo.world, "WORLD_SIZE");
   if (!options.interface.empty()) gloo.interface = options.interface;
+  gloo.secret = secret_of(options);
   gloo.connect_timeout = std::min(gloo.connect_timeout, options.timeout);
   return run_rank(options, connect_gloo(gloo), rank_main);
 }
@@ -191,8 +199,10 @@ int run_mpi(const LaunchOptions& options, const RankMain& rank_main) {
                             "--transport",
                             std::strerror(errno)));
   }
+  const Secret secret = secret_of(options);
   auto transport = connect_mpi();
   check_world(options, transport->size(), "mpirun");
+  transport = authenticate(std::move(transport), secret, options.timeout);
   return run_rank(options, std::move(transport), rank_main);
 }
 
@@ -213,6 +223,11 @@ int launch(const LaunchOptions& options, const RankMain& rank_main) {
                 fmt::format("--interface applies to --transport gloo, and this is {}: leave out "
                             "--interface or add --transport gloo",
                             options.transport));
+  }
+  if (!options.secret_file.empty() && options.transport == "threads") {
+    throw Error(ErrorCode::bad_input,
+                "--secret-file applies to --transport gloo and mpi, and this is threads: leave out "
+                "--secret-file or add --transport gloo");
   }
   if (options.transport == "gloo") return run_gloo(options, rank_main);
   if (options.transport == "mpi") return run_mpi(options, rank_main);

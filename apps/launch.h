@@ -19,9 +19,10 @@ inline constexpr int kDefaultRanks = 4;
 
 struct LaunchOptions {
   std::string transport = "threads";
-  int ranks = 0;          // 0: the default, or the size of the world that was started
-  std::string interface;  // of gloo; "": the one that reaches rank 0
-  Link link;              // emulated in real time
+  int ranks = 0;            // 0: the default, or the size of the world that was started
+  std::string interface;    // of gloo; "": the one that reaches rank 0
+  std::string secret_file;  // "": the secret of the environment
+  Link link;                // emulated in real time
   std::optional<ClusterLinks> simulate;  // of a virtual cluster; only with threads
   int threads = 1;                       // that each rank of a virtual cluster has
   Seconds timeout{60};

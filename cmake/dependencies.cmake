@@ -1,9 +1,21 @@
-# Libraries that every build needs. Sets thinreduce_fmt and thinreduce_highway, which are targets to
+# Libraries that every build needs. Sets thinreduce_fmt, thinreduce_highway and thinreduce_sodium, to
 # link, and thinreduce_replacements, source files that replace a library.
 find_package(fmt QUIET)
 find_package(hwy QUIET)
 find_package(Eigen3 QUIET NO_MODULE)
 find_path(XXHASH_INCLUDE_DIR xxhash.h)
+find_path(SODIUM_INCLUDE_DIR sodium.h)
+# Where no shared library is wanted, the static one does, which Debian's package has, too.
+if(THINREDUCE_SELF_CONTAINED)
+  find_library(SODIUM_LIBRARY libsodium.a)
+  set(sodium_dnf libsodium-static)
+else()
+  find_library(SODIUM_LIBRARY sodium)
+  set(sodium_dnf libsodium-devel)
+endif()
+if(SODIUM_INCLUDE_DIR AND SODIUM_LIBRARY)
+  set(SODIUM_FOUND ON)
+endif()
 
 set(missing "")
 function(need found name apt dnf brew)
@@ -16,12 +28,14 @@ need(hwy_FOUND Highway libhwy-dev highway-devel highway)
 need(Eigen3_FOUND "Eigen 3" libeigen3-dev eigen3-devel eigen)
 need(fmt_FOUND fmt libfmt-dev fmt-devel fmt)
 need(XXHASH_INCLUDE_DIR xxHash libxxhash-dev xxhash-devel xxhash)
+need(SODIUM_FOUND libsodium libsodium-dev ${sodium_dnf} libsodium)
 if(missing)
   message(FATAL_ERROR "thinreduce needs these libraries to build:${missing}")
 endif()
 
 set(thinreduce_fmt fmt::fmt)
 set(thinreduce_highway hwy::hwy)
+set(thinreduce_sodium ${SODIUM_LIBRARY})
 set(thinreduce_replacements "")
 if(NOT THINREDUCE_SELF_CONTAINED)
   return()

@@ -4,7 +4,8 @@
 set -euo pipefail
 
 build=(build-essential cmake ninja-build pkg-config
-       libhwy-dev libeigen3-dev libfmt-dev libxxhash-dev libcli11-dev nlohmann-json3-dev
+       libhwy-dev libeigen3-dev libfmt-dev libxxhash-dev libsodium-dev libcli11-dev
+       nlohmann-json3-dev
        libgloo-dev libopenmpi-dev openmpi-bin
        libtorch-dev libopenblas0-openmp libpng-dev
        libgtest-dev libgmock-dev libbenchmark-dev libfftw3-dev
@@ -17,7 +18,7 @@ lint=(clang-tidy "${style[@]}")
 fuzz=(clang libclang-rt-14-dev)
 reproduce=(python3 python3-matplotlib)
 arm64=(cmake ninja-build g++-aarch64-linux-gnu qemu-user libeigen3-dev
-       libhwy-dev:arm64 libfmt-dev:arm64 libxxhash-dev:arm64
+       libhwy-dev:arm64 libfmt-dev:arm64 libxxhash-dev:arm64 libsodium-dev:arm64
        libgtest-dev:arm64 libgmock-dev:arm64 libfftw3-dev:arm64)
 
 # npm downloads uPlot and the data sets; an npm that is not Debian's will do.

@@ -234,6 +234,79 @@ TEST(BadInput, ARankThatNeverComesIsNamed) {
   EXPECT_NE(end.err.find("rank 1"), std::string::npos) << end.err;
 }
 
+// A file with a secret, which ends with this object.
+class SecretFile {
+ public:
+  explicit SecretFile(const std::string& text, std::filesystem::perms mode = kOwner)
+      : path_(fmt::format("{}secret_{}_{}", testing::TempDir(), ::getpid(), text.size())) {
+    std::ofstream(path_) << text << '\n';
+    std::filesystem::permissions(path_, mode);
+  }
+  SecretFile(const SecretFile&) = delete;
+  SecretFile& operator=(const SecretFile&) = delete;
+  ~SecretFile() { std::filesystem::remove(path_); }
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+  static constexpr auto kOwner =
+      std::filesystem::perms::owner_read | std::filesystem::perms::owner_write;
+
+ private:
+  std::string path_;
+};
+
+void expect_identical(const Finished& end) {
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_TRUE(nlohmann::json::parse(end.out)["identical"].get<bool>()) << end.out;
+}
+
+TEST(Secret, RanksWithoutItAreRefusedAndTheOthersGoOnWaiting) {
+  const int port = free_port();
+  const SecretFile right("correct horse battery staple");
+  const SecretFile wrong("another horse, another battery");
+  const auto start = [&](int rank, const SecretFile* secret) {
+    auto command = reduce_command("gloo", "dqsg");
+    if (secret != nullptr) command.insert(command.end(), {"--secret-file", secret->path()});
+    return Process(command, rank_environment(rank, 2, port));
+  };
+  Process zero = start(0, &right);
+  const Finished other = start(1, &wrong).finish(kPatience);
+  EXPECT_EQ(other.code, 1);
+  EXPECT_NE(other.err.find(fmt::format("rank 1: rank 0 at 127.0.0.1:{} has another secret", port)),
+            std::string::npos)
+      << other.err;
+  const Finished none = start(1, nullptr).finish(kPatience);
+  EXPECT_EQ(none.code, 1);
+  EXPECT_NE(none.err.find("has no secret, and rank 0 has one"), std::string::npos) << none.err;
+  // A stranger that sends anything.
+  std::string why;
+  const SocketAddress address = resolve("127.0.0.1", static_cast<std::uint16_t>(port), why).at(0);
+  const Socket stranger(::socket(AF_INET, SOCK_STREAM, 0));
+  ASSERT_EQ(::connect(stranger.fd(), address.get(), address.length), 0);
+  const std::string garbage = "thinsec2" + std::string(10'000, 'x');
+  EXPECT_GT(::send(stranger.fd(), garbage.data(), garbage.size(), MSG_NOSIGNAL), 0);
+  Process one = start(1, &right);
+  expect_identical(zero.finish(kPatience));
+  EXPECT_EQ(one.finish(kPatience).code, 0);
+}
+
+TEST(Secret, EveryTransportBetweenProcessesTakesIt) {
+  const SecretFile secret("correct horse battery staple");
+  for (const char* const transport : {"gloo", "mpi"}) {
+    expect_identical(
+        run(reduce_command(transport, "topk", {"--ranks", "3", "--secret-file", secret.path()})));
+  }
+}
+
+TEST(Secret, AFileThatOthersMayReadIsRefused) {
+  const SecretFile open("correct horse battery staple",
+                        SecretFile::kOwner | std::filesystem::perms::others_read);
+  const Finished end =
+      run(reduce_command("gloo", "fp32", {"--ranks", "2", "--secret-file", open.path()}));
+  EXPECT_EQ(end.code, 2);
+  EXPECT_NE(end.err.find("has mode 604"), std::string::npos) << end.err;
+  EXPECT_NE(end.err.find("chmod 600 " + open.path()), std::string::npos) << end.err;
+}
+
 struct Usage {
   std::vector<std::string> arguments;
   std::string said;
@@ -282,6 +355,10 @@ TEST(WrongUsage, ExitsWithTwoAndSaysWhatToDo) {
        {}},
       {{"bench", "reduce", "topk"}, "give a method as --method SPEC", {}},
       {{"bench", "reduce", "--interface", "eth0"}, "add --transport gloo", {}},
+      {{"bench", "reduce", "--secret-file", "f"}, "add --transport gloo", {}},
+      {{"bench", "reduce", "--transport", "gloo"},
+       "the secret has 5 bytes",
+       {{"THINREDUCE_SECRET", "short"}}},
       {{"bench", "reduce", "--transport", "gloo", "--interface", "eth77"},
        "no network interface 'eth77'",
        {}},

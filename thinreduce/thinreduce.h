@@ -5,7 +5,9 @@
 //   report.h                Report, StageTimes: bytes and seconds
 //   method/describe.h       the methods, their options, and the meaning of a spec
 //   engine/local_steps.h    LocalSteps: exchanges every H local steps, with an outer step
-//   transport/*.h           Transport, connect_threads(), connect_gloo(), connect_mpi(), throttle()
+//   transport/*.h           Transport, connect_threads(), connect_gloo(), connect_mpi(),
+//   throttle(),
+//                           Secret, authenticate()
 //   error.h                 Error and its codes
 //   simd.h, version.h       the instruction set in use, the version
 //
@@ -20,6 +22,7 @@
 #include "thinreduce/method/layout.h"
 #include "thinreduce/report.h"
 #include "thinreduce/simd.h"
+#include "thinreduce/transport/authenticate.h"
 #include "thinreduce/transport/gloo/gloo.h"
 #include "thinreduce/transport/mpi/mpi.h"
 #include "thinreduce/transport/threads.h"

@@ -75,7 +75,7 @@ def test_it_is_small_and_complete(wheel):
         about = email.message_from_string(content.read(metadata).decode())
         [notices] = [name for name in names if name.endswith("THIRD_PARTY_NOTICES.txt")]
         named = content.read(notices).decode()
-    for library in ("fmt", "Highway", "Eigen", "xxHash", "pybind11"):
+    for library in ("fmt", "Highway", "Eigen", "libsodium", "xxHash", "pybind11"):
         assert f"\n{library}\n-" in named, library
     assert "thinreduce/py.typed" in names and "thinreduce/_core.pyi" in names
     assert sum(name.endswith(".so") for name in names) == 1
@@ -93,9 +93,9 @@ def test_it_needs_no_library(wheel, tmp_path):
     needed = re.findall(r"NEEDED.*\[(.*)\]", run("readelf", "-d", tmp_path / module))
     assert "libc.so.6" in needed
     assert not [name for name in needed if not re.fullmatch(ALLOWED, name)], needed
-    # Another extension of the process may have a Highway or fmt of its own.
+    # Another extension of the process may have a Highway, fmt or libsodium of its own.
     exported = run("nm", "-D", "--defined-only", tmp_path / module).split()
-    assert [name for name in exported if "hwy" in name or "fmt" in name] == []
+    assert [name for name in exported if re.search("hwy|fmt|sodium|crypto_", name)] == []
 
 
 def test_it_reduces_arrays(python, tmp_path):

@@ -41,24 +41,33 @@ def _judge(store: StoreView, world: int, limit: TimeLimit) -> Error | None:
             f"{_ranks(missing)} did not connect within {limit.total:g} s; start all {world} ranks, "
             "or raise connect_timeout"
         )
-    abouts = [store.get(f"about/{peer}").decode().partition(" ") for peer in range(world)]
-    if different := _difference([one for one, _, _ in abouts]):
+    # Version, transport and, if the rank has one, the word "secret".
+    abouts = [store.get(f"about/{peer}").decode().split(" ") for peer in range(world)]
+    if different := _difference([one[0] for one in abouts]):
         return Mismatch(
             f"the ranks have different versions of thinreduce: {different}; install the same one "
             "on all ranks"
         )
-    if different := _difference([one for _, _, one in abouts]):
+    if different := _difference([one[1] for one in abouts]):
         return Mismatch(
             f"the ranks use different transports: {different}; give all ranks the same "
             "transport=, package and GLOO_DEVICE_TRANSPORT"
         )
+    if different := _difference(["a secret" if one[2:] else "no secret" for one in abouts]):
+        return Mismatch(
+            f"not all ranks have a secret: {different}; give all ranks the same THINREDUCE_SECRET, "
+            "THINREDUCE_SECRET_FILE or secret=, or none of them"
+        )
     return None
 
 
-def agree(store: StoreView, rank: int, world: int, *, transport: str, limit: TimeLimit) -> None:
+def agree(
+    store: StoreView, rank: int, world: int, *, transport: str, secret: bool, limit: TimeLimit
+) -> None:
     """Waits for all ranks. Raises the same Timeout or Mismatch on all that are there if some are
-    missing, or if versions or transports differ."""
-    store.set(f"about/{rank}", f"{version()} {transport}".encode())
+    missing, if versions or transports differ, or if only some have a ``secret``."""
+    about = f"{version()} {transport}" + (" secret" if secret else "")
+    store.set(f"about/{rank}", about.encode())
     if rank == 0:
         error = _judge(store, world, limit)
         store.set("verdict", f"{error.code}\n{error}".encode() if error else b"agreed")

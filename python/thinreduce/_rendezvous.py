@@ -83,7 +83,13 @@ class GroupArguments:
     checked."""
 
     def __init__(
-        self, *, link: str, transport: str, interface: str, connect_timeout: float
+        self,
+        *,
+        link: str,
+        transport: str,
+        interface: str,
+        connect_timeout: float,
+        secret: str | None,
     ) -> None:
         if transport not in ("auto", "gloo", "torch"):
             raise BadInput(f"transport must be 'auto', 'gloo' or 'torch'; it is {transport!r}")
@@ -93,6 +99,8 @@ class GroupArguments:
         self._transport = transport
         self._interface = check_text("interface", interface)
         self._timeout = seconds("connect_timeout", connect_timeout)
+        self._secret = secret
+        _core.has_secret(secret)  # raises BadInput unless it may be one
 
     def connect(self, group: dist.ProcessGroup | None) -> _core.Connection:
         """Connects this rank to all others of a process group; None is the default group."""
@@ -102,12 +110,20 @@ class GroupArguments:
             interface=self._interface,
             timeout=self._timeout,
             link=self._link,
+            secret=self._secret,
         )
 
 
 def _connect_group(
-    group: dist.ProcessGroup | None, *, transport: str, interface: str, timeout: float, link: str
+    group: dist.ProcessGroup | None,
+    *,
+    transport: str,
+    interface: str,
+    timeout: float,
+    link: str,
+    secret: str | None,
 ) -> _core.Connection:
+    # The secret is that of the environment if it is None, and there is none if it is "".
     if not dist.is_initialized():
         raise BadInput(
             "torch.distributed is not initialized; call torch.distributed.init_process_group() "
@@ -129,7 +145,7 @@ def _connect_group(
     prefix = f"thinreduce/{attempt}/{name}/{number}"
     store = StoreView(distributed_c10d._get_default_store(), prefix)
     transport = choose_transport(transport)
-    agree(store, rank, world, transport=transport, limit=limit)
+    agree(store, rank, world, transport=transport, secret=_core.has_secret(secret), limit=limit)
     if transport == "torch":
         messages = Messages(
             store,
@@ -139,7 +155,7 @@ def _connect_group(
             interface=interface or os.environ.get("THINREDUCE_INTERFACE", ""),
             devices=_gloo_devices(group),
         )
-        return _core.connect_torch(messages, link=link, timeout=limit.left())
+        return _core.connect_torch(messages, link=link, timeout=limit.left(), secret=secret)
     where = _core.Where(
         rank=rank,
         world=world,
@@ -149,5 +165,6 @@ def _connect_group(
         interface=interface or interface_from_environment(),
         timeout=limit.left(),
         link=link,
+        secret=secret,
     )
     return _core.connect_through(where, store)

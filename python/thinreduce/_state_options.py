@@ -59,6 +59,7 @@ class StateOptions:
             transport=given.get("transport", "auto"),
             interface=given["interface"],
             connect_timeout=given["connect_timeout"],
+            secret=given.pop("secret", None),  # not part of what is pickled
         )
         self.nonfinite: str = given["nonfinite"]
         if self.nonfinite not in ("skip", "raise"):

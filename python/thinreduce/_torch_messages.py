@@ -171,9 +171,11 @@ def connect_at(
     interface: str,
     timeout: float,
     link: str,
+    secret: str | None,
 ) -> _core.Connection:
     """Connects ranks that have no process group; rank 0 listens at ``master``."""
     host, port = master
+    has_secret = _core.has_secret(secret)
     limit = TimeLimit(timeout)  # of all stages together
     try:
         store = _store_at(host, port, rank, world, _limit(timeout))
@@ -185,7 +187,7 @@ def connect_at(
             f"{str(error).splitlines()[0]}; start it, or raise connect_timeout"
         ) from None
     view = StoreView(store, "thinreduce")
-    agree(view, rank, world, transport="torch", limit=limit)
+    agree(view, rank, world, transport="torch", secret=has_secret, limit=limit)
     messages = Messages(
         view,
         rank,
@@ -194,7 +196,7 @@ def connect_at(
         interface=interface,
         devices=None if interface else _devices_towards(host),
     )
-    return _core.connect_torch(messages, link=link, timeout=limit.left())
+    return _core.connect_torch(messages, link=link, timeout=limit.left(), secret=secret)
 
 
 def _store_at(host: str, port: int, rank: int, world: int, limit: timedelta) -> Any:

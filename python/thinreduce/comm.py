@@ -234,6 +234,7 @@ class _Where(NamedTuple):
     interface: str
     timeout: float
     link: str
+    secret: str | None
 
     def connect(self) -> _core.Connection:
         """Connects over Gloo: that of the engine or, if it was built without, that of torch."""
@@ -246,6 +247,7 @@ class _Where(NamedTuple):
                 interface=self.interface,
                 timeout=self.timeout,
                 link=self.link,
+                secret=self.secret,
             )
             return _core.connect_at(where)
         try:
@@ -262,6 +264,7 @@ class _Where(NamedTuple):
             interface=self.interface,
             timeout=self.timeout,
             link=self.link,
+            secret=self.secret,
         )
 
 
@@ -271,6 +274,7 @@ def connect(
     master: str | None = None,
     *,
     interface: str = "",
+    secret: str | None = None,
     link: str = "",
     timeout: float = 60.0,
     patience: float = 1800.0,
@@ -287,6 +291,8 @@ def connect(
     come from the environment: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun sets them.
 
     ``interface``: the network interface to use, such as "eth1"; default THINREDUCE_INTERFACE.
+    ``secret``: a text of at least 16 bytes that all ranks must share (docs/security.md); default
+    THINREDUCE_SECRET or the text of the file THINREDUCE_SECRET_FILE; "": none.
     ``link``: a slow network to simulate, such as "1gbit,2ms" (bandwidth, latency).
     ``timeout``: seconds that a peer may be silent before the exchange fails. A peer that computes
     is not silent.
@@ -329,6 +335,7 @@ def connect(
         interface=check_text("interface", interface) or os.environ.get("THINREDUCE_INTERFACE", ""),
         timeout=seconds("connect_timeout", connect_timeout),
         link=check_text("link", link),
+        secret=secret,
     )
     return Comm(where.connect(), options)
 

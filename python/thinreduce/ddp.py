@@ -51,6 +51,9 @@ class State:
     those of PyTorch). "auto": "gloo", or "torch" if this package was built without Gloo or
     GLOO_DEVICE_TRANSPORT asks PyTorch to encrypt.
     ``interface``: the network interface to use, such as "eth1".
+    ``secret``: a text of at least 16 bytes that all ranks must share; ranks without it are refused,
+    and messages that were altered on the way are errors. None: that of THINREDUCE_SECRET or of the
+    file THINREDUCE_SECRET_FILE; "": none. It is not saved and not pickled.
     ``timeout``: seconds that a peer may be silent before the exchange fails. A peer that computes
     is not silent. The transport "torch" can't tell the two apart and ignores it.
     ``patience``: seconds to wait for a peer that is alive but does not take part; 0: forever.
@@ -78,6 +81,7 @@ class State:
         link: str = "",
         transport: Literal["auto", "gloo", "torch"] = "auto",
         interface: str = "",
+        secret: str | None = None,
         timeout: float = 60.0,
         patience: float = 1800.0,
         connect_timeout: float = 60.0,
@@ -93,6 +97,7 @@ class State:
             "link": link,
             "transport": transport,
             "interface": interface,
+            "secret": secret,
             "timeout": timeout,
             "patience": patience,
             "connect_timeout": connect_timeout,

@@ -71,6 +71,7 @@ class LocalSteps:
         link: str = "",
         transport: Literal["auto", "gloo", "torch"] = "auto",
         interface: str = "",
+        secret: str | None = None,
         timeout: float = 60.0,
         patience: float = 1800.0,
         connect_timeout: float = 60.0,
@@ -93,7 +94,11 @@ class LocalSteps:
             threads=threads,
         )
         group_arguments = GroupArguments(
-            link=link, transport=transport, interface=interface, connect_timeout=connect_timeout
+            link=link,
+            transport=transport,
+            interface=interface,
+            connect_timeout=connect_timeout,
+            secret=secret,
         )
         options = _core.LocalStepsOptions(
             every=whole_number("every", every, min=1),

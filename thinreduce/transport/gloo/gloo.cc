@@ -124,6 +124,25 @@ std::unique_ptr<Transport> alone() {
   return std::make_unique<GlooTransport>(GlooTransport::Connections{context, {}});
 }
 
+// Meets the others at rank 0. The store has ended when it returns, which rank 0 waits for.
+std::unique_ptr<Transport> meet_at_master(const GlooOptions& options) {
+  const Deadline deadline = Deadline::after(options.connect_timeout);
+  TcpStore store(
+      {options.rank, options.world, options.master_addr, options.master_port, options.secret},
+      deadline);
+  std::unique_ptr<Transport> transport;
+  try {
+    transport = meet(options, store, deadline);
+  } catch (const Error&) {
+    // The others must have the time to read why.
+    store.finish(Deadline::after(kFarewell));
+    throw;
+  }
+  // All ranks are connected by now, so the loss of a rank is noticed through its connections.
+  store.finish(deadline);
+  return transport;
+}
+
 std::string from_environment(const char* name, std::string_view expected) {
   const char* const value = std::getenv(name);
   if (value != nullptr && *value != '\0') return value;
@@ -149,19 +168,7 @@ std::unique_ptr<Transport> connect_gloo(const GlooOptions& options) {
   check(options);
   if (options.world == 1) return alone();
   require_descriptors(options.rank, options.world, descriptors_for(options, options.rank == 0));
-  const Deadline deadline = Deadline::after(options.connect_timeout);
-  TcpStore store({options.rank, options.world, options.master_addr, options.master_port}, deadline);
-  std::unique_ptr<Transport> transport;
-  try {
-    transport = meet(options, store, deadline);
-  } catch (const Error&) {
-    // The others must have the time to read why.
-    store.finish(Deadline::after(kFarewell));
-    throw;
-  }
-  // All ranks are connected by now, so the loss of a rank is noticed through its connections.
-  store.finish(deadline);
-  return transport;
+  return authenticate(meet_at_master(options), options.secret, options.connect_timeout);
 }
 
 std::unique_ptr<Transport> connect_gloo(const GlooOptions& options,
@@ -170,7 +177,8 @@ std::unique_ptr<Transport> connect_gloo(const GlooOptions& options,
   if (options.world == 1) return alone();
   require_descriptors(options.rank, options.world, descriptors_for(options, false));
   StoreBoard board(options.rank, store);
-  return meet(options, board, Deadline::after(options.connect_timeout));
+  auto transport = meet(options, board, Deadline::after(options.connect_timeout));
+  return authenticate(std::move(transport), options.secret, options.connect_timeout);
 }
 
 GlooOptions gloo_options_from_environment() {
@@ -184,6 +192,7 @@ GlooOptions gloo_options_from_environment() {
   options.master_port = static_cast<std::uint16_t>(number_from_environment(
       "MASTER_PORT", 1, 65535, "a port of rank 0 that is free, 1 to 65535"));
   if (const char* interface = std::getenv("THINREDUCE_INTERFACE")) options.interface = interface;
+  options.secret = Secret::from_environment();
   return options;
 }
 

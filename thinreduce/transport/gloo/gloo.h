@@ -6,6 +6,7 @@
 #include <string>
 
 #include "thinreduce/export.h"
+#include "thinreduce/transport/authenticate.h"
 #include "thinreduce/transport/transport.h"
 
 namespace gloo::rendezvous {
@@ -23,9 +24,13 @@ struct GlooOptions {
   // Network interface for the data, as in "eth1". Empty: the one that reaches master_addr.
   std::string interface;
   Seconds connect_timeout{30};
+  // With a secret, ranks prove that they know it before anything else of theirs is believed, and
+  // every message has a tag (../authenticate.h).
+  Secret secret = {};
 };
 
-// Connects to all other ranks. Throws Error{timeout} naming the ranks that did not answer.
+// Connects to all other ranks. Throws Error{timeout} naming the ranks that did not answer,
+// Error{mismatch} if this rank has another secret than they.
 //
 // Gloo does not report the length of a message: a message shorter than the receive fills only its
 // beginning, a longer one ends the process. Writes to a lost peer raise SIGPIPE, so connecting
@@ -36,8 +41,9 @@ struct GlooOptions {
 [[nodiscard]] THINREDUCE_EXPORT std::unique_ptr<Transport> connect_gloo(
     const GlooOptions& options, gloo::rendezvous::Store& store);
 
-// Returns options from RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and THINREDUCE_INTERFACE. Throws
-// Error{bad_input} naming the variable that is missing or malformed.
+// Returns options from RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, THINREDUCE_INTERFACE and
+// THINREDUCE_SECRET or THINREDUCE_SECRET_FILE. Throws Error{bad_input} naming the variable that is
+// missing or malformed.
 [[nodiscard]] THINREDUCE_EXPORT GlooOptions gloo_options_from_environment();
 
 // Returns whether this build has the gloo transport.

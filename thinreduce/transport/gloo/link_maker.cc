@@ -13,20 +13,31 @@
 #include <string_view>
 
 #include "thinreduce/error.h"
+#include "thinreduce/transport/proof.h"
 
 namespace thinreduce {
 namespace {
 
 constexpr std::string_view kMagic = "thinlnk1";
+constexpr std::string_view kSecretMagic = "thinlnk2";
+// The sides of a connection, in a proof.
+constexpr std::string_view kDialerSide = "link dialer";
+constexpr std::string_view kListenerSide = "link listener";
 constexpr std::size_t kHelloBytes = kMagic.size() + sizeof(Token) + 8;
 constexpr std::size_t kWelcomeBytes = kMagic.size() + sizeof(Token);
 constexpr std::uint64_t kListener = 0;
 // A rank sends its hello at once; a connection that is silent for this long is not of a rank.
 constexpr std::chrono::seconds kHelloPatience{10};
 constexpr std::chrono::milliseconds kDialPause{50};
+// Between looks at what the others say, while connections fail.
+constexpr std::chrono::milliseconds kHearPause{300};
 // Connections in addition to those of ranks, and strangers that an error names.
 constexpr std::size_t kSpare = 64;
 constexpr std::size_t kMaxRefused = 4;
+
+std::string_view magic(const Secret& secret) {
+  return secret ? kSecretMagic : kMagic;
+}
 
 std::string text(const Token& token) {
   return {token.data(), token.size()};
@@ -40,7 +51,7 @@ std::string raw(Number value) {
 // Appends to `in` until it has `count` bytes, and takes nothing after them, which belongs to Gloo.
 // Returns false, with the reason in `why`, if the connection is over.
 bool fill(const Socket& socket, std::string& in, std::size_t count, std::string& why) {
-  std::array<char, kHelloBytes> bytes;
+  std::array<char, kWelcomeBytes + kNonceBytes + kProofBytes> bytes;  // of the longest message
   while (in.size() < count) {
     const auto got = ::recv(socket.fd(), bytes.data(), count - in.size(), MSG_DONTWAIT);
     if (got > 0) {
@@ -66,9 +77,10 @@ bool send_at_once(const Socket& socket, const std::string& bytes) {
 
 }  // namespace
 
-LinkMaker::LinkMaker(int rank, const Socket& listener, const PeerAddress& own,
-                     const std::vector<PeerAddress>& ranks, const Deadline& deadline)
+LinkMaker::LinkMaker(int rank, const Secret& secret, const Socket& listener, const PeerAddress& own,
+                     const std::vector<PeerAddress>& ranks, const Deadline& deadline, Hearing hear)
     : rank_(rank),
+      secret_(secret),
       listener_(listener),
       own_(own),
       ranks_(ranks),
@@ -76,6 +88,8 @@ LinkMaker::LinkMaker(int rank, const Socket& listener, const PeerAddress& own,
       events_(::epoll_create1(EPOLL_CLOEXEC)),
       dial_at_(Clock::time_point::max()),
       look_at_(Clock::now() + kHelloPatience),
+      hear_(std::move(hear)),
+      hear_at_(Clock::time_point::max()),
       why_(ranks.size()),
       missing_(kUses * (ranks.size() - 1)),
       links_(ranks.size()) {
@@ -89,7 +103,7 @@ PeerLinks LinkMaker::run() {
   }
   std::array<epoll_event, 256> ready;
   while (missing_ > 0) {
-    const auto until = std::min({deadline_.at, dial_at_, look_at_});
+    const auto until = std::min({deadline_.at, dial_at_, look_at_, hear_at_});
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
     const int wait = static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
     const int count = ::epoll_wait(events_.fd(), ready.data(), ready.size(), wait);
@@ -106,6 +120,7 @@ PeerLinks LinkMaker::run() {
     if (missing_ > 0 && now >= deadline_.at) time_out();
     if (now >= dial_at_) dial_again();
     if (now >= look_at_) drop_silent();
+    if (now >= hear_at_) this->hear();
   }
   return std::move(links_);
 }
@@ -136,6 +151,15 @@ void LinkMaker::dial(int peer, std::size_t use) {
   const std::uint64_t id = next_id_++;
   watch(socket, EPOLLOUT, id);
   attempts_.emplace(id, std::move(attempt));
+}
+
+void LinkMaker::hear_soon() {
+  if (secret_ && hear_) hear_at_ = std::min(hear_at_, Clock::now() + kHearPause);
+}
+
+void LinkMaker::hear() {
+  hear_at_ = Clock::now() + kHearPause;
+  hear_();
 }
 
 void LinkMaker::dial_again() {
@@ -202,9 +226,10 @@ bool LinkMaker::advance_outgoing(Attempt& attempt) {
     int error = 0;
     socklen_t length = sizeof(error);
     ::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
-    const std::string hello = std::string(kMagic) + text(peer.token) +
+    if (secret_) attempt.nonce = new_nonce();
+    const std::string hello = std::string(magic(secret_)) + text(peer.token) +
                               raw(static_cast<std::uint32_t>(rank_)) +
-                              raw(static_cast<std::uint32_t>(attempt.use));
+                              raw(static_cast<std::uint32_t>(attempt.use)) + attempt.nonce;
     if (error != 0 || !send_at_once(socket, hello)) {
       fail(attempt, describe_errno(error != 0 ? error : errno));
       return true;
@@ -212,48 +237,112 @@ bool LinkMaker::advance_outgoing(Attempt& attempt) {
     attempt.greeted = true;
     return false;
   }
+  const std::size_t size = kWelcomeBytes + (secret_ ? kNonceBytes + kProofBytes : 0);
   std::string why;
-  if (!fill(socket, attempt.in, kWelcomeBytes, why)) {
+  if (!fill(socket, attempt.in, size, why)) {
     fail(attempt, why);
     return true;
   }
-  if (attempt.in.size() < kWelcomeBytes) return false;
-  if (attempt.in != std::string(kMagic) + text(own_.token)) {
+  if (attempt.in.size() < size) return false;
+  return take_welcome(attempt);
+}
+
+bool LinkMaker::take_welcome(Attempt& attempt) {
+  const std::string_view in = attempt.in;
+  if (!in.starts_with(std::string(magic(secret_)) + text(own_.token))) {
     fail(attempt, "another program answers there");
-  } else {
+    return true;
+  }
+  if (secret_) {
+    const std::string_view nonce = in.substr(kWelcomeBytes, kNonceBytes);
+    const std::string_view theirs = in.substr(kWelcomeBytes + kNonceBytes);
+    if (!same_proof(theirs, proof(kListenerSide, attempt, nonce))) {
+      // Zeros, so that the other side knows as well.
+      (void)send_at_once(attempt.link.socket, std::string(kProofBytes, '\0'));
+      throw other_secret(static_cast<std::uint32_t>(attempt.peer), attempt);
+    }
+    if (!send_at_once(attempt.link.socket, proof(kDialerSide, attempt, nonce))) {
+      fail(attempt, describe_errno(errno));
+      return true;
+    }
+  }
+  establish(attempt);
+  return true;
+}
+
+bool LinkMaker::advance_incoming(Attempt& attempt) {
+  const std::size_t hello = kHelloBytes + (secret_ ? kNonceBytes : 0);
+  std::string why;
+  if (!fill(attempt.link.socket, attempt.in, attempt.claim ? kProofBytes : hello, why)) {
+    if (attempt.claim) hear_soon();
+    return true;
+  }
+  if (attempt.claim) return take_proof(attempt);
+  const std::string expected = std::string(magic(secret_)) + text(own_.token);
+  if (!std::string_view(attempt.in).starts_with(expected.substr(0, attempt.in.size()))) {
+    refuse(attempt, "did not send this rank's token");
+    return true;
+  }
+  return attempt.in.size() == hello && take_hello(attempt);
+}
+
+bool LinkMaker::take_hello(Attempt& attempt) {
+  Claim claim{0, 0, attempt.in.substr(kHelloBytes)};
+  const char* const numbers = attempt.in.data() + kHelloBytes - 2 * sizeof(claim.rank);
+  std::memcpy(&claim.rank, numbers, sizeof(claim.rank));
+  std::memcpy(&claim.use, numbers + sizeof(claim.rank), sizeof(claim.use));
+  if (claim.rank <= static_cast<std::uint32_t>(rank_) || claim.rank >= ranks_.size() ||
+      claim.use >= kUses) {
+    refuse(attempt, fmt::format("claims to be rank {}, connection {}", claim.rank, claim.use));
+    return true;
+  }
+  if (const PeerLink& taken = links_[claim.rank][claim.use]; taken.socket) {
+    refuse(attempt, fmt::format("claims to be rank {}, which has already connected from {}",
+                                claim.rank, taken.address.to_string()));
+    return true;
+  }
+  std::string welcome = std::string(magic(secret_)) + text(ranks_[claim.rank].token);
+  attempt.claim = claim;
+  if (secret_) {
+    attempt.nonce = new_nonce();
+    welcome += attempt.nonce + proof(kListenerSide, attempt, claim.nonce);
+    attempt.in.clear();
+    return !send_at_once(attempt.link.socket, welcome);
+  }
+  if (!send_at_once(attempt.link.socket, welcome)) return true;
+  attempt.peer = static_cast<int>(claim.rank);
+  attempt.use = claim.use;
+  establish(attempt);
+  return true;
+}
+
+bool LinkMaker::take_proof(Attempt& attempt) {
+  if (attempt.in.size() < kProofBytes) return false;
+  const Claim& claim = *attempt.claim;
+  if (!same_proof(attempt.in, proof(kDialerSide, attempt, claim.nonce))) {
+    throw other_secret(claim.rank, attempt);
+  }
+  if (!links_[claim.rank][claim.use].socket) {
+    attempt.peer = static_cast<int>(claim.rank);
+    attempt.use = claim.use;
     establish(attempt);
   }
   return true;
 }
 
-bool LinkMaker::advance_incoming(Attempt& attempt) {
-  std::string why;
-  if (!fill(attempt.link.socket, attempt.in, kHelloBytes, why)) return true;
-  const std::string expected = std::string(kMagic) + text(own_.token);
-  if (!std::string_view(attempt.in).starts_with(expected.substr(0, attempt.in.size()))) {
-    refuse(attempt, "did not send this rank's token");
-    return true;
+std::string LinkMaker::proof(std::string_view side, const Attempt& attempt,
+                             std::string_view peer_nonce) const {
+  const bool incoming = attempt.claim.has_value();
+  const auto me = static_cast<std::uint32_t>(rank_);
+  const auto world = static_cast<std::uint32_t>(ranks_.size());
+  if (incoming) {
+    return prove(secret_, side, {attempt.claim->rank, me, attempt.claim->use, world},
+                 {peer_nonce, attempt.nonce});
   }
-  if (attempt.in.size() < kHelloBytes) return false;
-  std::uint32_t rank = 0;
-  std::uint32_t use = 0;
-  std::memcpy(&rank, attempt.in.data() + expected.size(), sizeof(rank));
-  std::memcpy(&use, attempt.in.data() + expected.size() + sizeof(rank), sizeof(use));
-  if (rank <= static_cast<std::uint32_t>(rank_) || rank >= ranks_.size() || use >= kUses) {
-    refuse(attempt, fmt::format("claims to be rank {}, connection {}", rank, use));
-    return true;
-  }
-  if (const PeerLink& taken = links_[rank][use]; taken.socket) {
-    refuse(attempt, fmt::format("claims to be rank {}, which has already connected from {}", rank,
-                                taken.address.to_string()));
-    return true;
-  }
-  const Token& token = ranks_[rank].token;
-  if (!send_at_once(attempt.link.socket, std::string(kMagic) + text(token))) return true;
-  attempt.peer = static_cast<int>(rank);
-  attempt.use = use;
-  establish(attempt);
-  return true;
+  return prove(secret_, side,
+               {me, static_cast<std::uint32_t>(attempt.peer),
+                static_cast<std::uint32_t>(attempt.use), world},
+               {attempt.nonce, peer_nonce});
 }
 
 void LinkMaker::establish(Attempt& attempt) {
@@ -270,6 +359,7 @@ void LinkMaker::fail(const Attempt& attempt, const std::string& why) {
   why_[static_cast<std::size_t>(attempt.peer)] = why;
   unreached_.push_back({attempt.peer, attempt.use});
   dial_at_ = std::min(dial_at_, Clock::now() + kDialPause);
+  hear_soon();
 }
 
 void LinkMaker::refuse(const Attempt& attempt, const std::string& why) {
@@ -309,6 +399,14 @@ void LinkMaker::time_out() const {
           "addresses? THINREDUCE_INTERFACE chooses the network",
           rank_, fmt::join(reasons, "; "), deadline_.allowed.count(),
           refused_.empty() ? "" : fmt::format(" (refused: {})", fmt::join(refused_, "; "))));
+}
+
+// The other side knows the token of the meeting, so it is a rank, and waiting for another is in
+// vain.
+Error LinkMaker::other_secret(std::uint32_t peer, const Attempt& attempt) const {
+  return Error(ErrorCode::mismatch,
+               fmt::format("rank {}: rank {} at {} has another secret; {}", rank_, peer,
+                           attempt.link.address.to_string(), kSameSecret));
 }
 
 Error LinkMaker::out_of_resources(int error) const {

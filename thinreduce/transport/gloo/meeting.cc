@@ -57,12 +57,12 @@ PeerLinks Meeting::connect() {
   begin(kAddresses);
   const SocketAddress own =
       address_for_peers(name_of(options_.rank), options_.interface, options_.master_addr);
-  PeerListener listener(options_.rank, own);
+  PeerListener listener(options_.rank, own, options_.secret);
   const auto bytes = listener.address().to_bytes();
   const auto list = gather(kAddresses, {bytes.begin(), bytes.end()});
   const auto ranks = parse(list, listener.address().address);
   begin(kConnected);
-  return listener.connect(ranks, deadline_);
+  return listener.connect(ranks, deadline_, [this] { hear(kConnected); });
 }
 
 void Meeting::confirm() {
@@ -105,6 +105,15 @@ std::vector<char> Meeting::collect(const Round& round) {
     all.insert(all.end(), part.begin(), part.end());
   }
   return all;
+}
+
+void Meeting::hear(const Round& round) {
+  const Deadline now = Deadline::after(Seconds(0));
+  const bool leads = options_.rank == 0;
+  for (int rank = leads ? 1 : 0; rank < (leads ? options_.world : 1); ++rank) {
+    const auto message = board_.read(rank, leads ? round.topic : round.verdict, now);
+    if (message) (void)unwrap(*message);
+  }
 }
 
 void Meeting::name_missing(const Round& round) {
@@ -158,6 +167,13 @@ std::vector<PeerAddress> Meeting::parse(const std::vector<char>& list,
     const std::span bytes =
         std::span(list).subspan(rank * PeerAddress::kBytes, PeerAddress::kBytes);
     ranks.push_back(PeerAddress::parse(bytes, own));
+    if (ranks.back().secret != ranks.front().secret) {
+      const bool first = ranks.front().secret;
+      throw Error(
+          ErrorCode::mismatch,
+          fmt::format("{}: rank {} has a secret, and rank {} has none; {}, or none of them",
+                      name_of(options_.rank), first ? 0 : rank, first ? rank : 0, kSameSecret));
+    }
     (ranks.back().address.is_loopback() ? local : remote) = rank;
   }
   if (local == world || remote == world) return ranks;

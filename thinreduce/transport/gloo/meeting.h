@@ -21,7 +21,8 @@ class Meeting {
       : options_(options), board_(board), deadline_(deadline) {}
 
   // Returns this rank's connections to all others. Throws Error{timeout} that names the ranks which
-  // are missing, Error{mismatch} if the addresses of the ranks do not belong together.
+  // are missing, Error{mismatch} if the addresses of the ranks do not belong together or not all
+  // ranks have the same secret.
   [[nodiscard]] PeerLinks connect();
 
   // Waits until all ranks are connected; afterwards the board is not needed any more. Throws
@@ -46,6 +47,8 @@ class Meeting {
   // collected them. All parts must have the same size.
   std::vector<char> gather(const Round& round, std::vector<char> part);
   std::vector<char> collect(const Round& round);
+  // Throws if a rank has said in this round that it can't go on, or rank 0 for all.
+  void hear(const Round& round);
   [[noreturn]] void name_missing(const Round& round);
   [[nodiscard]] std::vector<char> unwrap(const std::vector<char>& message) const;
   [[nodiscard]] std::vector<PeerAddress> parse(const std::vector<char>& list,

@@ -15,6 +15,9 @@
 namespace thinreduce {
 namespace {
 
+// Added to the family of an address whose rank has a secret.
+constexpr char kHasSecret = 16;
+
 Token random_token() {
   Token token;
   if (::getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size())) {
@@ -38,20 +41,23 @@ std::array<char, PeerAddress::kBytes> PeerAddress::to_bytes() const {
     std::memcpy(&bytes[1], &v6->sin6_addr, sizeof(v6->sin6_addr));
     std::memcpy(&bytes[17], &v6->sin6_port, sizeof(v6->sin6_port));
   }
+  if (secret) bytes[0] = static_cast<char>(bytes[0] + kHasSecret);
   std::copy(token.begin(), token.end(), bytes.begin() + 19);
   return bytes;
 }
 
 PeerAddress PeerAddress::parse(std::span<const char> bytes, const SocketAddress& own) {
-  if (bytes.size() != kBytes || (bytes[0] != 4 && bytes[0] != 6)) {
+  const char family = bytes.empty() ? '\0' : static_cast<char>(bytes[0] & ~kHasSecret);
+  if (bytes.size() != kBytes || (family != 4 && family != 6)) {
     throw Error(ErrorCode::bad_frame,
                 fmt::format("{} bytes are not the address of a rank, which has {}; run the same "
                             "version on all ranks",
                             bytes.size(), kBytes));
   }
   PeerAddress peer;
-  peer.address = any_address(bytes[0] == 4 ? AF_INET : AF_INET6);
-  if (bytes[0] == 4) {
+  peer.secret = bytes[0] != family;
+  peer.address = any_address(family == 4 ? AF_INET : AF_INET6);
+  if (family == 4) {
     auto* const v4 = reinterpret_cast<sockaddr_in*>(&peer.address.storage);
     std::memcpy(&v4->sin_addr, &bytes[1], sizeof(v4->sin_addr));
     std::memcpy(&v4->sin_port, &bytes[17], sizeof(v4->sin_port));
@@ -67,8 +73,8 @@ PeerAddress PeerAddress::parse(std::span<const char> bytes, const SocketAddress&
   return peer;
 }
 
-PeerListener::PeerListener(int rank, SocketAddress address)
-    : rank_(rank), own_{address, random_token()} {
+PeerListener::PeerListener(int rank, SocketAddress address, const Secret& secret)
+    : rank_(rank), secret_(secret), own_{address, random_token(), static_cast<bool>(secret)} {
   int error = 0;
   own_.address.set_port(0);
   listener_ = listen_at(own_.address, error);
@@ -79,9 +85,10 @@ PeerListener::PeerListener(int rank, SocketAddress address)
   own_.address = own_address(listener_);
 }
 
-PeerLinks PeerListener::connect(const std::vector<PeerAddress>& ranks, const Deadline& deadline) {
+PeerLinks PeerListener::connect(const std::vector<PeerAddress>& ranks, const Deadline& deadline,
+                                const Hearing& hear) {
   const Socket listener = std::move(listener_);
-  return LinkMaker(rank_, listener, own_, ranks, deadline).run();
+  return LinkMaker(rank_, secret_, listener, own_, ranks, deadline, hear).run();
 }
 
 }  // namespace thinreduce

@@ -138,10 +138,37 @@ class TcpStore::Client {
   }
 
   void say_hello(const TcpStoreOptions& options, const Deadline& deadline) {
-    std::vector<char> hello(kMagic, kMagic + kMagicBytes);
-    append(hello, static_cast<std::uint32_t>(options.rank));
-    append(hello, static_cast<std::uint32_t>(options.world));
+    const char* const magic = options.secret ? kSecretMagic : kMagic;
+    Challenge challenge{static_cast<std::uint32_t>(options.rank),
+                        static_cast<std::uint32_t>(options.world), "", ""};
+    std::vector<char> hello(magic, magic + kMagicBytes);
+    append(hello, challenge.rank);
+    append(hello, challenge.world);
+    if (options.secret) {
+      challenge.client_nonce = new_nonce();
+      hello.insert(hello.end(), challenge.client_nonce.begin(), challenge.client_nonce.end());
+    }
     send_all(hello, deadline);
+    const auto answer = receive_reply(deadline);
+    if (options.secret) answer_challenge(options.secret, challenge, answer, deadline);
+  }
+
+  // Believes rank 0 if it has proved the secret, and proves it in turn.
+  void answer_challenge(const Secret& secret, Challenge& challenge,
+                        const std::optional<std::vector<char>>& answer, const Deadline& deadline) {
+    if (!answer || answer->size() != kNonceBytes + kProofBytes) throw Disconnected();
+    const std::string_view text(answer->data(), answer->size());
+    challenge.server_nonce = text.substr(0, kNonceBytes);
+    const bool proved =
+        same_proof(text.substr(kNonceBytes), challenge.proof(secret, Challenge::kServer));
+    // Without a proof by rank 0, the zeros let it name this rank.
+    const std::string own =
+        proved ? challenge.proof(secret, Challenge::kClient) : std::string(kProofBytes, '\0');
+    send_all({own.begin(), own.end()}, deadline);
+    if (!proved) {
+      throw Error(ErrorCode::mismatch, fmt::format("{}: rank 0 at {} has another secret; {}", me_,
+                                                   server_, kSameSecret));
+    }
     receive_reply(deadline);
   }
 
@@ -209,8 +236,8 @@ class TcpStore::Client {
 TcpStore::TcpStore(const TcpStoreOptions& options, const Deadline& deadline)
     : options_(options), deadline_(deadline) {
   if (options.rank == 0) {
-    server_ =
-        std::make_unique<TcpStoreServer>(options.world, options.master_addr, options.master_port);
+    server_ = std::make_unique<TcpStoreServer>(options.world, options.master_addr,
+                                               options.master_port, options.secret);
   } else {
     client_ = std::make_unique<Client>(options_, deadline_);
   }

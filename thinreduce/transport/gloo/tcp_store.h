@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "thinreduce/transport/authenticate.h"
 #include "thinreduce/transport/gloo/board.h"
 #include "thinreduce/transport/transport.h"
 
@@ -23,13 +24,14 @@ struct TcpStoreOptions {
   // The address of rank 0.
   std::string master_addr = "127.0.0.1";
   std::uint16_t master_port = 29500;
+  Secret secret = {};
 };
 
 class TcpStore : public Board {
  public:
   // Connects to rank 0, or serves the board as rank 0. Throws Error{timeout} if no server answers
   // at the address by the deadline, Error{unavailable} if the port is taken, Error{mismatch} if
-  // rank 0 rejects this rank.
+  // rank 0 rejects this rank or has another secret.
   TcpStore(const TcpStoreOptions& options, const Deadline& deadline);
   ~TcpStore() override;
 

@@ -58,8 +58,10 @@ Socket listen_for_ranks(const std::string& host, std::uint16_t port) {
 
 }  // namespace
 
-TcpStoreServer::TcpStoreServer(int world, const std::string& host, std::uint16_t port)
+TcpStoreServer::TcpStoreServer(int world, const std::string& host, std::uint16_t port,
+                               const Secret& secret)
     : world_(world),
+      secret_(secret),
       listener_(listen_for_ranks(host, port)),
       wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       taken_(static_cast<std::size_t>(world)),
@@ -239,14 +241,48 @@ bool TcpStoreServer::take_requests(Client& client) {
 }
 
 bool TcpStoreServer::take_hello(Client& client) {
+  if (client.challenge) {
+    take_proof(client);
+    return true;
+  }
   std::vector<char>& in = client.in;
-  if (std::memcmp(in.data(), kMagic, std::min(in.size(), kMagicBytes)) != 0) return false;
-  if (in.size() < kHelloBytes) return true;
+  const auto starts_with = [&](const char* magic) {
+    return std::memcmp(in.data(), magic, std::min(in.size(), kMagicBytes)) == 0;
+  };
+  const bool plain = starts_with(kMagic);
+  if (!plain && !starts_with(kSecretMagic)) return false;
+  const std::size_t length = plain ? kHelloBytes : kHelloBytes + kNonceBytes;
+  if (in.size() < length) return true;
   const auto rank = load<std::uint32_t>(in.data() + kMagicBytes);
   const auto world = load<std::uint32_t>(in.data() + kMagicBytes + 4);
-  in.erase(in.begin(), in.begin() + kHelloBytes);
-  greet(client, rank, world);
+  std::string nonce(in.data() + kHelloBytes, length - kHelloBytes);
+  in.erase(in.begin(), in.begin() + static_cast<std::ptrdiff_t>(length));
+  if (plain == static_cast<bool>(secret_)) {
+    reject(client,
+           fmt::format("rank {} at {} has {} secret, and rank 0 has {}; {}, or none of them", rank,
+                       client.name, plain ? "no" : "a", plain ? "one" : "none", kSameSecret));
+  } else if (plain) {
+    greet(client, rank, world);
+  } else {
+    client.challenge = {rank, world, std::move(nonce), new_nonce()};
+    reply(client.out, kDone,
+          client.challenge->server_nonce + client.challenge->proof(secret_, Challenge::kServer));
+  }
   return true;
+}
+
+void TcpStoreServer::take_proof(Client& client) {
+  if (client.in.size() < kProofBytes) return;
+  const Challenge challenge = *std::exchange(client.challenge, std::nullopt);
+  const std::string_view proof(client.in.data(), kProofBytes);
+  if (same_proof(proof, challenge.proof(secret_, Challenge::kClient))) {
+    greet(client, challenge.rank, challenge.world);
+  } else {
+    reject(client, fmt::format("a client that says it is rank {}, at {}, has another secret than "
+                               "rank 0; {}",
+                               challenge.rank, client.name, kSameSecret));
+  }
+  client.in.erase(client.in.begin(), client.in.begin() + kProofBytes);
 }
 
 void TcpStoreServer::greet(Client& client, std::uint32_t rank, std::uint32_t world) {

@@ -6,6 +6,10 @@
 //            1 post: stores the value under the client's rank and the topic, once
 //            2 read: the value is u32 rank and u32 milliseconds to wait for it
 //   reply    u8 status, u32 length, value or reason (0 done, 1 rejected, 2 no such value)
+// With a secret, a client begins with these instead of the hello:
+//   hello    magic "thinsec2", u32 rank, u32 world, nonce of 32 bytes
+//   reply    nonce of 32 bytes, the server's proof of 32 bytes that it knows the secret
+//   proof    of the client, 32 bytes; then the reply to the hello
 // A client that sends anything else is disconnected. A rank number can be taken once, by the first
 // client that claims it. Rank 0 is the server's own process and is not a client.
 #pragma once
@@ -18,10 +22,13 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "thinreduce/transport/authenticate.h"
+#include "thinreduce/transport/proof.h"
 #include "thinreduce/transport/socket.h"
 #include "thinreduce/transport/transport.h"
 
@@ -31,6 +38,7 @@ namespace store_protocol {
 inline constexpr char kMagic[] = "thinred2";
 inline constexpr std::size_t kMagicBytes = sizeof(kMagic) - 1;
 inline constexpr std::size_t kHelloBytes = kMagicBytes + 8;
+inline constexpr char kSecretMagic[] = "thinsec2";  // of kMagicBytes
 inline constexpr std::size_t kRequestBytes = 7;
 inline constexpr std::size_t kReadBytes = 8;
 inline constexpr std::size_t kReplyBytes = 5;
@@ -49,13 +57,28 @@ void append(std::vector<char>& bytes, Number value) {
   bytes.resize(size + sizeof(value));
   std::memcpy(bytes.data() + size, &value, sizeof(value));
 }
+
+// What a proof of the secret is about.
+struct Challenge {
+  static constexpr std::string_view kServer = "store server";
+  static constexpr std::string_view kClient = "store client";
+
+  std::uint32_t rank;  // of the client
+  std::uint32_t world;
+  std::string client_nonce;
+  std::string server_nonce;
+
+  [[nodiscard]] std::string proof(const Secret& secret, std::string_view side) const {
+    return prove(secret, side, {rank, world}, {client_nonce, server_nonce});
+  }
+};
 }  // namespace store_protocol
 
 class TcpStoreServer {
  public:
   // Listens at `host` if that is one address of this machine, otherwise on all interfaces. Throws
   // Error{unavailable} if the port is taken.
-  TcpStoreServer(int world, const std::string& host, std::uint16_t port);
+  TcpStoreServer(int world, const std::string& host, std::uint16_t port, const Secret& secret = {});
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;
   TcpStoreServer& operator=(const TcpStoreServer&) = delete;
@@ -79,7 +102,8 @@ class TcpStoreServer {
   struct Client {
     Socket socket;
     std::string name;  // address and port
-    int rank = -1;     // -1 before its hello
+    int rank = -1;     // -1 before its hello, and its proof if there is a secret
+    std::optional<store_protocol::Challenge> challenge;  // that it has to answer
     Clock::time_point since;
     std::vector<char> in;
     std::vector<char> out;
@@ -97,6 +121,7 @@ class TcpStoreServer {
   [[nodiscard]] bool write_to(Client& client);
   [[nodiscard]] bool take_requests(Client& client);
   [[nodiscard]] bool take_hello(Client& client);
+  void take_proof(Client& client);
   [[nodiscard]] bool take_request(Client& client, std::uint8_t kind, std::string topic,
                                   std::vector<char> value);
   void greet(Client& client, std::uint32_t rank, std::uint32_t world);
@@ -105,6 +130,7 @@ class TcpStoreServer {
   void wake() const;
 
   const int world_;
+  const Secret secret_;
   Socket listener_;
   Socket wake_;
   mutable std::mutex mutex_;  // guards all that follows; the thread holds it except in poll()
