@@ -16,7 +16,7 @@
 #include "thinreduce/engine/session.h"
 #include "thinreduce/kernels/target.h"
 #include "thinreduce/method/spec.h"
-#include "thinreduce/transport/threads.h"
+#include "thinreduce/transport/transport.h"
 
 namespace thinreduce::apps {
 namespace {

@@ -17,7 +17,7 @@
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/target.h"
 #include "thinreduce/method/spec.h"
-#include "thinreduce/transport/threads.h"
+#include "thinreduce/transport/transport.h"
 
 namespace thinreduce::apps {
 namespace {

@@ -20,7 +20,7 @@
 #include "thinreduce/transport/gloo/gloo.h"
 #include "thinreduce/transport/mpi/mpi.h"
 #include "thinreduce/transport/socket.h"
-#include "thinreduce/transport/threads.h"
+#include "thinreduce/transport/transport.h"
 
 namespace thinreduce::apps {
 namespace {

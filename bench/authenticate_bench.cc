@@ -18,8 +18,8 @@
 
 #include "thinreduce/engine/session.h"
 #include "thinreduce/transport/authenticate.h"
-#include "thinreduce/transport/threads.h"
 #include "thinreduce/transport/throttle.h"
+#include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
 namespace {

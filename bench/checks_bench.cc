@@ -21,8 +21,8 @@
 #include <xxhash.h>
 
 #include "thinreduce/collective/float_sum.h"
-#include "thinreduce/transport/threads.h"
 #include "thinreduce/transport/throttle.h"
+#include "thinreduce/transport/transport.h"
 #include "thinreduce/wire/checksum.h"
 
 namespace thinreduce {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "thinreduce/engine/session.h"
-#include "thinreduce/transport/threads.h"
+#include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
 namespace {

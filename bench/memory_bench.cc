@@ -20,7 +20,7 @@
 #include "thinreduce/engine/session.h"
 #include "thinreduce/method/describe.h"
 #include "thinreduce/method/spec.h"
-#include "thinreduce/transport/threads.h"
+#include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
 namespace {

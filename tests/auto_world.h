@@ -10,7 +10,7 @@
 
 #include "thinreduce/engine/session.h"
 #include "thinreduce/transport/simulate.h"
-#include "thinreduce/transport/threads.h"
+#include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
 

@@ -21,7 +21,7 @@
 #include "tests/session_world.h"
 #include "thinreduce/engine/session.h"
 #include "thinreduce/engine/state_file.h"
-#include "thinreduce/transport/threads.h"
+#include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
 

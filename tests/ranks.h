@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "thinreduce/error.h"
-#include "thinreduce/transport/threads.h"
+#include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
 

@@ -22,7 +22,7 @@
 #include "thinreduce/error.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/method/spec.h"
-#include "thinreduce/transport/threads.h"
+#include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
 

@@ -6,8 +6,7 @@
 //   method/describe.h       the methods, their options, and the meaning of a spec
 //   engine/local_steps.h    LocalSteps: exchanges every H local steps, with an outer step
 //   transport/*.h           Transport, connect_threads(), connect_gloo(), connect_mpi(),
-//   throttle(),
-//                           Secret, authenticate()
+//                           throttle(), Secret, authenticate()
 //   error.h                 Error and its codes
 //   simd.h, version.h       the instruction set in use, the version
 //
@@ -25,7 +24,6 @@
 #include "thinreduce/transport/authenticate.h"
 #include "thinreduce/transport/gloo/gloo.h"
 #include "thinreduce/transport/mpi/mpi.h"
-#include "thinreduce/transport/threads.h"
 #include "thinreduce/transport/throttle.h"
 #include "thinreduce/transport/transport.h"
 #include "thinreduce/version.h"

@@ -8,7 +8,7 @@
 #include "apps/train/models.h"
 #include "apps/train/optimizer.h"
 #include "apps/train/replica.h"
-#include "thinreduce/transport/threads.h"
+#include "thinreduce/transport/transport.h"
 
 namespace thinreduce::train {
 namespace {

@@ -14,7 +14,7 @@
 #include "python/module/floats_at.h"
 #include "thinreduce/engine/session.h"
 #include "thinreduce/error.h"
-#include "thinreduce/transport/threads.h"
+#include "thinreduce/transport/transport.h"
 #include "thinreduce/wire/bytes.h"
 
 namespace thinreduce::python {

@@ -12,8 +12,8 @@
 #include "python/module/torch_transport.h"
 #include "thinreduce/transport/authenticate.h"
 #include "thinreduce/transport/gloo/gloo.h"
-#include "thinreduce/transport/threads.h"
 #include "thinreduce/transport/throttle.h"
+#include "thinreduce/transport/transport.h"
 
 namespace thinreduce::python {
 

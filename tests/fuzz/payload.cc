@@ -15,7 +15,7 @@
 #include "thinreduce/collective/exchange.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/method/spec.h"
-#include "thinreduce/transport/threads.h"
+#include "thinreduce/transport/transport.h"
 
 namespace thinreduce::fuzz {
 namespace {

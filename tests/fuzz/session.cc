@@ -7,7 +7,7 @@
 #include "tests/fuzz/scripted_transport.h"
 #include "tests/links.h"
 #include "thinreduce/engine/session.h"
-#include "thinreduce/transport/threads.h"
+#include "thinreduce/transport/transport.h"
 
 namespace thinreduce::fuzz {
 namespace {

@@ -10,7 +10,7 @@
 #include "tests/fuzz/fuzzed_specs.h"
 #include "thinreduce/engine/session.h"
 #include "thinreduce/kernels/floats.h"
-#include "thinreduce/transport/threads.h"
+#include "thinreduce/transport/transport.h"
 #include "thinreduce/wire/bytes.h"
 
 namespace thinreduce::fuzz {

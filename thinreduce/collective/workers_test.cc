@@ -10,7 +10,7 @@
 
 #include "thinreduce/ensure.h"
 #include "thinreduce/transport/simulate.h"
-#include "thinreduce/transport/threads.h"
+#include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
 namespace {

@@ -18,7 +18,7 @@
 #include "thinreduce/error.h"
 #include "thinreduce/plan/planner.h"
 #include "thinreduce/transport/simulate.h"
-#include "thinreduce/transport/threads.h"
+#include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "thinreduce/engine/session.h"
 #include "thinreduce/error.h"
-#include "thinreduce/transport/threads.h"
+#include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
 namespace {

@@ -18,7 +18,7 @@
 #include "thinreduce/engine/session.h"
 #include "thinreduce/method/registry.h"
 #include "thinreduce/transport/simulate.h"
-#include "thinreduce/transport/threads.h"
+#include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
 namespace {

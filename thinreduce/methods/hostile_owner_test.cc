@@ -18,7 +18,7 @@
 #include "tests/test_world.h"
 #include "thinreduce/collective/owner.h"
 #include "thinreduce/kernels/floats.h"
-#include "thinreduce/transport/threads.h"
+#include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
 namespace {

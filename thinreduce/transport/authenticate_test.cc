@@ -19,8 +19,8 @@
 
 #include "tests/gloo_world.h"
 #include "thinreduce/transport/proof.h"
-#include "thinreduce/transport/threads.h"
 #include "thinreduce/transport/throttle.h"
+#include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
 namespace {

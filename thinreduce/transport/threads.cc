@@ -1,5 +1,4 @@
-#include "thinreduce/transport/threads.h"
-
+// N ranks as threads of one process.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 
 #include "thinreduce/error.h"
 #include "thinreduce/transport/process.h"
+#include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
 namespace {

@@ -1,4 +1,4 @@
-#include "thinreduce/transport/threads.h"
+#include "thinreduce/transport/transport.h"
 
 #include <gtest/gtest.h>
 

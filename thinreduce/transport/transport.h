@@ -167,4 +167,9 @@ class THINREDUCE_EXPORT Transport {
   std::vector<Traffic> traffic_;
 };
 
+// Returns N ranks as threads of one process, one transport per rank, all connected: the embedded
+// default. Each may be used and destroyed on its own thread. A message is copied once, from the
+// sender's memory to the receiver's.
+[[nodiscard]] THINREDUCE_EXPORT std::vector<std::unique_ptr<Transport>> connect_threads(int world);
+
 }  // namespace thinreduce

@@ -11,7 +11,7 @@
 
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/error.h"
-#include "thinreduce/transport/threads.h"
+#include "thinreduce/transport/transport.h"
 #include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/checksum.h"
 
