@@ -227,8 +227,8 @@ void add_launch_options(CLI::App& command, LaunchOptions& launch) {
   command
       .add_option_function<double>(
           "--timeout", [&](double seconds) { launch.timeout = Seconds(seconds); },
-          "Max seconds without a sign of life from a rank, and max seconds to connect; for gloo. A "
-          "rank that computes gives signs of life.")
+          "With gloo: a rank that does not answer for this many seconds is reported as lost; also "
+          "the max seconds to connect. A rank that is busy computing still answers.")
       ->type_name("SECONDS")
       ->transform(number(0.01, 1e6))
       ->default_str(fmt::format("{}", launch.timeout.count()))

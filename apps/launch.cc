@@ -213,10 +213,14 @@ std::string link_text(const LaunchOptions& options) {
 }
 
 int launch(const LaunchOptions& options, const RankMain& rank_main) {
-  if (options.simulate && (options.transport != "threads" || options.link.limits())) {
+  if (options.simulate && options.link.limits()) {
     throw Error(ErrorCode::bad_input,
-                "--simulate runs threads over links in virtual time: leave out --link and "
-                "--transport gloo or mpi");
+                "--simulate has links of its own, in virtual time: leave out --link or --simulate");
+  }
+  if (options.simulate && options.transport != "threads") {
+    throw Error(ErrorCode::bad_input,
+                fmt::format("--simulate runs ranks as threads: leave out --transport {}",
+                            options.transport));
   }
   if (!options.interface.empty() && options.transport != "gloo") {
     throw Error(ErrorCode::bad_input,

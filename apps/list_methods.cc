@@ -7,6 +7,7 @@
 
 #include "apps/commands.h"
 #include "apps/terminal.h"
+#include "thinreduce/error.h"
 #include "thinreduce/kernels/target.h"
 #include "thinreduce/method/registry.h"
 #include "thinreduce/method/spec.h"
@@ -108,7 +109,13 @@ int list_methods(const std::string& name, bool json) {
   for (const MethodInfo& info : methods()) {
     if (name.empty() || name == info.name) shown.push_back(&info);
   }
-  if (shown.empty()) (void)Spec::parse(name);  // throws an error that lists the methods
+  if (shown.empty()) {
+    const Spec spec = Spec::parse(name);  // throws an error that lists the methods
+    throw Error(ErrorCode::bad_spec,
+                fmt::format("`thinreduce methods` takes the name of a method without options, not "
+                            "'{}'; run `thinreduce methods {}`",
+                            name, spec.info->name));
+  }
   if (json) {
     auto list = Json::array();
     for (const MethodInfo* info : shown) list.push_back(to_json(*info));

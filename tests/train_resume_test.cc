@@ -103,7 +103,7 @@ TEST_F(TrainResume, LocalStepsResumeInTheMiddleOfARoundToTheSameBits) {
   const auto error = [&](const std::vector<std::string>& words) {
     return run(command("wrong", words)).err;
   };
-  EXPECT_NE(error({"--overlap", "2"}).find("need --local-steps"), std::string::npos);
+  EXPECT_NE(error({"--overlap", "2"}).find("--overlap needs --local-steps"), std::string::npos);
   EXPECT_NE(error({"--local-steps", "4", "--fragments", "5"}).find("fragments must be 1 to 4"),
             std::string::npos);
   EXPECT_NE(error({"--local-steps", "4", "--outer", "adam"}).find("there is no 'adam'"),

@@ -123,15 +123,18 @@ void add_exchange_options(CLI::App& app, TrainOptions& options) {
       ->type_name("N")
       ->transform(whole_number(0, static_cast<double>(LocalStepsOptions::kMaxEvery)));
   app.add_option("--outer", options.outer,
-                 "With --local-steps: how the mean of the changes moves the parameters that all "
-                 "ranks share: nesterov or sgd, with lr and momentum.")
+                 "With --local-steps: the optimizer that applies the averaged changes: nesterov or "
+                 "sgd, with lr and momentum, for example sgd,lr=1.")
       ->type_name("STEP");
   app.add_option("--fragments", options.fragments,
-                 "With --local-steps: parts of the model that are exchanged in turn.")
+                 "With --local-steps: number of parts into which the model is cut; one part is "
+                 "exchanged at a time.")
       ->type_name("N")
       ->transform(whole_number(1, 1000000));
-  app.add_option("--overlap", options.overlap,
-                 "With --local-steps: steps that are done while an exchange is under way.")
+  app.add_option(
+         "--overlap", options.overlap,
+         "With --local-steps: number of local steps that go on while an exchange runs; must be "
+         "below --local-steps. 0: each exchange is waited for.")
       ->type_name("STEPS")
       ->transform(whole_number(0, 1000000));
   app.add_option("--evaluate-every", options.evaluate_every,
@@ -216,9 +219,12 @@ void add_options(CLI::App& app, Arguments& arguments) {
       ->transform(not_empty());
   app.add_flag("--fetch-only", arguments.fetch_only, "Downloads the data and exits.");
   app.add_flag("--bench-plain", arguments.bench_plain,
-               "Times --steps training steps of one rank with thinreduce and in plain libtorch.");
-  app.add_flag("--bench-second-moment", arguments.bench_second_moment,
-               "Times --steps backward passes of one rank with and without second moments.");
+               "Times --steps training steps of one rank, with thinreduce and in plain libtorch, "
+               "instead of training.");
+  app.add_flag(
+      "--bench-second-moment", arguments.bench_second_moment,
+      "Times --steps backward passes of one rank, with and without second moments, instead "
+      "of training.");
 }
 
 // Throws for options that contradict each other.

@@ -38,9 +38,16 @@ double default_learning_rate(const ModelInfo& model, const std::string& optimize
 
 void check_local_steps(const TrainOptions& options, const Spec& spec) {
   if (options.local_steps == 0) {
-    if (options.fragments != 1 || options.overlap != 0) {
-      throw Error(ErrorCode::bad_input, "--fragments and --overlap need --local-steps");
-    }
+    const TrainOptions defaults;
+    const auto require_default = [](bool is_default, const char* option) {
+      if (is_default) return;
+      throw Error(ErrorCode::bad_input, fmt::format("{} needs --local-steps N: add it, or leave "
+                                                    "out {}",
+                                                    option, option));
+    };
+    require_default(options.fragments == defaults.fragments, "--fragments");
+    require_default(options.overlap == defaults.overlap, "--overlap");
+    require_default(options.outer == defaults.outer, "--outer");
     return;
   }
   static_cast<void>(local_steps_of(options).settings());

@@ -44,8 +44,8 @@ void check_nobody_declined(const std::vector<Statement>& statements) {
   const auto submitted = std::ranges::find_if_not(statements, declined);
   const auto& named = submitted == statements.end() ? *first : *submitted;
   throw Error(ErrorCode::bad_input,
-              fmt::format("bucket {}, rank {}: this rank's caller could not submit the bucket, and "
-                          "an error of that rank says why; nothing was reduced",
+              fmt::format("bucket {}: the program could not submit it on rank {}, whose error says "
+                          "why; nothing was reduced",
                           named.id.bucket, first - statements.begin()));
 }
 

@@ -78,7 +78,8 @@ std::string LocalStepsOptions::settings() const {
         fmt::format("fragments must be 1 to {}, the steps of a round, got {}", every, fragments));
   }
   if (overlap >= every) {
-    refuse(fmt::format("overlap must be below {}, the steps of a round, got {}", every, overlap));
+    refuse(fmt::format("overlap must be below the number of local steps per round (got {} and {})",
+                       overlap, every));
   }
   return fmt::format(
       "LocalSteps.every={} LocalSteps.outer={} LocalSteps.fragments={} LocalSteps.overlap={}",

@@ -122,8 +122,8 @@ TopKChunkOptions chunk_options(const Options& options) {
 void check_chunks(const Options& options) {
   if (within_chunks(options) && options.text("collective") == "owner") {
     throw Error(ErrorCode::bad_spec,
-                "topk: chunk, values=2bit and decay need collective=gather: owners answer with the "
-                "largest sums of their whole range");
+                "topk: chunk, values=2bit and a decay below 1 do not work with collective=owner; "
+                "leave out collective");
   }
   if (options.number("decay") < 1 && !options.on("feedback")) {
     throw Error(ErrorCode::bad_spec,
@@ -156,14 +156,17 @@ MethodInfo topk_info() {
       OptionInfo::integer("chunk", kDefaultChunk, 64, 1048576,
                           "Elements per chunk: each rank sends the largest elements of every chunk "
                           "instead of the largest of the whole bucket. auto: 4096 with values=2bit "
-                          "or decay below 1, otherwise there are no chunks.")
+                          "or decay below 1, otherwise there are no chunks. Not with "
+                          "collective=owner.")
           .or_else("auto"),
       OptionInfo::choice("values", "f32", {"f32", "2bit"},
                          "Encoding of a sent value. f32: the value itself. 2bit: its sign and one "
-                         "of two magnitudes per chunk; the difference stays in the residual."),
+                         "of two magnitudes per chunk; the difference stays in the residual. Not "
+                         "with collective=owner."),
       OptionInfo::number("decay", 1, 0, 1,
                          "The residual is multiplied by this factor before each step's gradient is "
-                         "added to it; 1: no decay."),
+                         "added to it; 1: no decay. Below 1: needs feedback=on, and not with "
+                         "collective=owner."),
   };
   info.check = check_chunks;
   info.presets = {{"paper", "density=0.01,collective=gather", "1 % of the values are sent."}};

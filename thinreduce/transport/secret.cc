@@ -25,7 +25,8 @@ constexpr std::size_t kMostBytes = 4096;
 
 void start_sodium() {
   static const bool started = ::sodium_init() >= 0;
-  if (!started) throw Error(ErrorCode::unavailable, "libsodium can't find random numbers");
+  if (!started)
+    throw Error(ErrorCode::unavailable, "libsodium could not start its random number generator");
 }
 
 std::string from_environment(const char* name) {
@@ -43,8 +44,8 @@ Error unreadable(const std::string& path, int error) {
 Secret Secret::from_text(std::string_view text) {
   if (text.size() < kLeastBytes) {
     throw Error(ErrorCode::bad_input,
-                fmt::format("the secret has {} bytes; it must have at least {}, which nobody can "
-                            "guess: `openssl rand -hex 32` makes one",
+                fmt::format("the secret has {} bytes; it must have at least {} random ones: "
+                            "`openssl rand -hex 32` makes such a secret",
                             text.size(), kLeastBytes));
   }
   start_sodium();

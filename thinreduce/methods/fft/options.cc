@@ -16,9 +16,8 @@ std::vector<OptionInfo> fft_option_infos() {
                          "gradient than energy asks for.")
           .or_word("auto"),
       OptionInfo::choice("schedule", "constant", {"constant", "linear", "cosine", "step"},
-                         "How theta changes to theta_end over the first training steps, whose "
-                         "number is the option steps. step: in four plateaus. theta=auto needs "
-                         "schedule=constant."),
+                         "How theta changes to theta_end during the first `steps` training steps. "
+                         "step: in four plateaus. theta=auto needs schedule=constant."),
       OptionInfo::number(
           "theta_end", 0, 0, 0.9999,
           "theta at the end of the schedule; 0 drops nothing. Ignored with schedule=constant."),

@@ -111,8 +111,8 @@ void GradiveqLayer::state(Archive& archive) {
                 fmt::format("gradiveq: state of tensor '{}': {}", name, expected));
   };
   require(decided || (chosen == 0 && size == 0),
-          fmt::format("order {} and a basis of {} columns need the decision that it lacks", chosen,
-                      size));
+          fmt::format("it has order {} and a basis of {} columns before an order was decided",
+                      chosen, size));
   const std::size_t slice = slicing().slice();
   require(columns.size() == slice * size,
           fmt::format("a basis of {} columns of {} floats must have {} floats; the state has {}",

@@ -132,10 +132,12 @@ MethodInfo gradiveq_info() {
                          "Sends the fewest floats per slice that keep this fraction of the sampled "
                          "slices' energy (sum of squares); off: ratio or basis decides.")
           .or_else("off"),
-      OptionInfo::choice("layout", "auto", {"auto", "paper", "channel", "row"},
-                         "Order of a tensor's elements before it is cut into slices, fastest last: "
-                         "paper (height, width, in, out), channel (out, height, width, in), row "
-                         "(as stored); auto: per tensor, the order that loses least."),
+      OptionInfo::choice(
+          "layout", "auto", {"auto", "paper", "channel", "row"},
+          "Order of a tensor's dimensions before it is cut into slices; elements along "
+          "the last one become neighbours. paper: height, width, in, out. channel: "
+          "out, height, width, in. row: as stored. auto: per tensor, the order that "
+          "loses least."),
       OptionInfo::choice("sampling", "running", {"running", "phases"},
                          "How bases are learned. running: a few slices are sent uncompressed in "
                          "every step. phases: whole steps are uncompressed, as in the paper.")

@@ -201,8 +201,7 @@ MethodInfo powersgd_info() {
   info.algebra = Algebra::sum;
   info.summary =
       "Approximates each matrix by a product of two thin matrices, found by one power iteration "
-      "per "
-      "training step; only the thin matrices are sent.";
+      "per training step; only the thin matrices are sent, and the rest stays in a residual.";
   info.paper =
       "Vogels et al. 2019, PowerSGD: Practical Low-Rank Gradient Compression for Distributed "
       "Optimization";

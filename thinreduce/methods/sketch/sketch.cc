@@ -339,10 +339,10 @@ MethodInfo sketch_info() {
           .or_else("auto"),
       OptionInfo::number("candidates", 0.1, 0.01, 1000,
                          "Number of elements that the summed sketch proposes for the second "
-                         "round, as a multiple of k."),
+                         "round, divided by k: 0.1 means 0.1 * k."),
       OptionInfo::number("nominees", 0.9, 0, 1000,
-                         "Number of elements, as a multiple of k, that one rank proposes for the "
-                         "second round; the ranks take turns per step. 0: none, as in the paper."),
+                         "Number of elements, divided by k, that one rank proposes for the second "
+                         "round; the ranks take turns per step. 0: none, as in the paper."),
       OptionInfo::number("momentum", 0, 0, 0.9999,
                          "Momentum applied inside the method, as in the paper; the optimizer's "
                          "momentum must then be 0. 0: momentum is left to the optimizer.")

@@ -65,8 +65,8 @@ std::vector<OptionInfo> variance_option_infos() {
                          "stands for tau or -tau (the paper's hybrid algorithm). 0 disables this.")
           .for_paper(),
       OptionInfo::integer("micro", 1, 1, 65536,
-                          "Without second moments: the number of samples that a step's gradient is "
-                          "taken to average, so v grows by gradient^2 / micro per step. With "
+                          "Without second moments: the gradient of a step counts as the mean of "
+                          "this many samples, so v grows by gradient^2 / micro per step. With "
                           "second moments: ignored."),
       gather_or_owner_option(
           "its sums to the owners of their elements, which send the largest totals to all"),
