@@ -150,7 +150,7 @@ def test_the_time_to_connect_is_that_of_all_stages_together(monkeypatch):
     monkeypatch.setattr(_torch_messages, "Messages", record("messages"))
     monkeypatch.setattr(_torch_messages._core, "connect_torch", record("link"))
     where = ("127.0.0.1", ranks.free_port())
-    _torch_messages.connect_at(0, 1, where, interface="", timeout=100, link="")
+    _torch_messages.connect_at(0, 1, where, interface="", timeout=100, link="", secret=None)
     stages, left = zip(*given)
     assert stages == ("agree", "messages", "link")
     assert left[0] <= 100 and all(one <= 70 for one in left[1:]), left

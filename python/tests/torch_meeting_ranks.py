@@ -36,7 +36,7 @@ def listening() -> list[tuple[str, int]]:
 host = sys.argv[1]
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 port = int(os.environ["MASTER_PORT"])
-connection = connect_at(rank, world, (host, port), interface="", timeout=120, link="")
+connection = connect_at(rank, world, (host, port), interface="", timeout=120, link="", secret=None)
 session = _core.Session(connection, _core.SessionOptions())
 values = np.full(5000, rank, dtype=np.float32)
 layout = _core.Layout(id=0, elements=5000, tensors=[], spec="fp32", name="")
