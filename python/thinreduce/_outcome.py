@@ -42,8 +42,8 @@ class Outcome:
         if skipped is not None and not self._warned:
             self._warned = True
             warnings.warn(
-                f"a step was skipped: {skipped}. All ranks got NaN in this bucket's gradients: skip "
-                "optimizer.step() for this step, as a GradScaler does by itself. State.skipped "
-                "counts such steps; State(nonfinite='raise') raises instead",
+                f"a step was skipped: {skipped}. All ranks got NaN in this bucket's gradients: "
+                "skip optimizer.step() for this step, as a GradScaler does by itself. "
+                "State.skipped counts such steps; State(nonfinite='raise') raises instead",
                 stacklevel=2,
             )

@@ -343,8 +343,8 @@ class State:
         )
         if state["named"] and not self._names.bound:
             raise BadState(
-                "the saved state knows its parameters by name, and this State has no model: give it "
-                "model=, or call bind(model)"
+                "the saved state knows its parameters by name, and this State has no model: give "
+                "it model=, or call bind(model)"
             )
 
     def __getstate__(self) -> dict[str, Any]:
