@@ -5,7 +5,7 @@ set(api
   BrokenInvariant BucketHandle BucketLayout Channel Deadline Error ErrorCode GlooOptions Link
   LocalSteps LocalStepsOptions
   MethodDescription Operation OptionDescription PresetDescription Report Session SessionOptions SpecDescription
-  StageTimes Tensor Traffic Transport connect_gloo connect_mpi connect_threads describe_methods
+  Secret StageTimes Tensor Traffic Transport authenticate connect_gloo connect_mpi connect_threads describe_methods
   describe_spec gloo_options_from_environment have_gloo have_mpi redistribute simd_target
   simd_targets throttle to_string under_mpi use_simd_target version WaitLimits)
 
