@@ -6,6 +6,8 @@
 .NOTPARALLEL:
 
 JOBS ?= $(shell nproc)
+# Tests that start processes wait for one another; one more fills the gaps.
+TEST_JOBS ?= $(shell expr $(JOBS) + 1)
 PREFIX ?= /usr/local
 TIME ?= 60
 THINREDUCE := build/release/bin/thinreduce
@@ -52,11 +54,11 @@ test-setup: setup
 	@scripts/setup_torch2.sh
 
 test: test-setup style python build build/asan/build.ninja build/tsan/build.ninja ## run all tests, style and sanitizers included
-	@ctest --preset release -LE best -j $(JOBS)
+	@ctest --preset release -LE best -j $(TEST_JOBS)
 	@cmake --build --preset asan -j $(JOBS) --target core_tests
-	@ctest --preset asan -L core -j $(JOBS)
+	@ctest --preset asan -L core -j $(TEST_JOBS)
 	@cmake --build --preset tsan -j $(JOBS) --target core_tests
-	@ctest --preset tsan -L core -j $(JOBS)
+	@ctest --preset tsan -L core -j $(TEST_JOBS)
 
 # Not part of test, because it downloads large packages. The second file has the example of torchrun.
 test-integrations: python ## run the examples of Lightning, Hugging Face and torchrun, with further Python packages
