@@ -102,6 +102,13 @@ foreach(layer kernels wire transport collective method methods plan engine)
     add_simd_tests(methods methods_test "${targets}" --gtest_filter=-${long_laws})
   elseif(layer STREQUAL kernels)
     add_simd_tests(kernels kernels_test "${simd_targets}")
+  elseif(layer STREQUAL engine AND THINREDUCE_SANITIZE)
+    # Minutes, of which much is waiting: in parts that run at the same time.
+    foreach(part 0 1 2)
+      add_test(NAME engine@${part} COMMAND engine_test)
+      set_tests_properties(engine@${part} PROPERTIES LABELS core
+        ENVIRONMENT "GTEST_TOTAL_SHARDS=3;GTEST_SHARD_INDEX=${part};${test_environment}")
+    endforeach()
   else()
     add_test(NAME ${layer} COMMAND ${layer}_test)
     set_tests_properties(${layer} PROPERTIES ENVIRONMENT "${test_environment}" LABELS "core;check")
