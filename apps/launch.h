@@ -20,7 +20,7 @@ inline constexpr int kDefaultRanks = 4;
 struct LaunchOptions {
   std::string transport = "threads";
   int ranks = 0;            // 0: the default, or the size of the world that was started
-  std::string interface;    // of gloo; "": the one that reaches rank 0
+  std::string interface;    // network interface for gloo; "": the one that reaches rank 0
   std::string secret_file;  // "": the secret of the environment
   Link link;                // emulated in real time
   std::optional<ClusterLinks> simulate;  // of a virtual cluster; only with threads

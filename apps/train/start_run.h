@@ -19,8 +19,8 @@ void compare_settings(const TrainOptions& options, Transport& transport);
 struct OpenedRun {
   std::filesystem::path path;        // the same on all ranks, which save their state there
   std::optional<RunFolder> folder;   // rank 0
-  Checkpoint state;                  // of a resumed run
-  std::vector<double> step_seconds;  // of the steps before it, on rank 0
+  Checkpoint state;                  // the checkpoint that a resumed run starts from
+  std::vector<double> step_seconds;  // seconds per step before the checkpoint, on rank 0
 };
 
 // Creates the run folder, or opens that of a run to resume. Rank 0 chooses its path for all ranks.

@@ -136,7 +136,7 @@ def _connect_group(
             f"rank {dist.get_rank()} is not a member of the State's process_group; use this State "
             "only on the group's ranks"
         )
-    limit = TimeLimit(timeout)  # of all stages together
+    limit = TimeLimit(timeout)  # all stages of connecting share it
     members = members_of(group)
     number = _connections[members] = _connections.get(members, 0) + 1
     name = "-".join(map(str, members)) if len(members) < 32 else f"{hash(members):x}"

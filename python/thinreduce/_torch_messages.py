@@ -176,7 +176,7 @@ def connect_at(
     """Connects ranks that have no process group; rank 0 listens at ``master``."""
     host, port = master
     has_secret = _core.has_secret(secret)
-    limit = TimeLimit(timeout)  # of all stages together
+    limit = TimeLimit(timeout)  # all stages of connecting share it
     try:
         store = _store_at(host, port, rank, world, _limit(timeout))
     except RuntimeError as error:

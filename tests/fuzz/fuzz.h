@@ -1,4 +1,4 @@
-// What all fuzz drivers share.
+// Helpers that all fuzz drivers share.
 //
 // A driver is a file that defines LLVMFuzzerTestOneInput and thinreduce::fuzz::seeds. It feeds one
 // input to the code under test. Refusing the input with an Error is right; a crash, another

@@ -1,4 +1,4 @@
-// What the peers say while a session with the spec `auto` plans: messages and figures of trials,
+// Messages of the peers while a session with the spec `auto` plans: payloads and figures of trials,
 // figures of steps.
 #include <cmath>
 
