@@ -209,7 +209,7 @@ def write(folder: Path, found: Found, extent: Extent) -> Path:
     text = f"""# Results
 
 Written by `make reproduce` on {date.today().isoformat()}; {cpu()}, {os.cpu_count()} cores, {plan.RANKS} ranks (threads of one process).
-All figures are of this one run: times differ between machines, and accuracy differs by some tenths of a point between seeds.
+All figures are of this one run: times differ between machines, and accuracy differs by about 0.7 points between seeds.
 [The notes](notes/results.md) explain the figures, and why some aims are missed.
 
 **Set-up.** CIFAR-10, {plan.RANKS} ranks of 32 images, {extent.epochs:g} epochs ({steps} steps), seed {plan.SEED}, random crops and flips;
