@@ -123,15 +123,15 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error) {
     return fmt::format("`{}` takes no arguments (got '{}'){}", path, unknown[0],
                        takes_method ? "; give a method as --method SPEC" : "");
   }
-  for (const CLI::Option* option : command->get_options()) {
-    if (!option->get_required() || option->count() > 0) continue;
-    return fmt::format("`{}` needs {}: {}", path, option->get_name(), option->get_description());
-  }
   const std::string text = error.what();  // "--name: what is wrong"
   const std::string name = text.substr(0, text.find(':'));
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
     const bool twice = text.find("At Most") != std::string::npos;
     return name + (twice ? " was given twice; give it once" : " needs a value");
+  }
+  for (const CLI::Option* option : command->get_options()) {
+    if (!option->get_required() || option->count() > 0) continue;
+    return fmt::format("`{}` needs {}: {}", path, option->get_name(), option->get_description());
   }
   if (dynamic_cast<const CLI::ValidationError*>(&error) != nullptr) {
     return name + text.substr(std::min(text.size(), name.size() + 1));

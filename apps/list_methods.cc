@@ -68,16 +68,32 @@ std::string formerly(const OptionInfo& option) {
   return old.empty() ? "" : fmt::format(" ({})", fmt::join(old, "; "));
 }
 
+// How the ranks' payloads are combined.
+const char* combination(Algebra algebra) {
+  switch (algebra) {
+    case Algebra::sum:
+      return "Payloads are added as floats.";
+    case Algebra::integer_sum:
+      return "With few ranks, payloads are added as integers.";
+    case Algebra::gather:
+      return "With few ranks, every rank receives all payloads.";
+    case Algebra::staged:
+      return "With few ranks, some ranks send first; their mean helps to decode the payloads of "
+             "the others.";
+  }
+  return "";
+}
+
 void print(const OptionInfo& option) {
   fmt::print("    {}={}  [{}]{}\n{}", option.name, option.default_value, allowed(option),
              formerly(option), wrapped(option.help, 8));
 }
 
 void print(const MethodInfo& info) {
-  const bool is_auto = &info == &auto_info();
-  fmt::print("{}{}\n{}", info.name, is_auto ? "" : fmt::format(" ({})", to_string(info.algebra)),
-             wrapped(info.summary, 2));
-  if (!is_auto) fmt::print("{}", wrapped("Paper: " + info.paper, 2));
+  fmt::print("{}\n{}", info.name, wrapped(info.summary, 2));
+  if (&info != &auto_info()) {
+    fmt::print("{}{}", wrapped(combination(info.algebra), 2), wrapped("Paper: " + info.paper, 2));
+  }
   if (!info.composes_with.empty()) {
     fmt::print("  Composes with {}, for example {}+{}.\n", fmt::join(info.composes_with, ", "),
                info.name, info.composes_with.front());
@@ -94,7 +110,8 @@ void print(const MethodInfo& info) {
     if (option.paper_only) print(option);
   }
   for (const Preset& preset : info.presets) {
-    fmt::print("    preset={}  [{}]\n{}", preset.name, preset.options, wrapped(preset.help, 8));
+    fmt::print("    preset={}  (stands for {})\n{}", preset.name, preset.options,
+               wrapped(preset.help, 8));
   }
   fmt::print("\n");
 }
@@ -126,19 +143,15 @@ int list_methods(const std::string& name, bool json) {
     fmt::print(
         "A spec is a method's name with options, for example topk:density=0.01,feedback=on\n"
         "Each option is listed as name=default  [allowed values].\n"
-        "A preset stands for the options in brackets after it; options beside it change single "
-        "ones,\n"
-        "for example topk:preset=paper,feedback=off\n"
+        "A preset stands for several options; options beside it change single ones, for example\n"
+        "topk:preset=paper,feedback=off\n"
         "In a spec of two methods the second quantizes the values that the first sends, for "
         "example "
         "gradiveq:basis=32+qsgd:bits=4\n"
-        "The word in brackets after a method's name says how payloads are combined with up to 4\n"
-        "ranks. sum: added as floats. integer sum: added as integers. gather: every rank receives\n"
-        "all payloads. staged: some ranks send first, and the others' payloads are decoded with\n"
-        "their mean. With more ranks, gathered and quantized payloads go to owners by default: "
-        "each\n"
-        "rank owns a part of the elements, adds up the values that all ranks send for it, and\n"
-        "sends the mean of that part to all.\n"
+        "With more ranks, most methods reduce at owners by default: each rank owns a part "
+        "of the\n"
+        "elements, adds up the values that all ranks send for it, and sends the mean of that part "
+        "to all.\n"
         "The kernels run on {}; the environment variable THINREDUCE_SIMD chooses among {}.\n\n",
         target, fmt::join(kernels::available_targets(), ", "));
   }

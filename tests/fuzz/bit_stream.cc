@@ -91,19 +91,17 @@ std::vector<Bytes> seeds() {
   return all;
 }
 
-}  // namespace thinreduce::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  thinreduce::fuzz::Input input(data, size);
+void run(Input input) {
   switch (input.value<std::uint8_t>() % 3) {
     case 0:
-      thinreduce::fuzz::read_bits(input);
+      read_bits(input);
       break;
     case 1:
-      thinreduce::fuzz::unpack(input);
+      unpack(input);
       break;
     default:
-      thinreduce::fuzz::read_rice(input);
+      read_rice(input);
   }
-  return 0;
 }
+
+}  // namespace thinreduce::fuzz

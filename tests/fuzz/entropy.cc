@@ -59,16 +59,14 @@ std::vector<Bytes> seeds() {
   return all;
 }
 
-}  // namespace thinreduce::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  thinreduce::fuzz::Input input(data, size);
+void run(Input input) {
   const bool decodes = input.value<std::uint8_t>() % 4 != 1;
   const std::uint32_t alphabet = 2 + input.value<std::uint8_t>() % 255U;
   if (decodes) {
-    thinreduce::fuzz::decode(input, alphabet);
+    decode(input, alphabet);
   } else {
-    thinreduce::fuzz::round_trip(input, alphabet);
+    round_trip(input, alphabet);
   }
-  return 0;
 }
+
+}  // namespace thinreduce::fuzz

@@ -21,6 +21,8 @@ void decode(std::span<const std::byte> header, std::span<const std::byte> payloa
   });
 }
 
+}  // namespace
+
 void run(Input input) {
   const bool whole = input.value<std::uint8_t>() % 2 == 0;
   const int rank = input.value<std::uint8_t>() % 4;
@@ -35,8 +37,6 @@ void run(Input input) {
   store_value(header, 56, checksum(std::span<const std::byte>(header).first(56), number));
   decode(header, payload, rank, number);
 }
-
-}  // namespace
 
 std::vector<Bytes> seeds() {
   std::vector<Bytes> all;
@@ -55,8 +55,3 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace thinreduce::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  thinreduce::fuzz::run({data, size});
-  return 0;
-}

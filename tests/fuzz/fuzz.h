@@ -1,8 +1,8 @@
 // Helpers that all fuzz drivers share.
 //
-// A driver is a file that defines LLVMFuzzerTestOneInput and thinreduce::fuzz::seeds. It feeds one
-// input to the code under test. Refusing the input with an Error is right; a crash, another
-// exception, an Error{internal} or a broken promise is a finding and ends the process.
+// A driver is a file that defines run() and seeds(). It feeds one input to the code under test.
+// Refusing the input with an Error is right; a crash, another exception, an Error{internal} or a
+// broken promise is a finding and ends the process.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +16,6 @@
 #include <vector>
 
 #include "thinreduce/error.h"
-
-// The entry point that libFuzzer calls. `data` may be null when `size` is 0.
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
 namespace thinreduce::fuzz {
 
@@ -90,6 +87,9 @@ class Input {
 inline Bytes copy(std::span<const std::byte> bytes) {
   return {bytes.begin(), bytes.end()};
 }
+
+// Feeds one input to the code under test.
+void run(Input input);
 
 // Appends values to a seed.
 template <typename T>

@@ -76,6 +76,8 @@ Bytes make_png(std::uint32_t rows, std::uint8_t depth, std::uint8_t colour) {
   return png;
 }
 
+}  // namespace
+
 void run(Input input) {
   const auto kind = input.value<std::uint8_t>() % 4;
   accepts([&] {
@@ -101,8 +103,6 @@ void run(Input input) {
     }
   });
 }
-
-}  // namespace
 
 std::vector<Bytes> seeds() {
   std::vector<Bytes> all;
@@ -133,8 +133,3 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace thinreduce::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  thinreduce::fuzz::run({data, size});
-  return 0;
-}

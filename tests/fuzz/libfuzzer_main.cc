@@ -16,3 +16,9 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
   }
   std::exit(0);
 }
+
+// `data` may be null when `size` is 0.
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  thinreduce::fuzz::run({data, size});
+  return 0;
+}

@@ -144,16 +144,6 @@ class Rank {
   float largest_ = 1;  // magnitude that this rank has seen
 };
 
-void run(Input input) {
-  const Case of = read_case(input);
-  ScriptedTransport transport(of.rank, of.world, input, kMostBytes);
-  Rank rank(of, transport);
-  for (unsigned step = 0; step < rank.steps() && !transport.exhausted(); ++step) {
-    transport.begin(rank.id(step));
-    if (!accepts([&] { rank.step(step); })) return;
-  }
-}
-
 // Records what one rank of an honest world receives.
 Bytes record(const Case& of) {
   auto transports = connect_threads(of.world);
@@ -176,6 +166,16 @@ Bytes record(const Case& of) {
 
 }  // namespace
 
+void run(Input input) {
+  const Case of = read_case(input);
+  ScriptedTransport transport(of.rank, of.world, input, kMostBytes);
+  Rank rank(of, transport);
+  for (unsigned step = 0; step < rank.steps() && !transport.exhausted(); ++step) {
+    transport.begin(rank.id(step));
+    if (!accepts([&] { rank.step(step); })) return;
+  }
+}
+
 std::vector<Bytes> seeds() {
   std::vector<Bytes> all;
   unsigned number = 0;
@@ -194,8 +194,3 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace thinreduce::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  thinreduce::fuzz::run({data, size});
-  return 0;
-}

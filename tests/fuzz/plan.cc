@@ -88,14 +88,12 @@ std::vector<Bytes> seeds() {
   return {Bytes(1), steps, Bytes(4000)};
 }
 
-}  // namespace thinreduce::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  thinreduce::fuzz::Input input(data, size);
+void run(Input input) {
   if (input.value<std::uint8_t>() % 2 == 0) {
-    thinreduce::fuzz::try_all(input);
+    try_all(input);
   } else {
-    thinreduce::fuzz::plan(input);
+    plan(input);
   }
-  return 0;
 }
+
+}  // namespace thinreduce::fuzz

@@ -27,25 +27,6 @@ Bytes state_from(Input& input, int rank, int world, bool whole) {
   return encode_state(std::move(state));
 }
 
-void run(Input input) {
-  const auto shape = input.value<std::uint8_t>();
-  const bool whole = (shape & 1U) != 0;
-  const int old_world = 1 + (shape >> 1U) % 4;
-  const int new_world = 1 + (shape >> 3U) % 4;
-  std::vector<Bytes> states;
-  for (int rank = 0; rank < old_world; ++rank) {
-    states.push_back(state_from(input, rank, old_world, whole));
-  }
-  std::vector<Bytes> result;
-  if (!accepts([&] { result = redistribute(states, new_world); })) return;
-  expect(result.size() == static_cast<std::size_t>(new_world), "every new rank gets a state");
-  for (int rank = 0; rank < new_world; ++rank) {
-    const SessionState state = decode_state(result[static_cast<std::size_t>(rank)], "new state");
-    expect(state.rank == rank && state.world == new_world, "a new state is of its rank");
-    for (const auto& [id, bucket] : state.buckets) static_cast<void>(split_fields(bucket));
-  }
-}
-
 std::vector<StateField> fields_of(int rank, int world) {
   const auto bytes = [](std::initializer_list<float> values) {
     Bytes out;
@@ -66,6 +47,25 @@ std::vector<StateField> fields_of(int rank, int world) {
 }
 
 }  // namespace
+
+void run(Input input) {
+  const auto shape = input.value<std::uint8_t>();
+  const bool whole = (shape & 1U) != 0;
+  const int old_world = 1 + (shape >> 1U) % 4;
+  const int new_world = 1 + (shape >> 3U) % 4;
+  std::vector<Bytes> states;
+  for (int rank = 0; rank < old_world; ++rank) {
+    states.push_back(state_from(input, rank, old_world, whole));
+  }
+  std::vector<Bytes> result;
+  if (!accepts([&] { result = redistribute(states, new_world); })) return;
+  expect(result.size() == static_cast<std::size_t>(new_world), "every new rank gets a state");
+  for (int rank = 0; rank < new_world; ++rank) {
+    const SessionState state = decode_state(result[static_cast<std::size_t>(rank)], "new state");
+    expect(state.rank == rank && state.world == new_world, "a new state is of its rank");
+    for (const auto& [id, bucket] : state.buckets) static_cast<void>(split_fields(bucket));
+  }
+}
 
 std::vector<Bytes> seeds() {
   std::vector<Bytes> all;
@@ -91,8 +91,3 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace thinreduce::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  thinreduce::fuzz::run({data, size});
-  return 0;
-}

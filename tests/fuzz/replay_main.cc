@@ -49,7 +49,7 @@ class Replay {
   static void run(const Bytes& input) {
     // A copy of exactly this size: a read beyond its end is seen.
     const Bytes exact = input;
-    LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(exact.data()), exact.size());
+    thinreduce::fuzz::run({reinterpret_cast<const std::uint8_t*>(exact.data()), exact.size()});
   }
   std::size_t below(std::size_t limit) { return static_cast<std::size_t>(random_()) % limit; }
   std::byte any_byte() {

@@ -102,15 +102,6 @@ void resume(std::string_view text) {
   }
 }
 
-void run(Input input) {
-  const auto kind = input.value<std::uint8_t>() % 4;
-  const std::string text(input.text());
-  if (kind == 0) return report(text);
-  if (kind == 1) return codec(text);
-  if (kind == 2) return gradients(text);
-  resume(text);
-}
-
 // Returns brackets so deep that a function which follows them by recursion needs megabytes.
 std::string nested(const std::string& open, const std::string& close) {
   constexpr std::size_t kDepth = 20'000;
@@ -122,6 +113,15 @@ std::string nested(const std::string& open, const std::string& close) {
 }
 
 }  // namespace
+
+void run(Input input) {
+  const auto kind = input.value<std::uint8_t>() % 4;
+  const std::string text(input.text());
+  if (kind == 0) return report(text);
+  if (kind == 1) return codec(text);
+  if (kind == 2) return gradients(text);
+  resume(text);
+}
 
 std::vector<Bytes> seeds() {
   std::vector<Bytes> all;
@@ -170,8 +170,3 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace thinreduce::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  thinreduce::fuzz::run({data, size});
-  return 0;
-}

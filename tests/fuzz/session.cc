@@ -56,12 +56,6 @@ void reduce_some(const Case& of, std::shared_ptr<Transport> transport) {
   }
 }
 
-void run(Input input) {
-  const Case of = read_case(input);
-  const auto transport = std::make_shared<ScriptedTransport>(0, 2, input, kMostBytes);
-  accepts([&] { reduce_some(of, transport); });
-}
-
 Bytes record(const Case& of, std::uint8_t flags) {
   auto transports = connect_threads(2);
   const auto recording = std::make_shared<RecordingTransport>(std::move(transports[0]));
@@ -76,6 +70,12 @@ Bytes record(const Case& of, std::uint8_t flags) {
 }
 
 }  // namespace
+
+void run(Input input) {
+  const Case of = read_case(input);
+  const auto transport = std::make_shared<ScriptedTransport>(0, 2, input, kMostBytes);
+  accepts([&] { reduce_some(of, transport); });
+}
 
 std::vector<Bytes> seeds() {
   std::vector<Bytes> all;
@@ -95,8 +95,3 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace thinreduce::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  thinreduce::fuzz::run({data, size});
-  return 0;
-}

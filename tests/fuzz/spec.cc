@@ -5,8 +5,6 @@
 #include "thinreduce/method/registry.h"
 
 namespace thinreduce::fuzz {
-namespace {
-
 void run(Input input) {
   const std::string text(input.text());
   std::string full;
@@ -22,8 +20,6 @@ void run(Input input) {
   expect(Spec::parse(full).full_text() == full, "the full text stands for the spec");
   expect(Spec::parse(shortened).full_text() == full, "the short text stands for the spec");
 }
-
-}  // namespace
 
 std::vector<Bytes> seeds() {
   std::vector<Bytes> all{text_seed(""), text_seed("auto"), text_seed("a+b:c=d")};
@@ -52,8 +48,3 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace thinreduce::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  thinreduce::fuzz::run({data, size});
-  return 0;
-}

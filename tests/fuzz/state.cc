@@ -92,6 +92,8 @@ Bytes state_from(Input& input, bool whole, Session& session) {
   return encode_state(std::move(state));
 }
 
+}  // namespace
+
 void run(Input input) {
   const std::string spec = spec_with_key(input.value<std::uint16_t>());
   const auto mode = input.value<std::uint8_t>() % 4;
@@ -106,8 +108,6 @@ void run(Input input) {
     static_cast<void>(decode_state(saved, "own state"));
   });
 }
-
-}  // namespace
 
 std::vector<Bytes> seeds() {
   std::vector<Bytes> all;
@@ -142,8 +142,3 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace thinreduce::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  thinreduce::fuzz::run({data, size});
-  return 0;
-}

@@ -17,6 +17,8 @@ void read(std::string_view text) {
   expect(Value::parse(again).to_string() == again, "the text stands for the value: " + again);
 }
 
+}  // namespace
+
 void run(Input input) {
   const auto kind = input.value<std::uint8_t>() % 3;
   const std::string text(input.text());
@@ -35,8 +37,6 @@ void run(Input input) {
     read<OuterStep>(text);
   }
 }
-
-}  // namespace
 
 std::vector<Bytes> seeds() {
   std::vector<Bytes> all;
@@ -60,8 +60,3 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace thinreduce::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  thinreduce::fuzz::run({data, size});
-  return 0;
-}

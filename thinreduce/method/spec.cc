@@ -126,6 +126,9 @@ std::vector<GivenOption> split_options(std::string_view spec, std::string_view t
     more = comma != std::string_view::npos;
     if (more) text = text.substr(comma + 1);
     const auto equals = item.find('=');
+    if (item.empty()) {
+      refuse(fmt::format("spec '{}' has a ':' or ',' without an option=value after it", spec));
+    }
     if (equals == std::string_view::npos) {
       refuse(fmt::format("spec '{}': '{}' must have the form option=value", spec, item));
     }

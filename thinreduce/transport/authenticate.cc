@@ -235,6 +235,9 @@ Authenticated::Keys meet(Transport& transport, const Secret& secret, const Deadl
 std::unique_ptr<Transport> authenticate(std::unique_ptr<Transport> inner, const Secret& secret,
                                         Seconds timeout) {
   if (!secret || inner->size() == 1) return inner;
+  if (inner->counted_time()) {
+    throw Error(ErrorCode::bad_input, "a simulated cluster takes no secret: its ranks are threads");
+  }
   const auto failed = [&](const Error& error) {
     inner->abandon(error.what());
     return error;

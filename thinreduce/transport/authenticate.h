@@ -50,7 +50,8 @@ inline constexpr const char* kSameSecret =
 // Wraps `inner`, or returns it as it is if there is no secret. All ranks must call it: each proves
 // to every peer that it knows the secret, with two short messages. connect_gloo() does so by
 // itself. Throws Error{mismatch} that names a rank with another secret, Error{timeout} if a rank
-// does not answer; then every other rank that waits gets an error with the same text.
+// does not answer; then every other rank that waits gets an error with the same text. Throws
+// Error{bad_input} for a rank of a simulated cluster, whose clock it would not keep.
 [[nodiscard]] THINREDUCE_EXPORT std::unique_ptr<Transport> authenticate(
     std::unique_ptr<Transport> inner, const Secret& secret, Seconds timeout = Seconds{30});
 

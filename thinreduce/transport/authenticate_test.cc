@@ -19,6 +19,7 @@
 
 #include "tests/gloo_world.h"
 #include "thinreduce/transport/proof.h"
+#include "thinreduce/transport/simulate.h"
 #include "thinreduce/transport/throttle.h"
 #include "thinreduce/transport/transport.h"
 
@@ -253,6 +254,13 @@ TEST(Authenticate, WithoutASecretTheTransportIsTheSame) {
   const auto after = authenticate(std::move(ranks[0]), Secret());
   EXPECT_EQ(after.get(), before);
   EXPECT_EQ(after->total_traffic().messages_sent, 0U);
+}
+
+TEST(Authenticate, ASimulatedClusterIsRefused) {
+  auto ranks = simulate(connect_threads(2), {.links = ClusterLinks::parse("1gbit")});
+  const Error error = error_of(
+      [&] { (void)authenticate(std::move(ranks[0]), Secret::from_text(kOne), Seconds(60)); });
+  EXPECT_EQ(error.code(), ErrorCode::bad_input);
 }
 
 TEST(Authenticate, WorksBelowAnEmulatedLink) {
