@@ -141,7 +141,9 @@ def an_exception_in_the_hook_reaches_the_loop():
         assert "no moment today" in str(error), error
     else:
         raise AssertionError("nothing was raised")
-    assert isinstance(state.error, ZeroDivisionError), state.error
+    # The other rank's exception may be the first to arrive.
+    assert isinstance(state.error, (ZeroDivisionError, thinreduce.LostPeer)), state.error
+    assert "no moment today" in str(state.error), state.error
 
 
 @scenario
