@@ -100,8 +100,8 @@ SessionState without_debts(const SessionState& state) {
   return result;
 }
 
-// Returns the part of `state` that rank `to` of the new world needs: parts that it will own and,
-// for a joiner, all that ranks have in common.
+// Returns the part of a state without debts that rank `to` of the new world needs: parts that it
+// will own and, for a joiner, all that ranks have in common.
 SessionState extract(const SessionState& state, const RankInWorld& to, Receiver receiver) {
   SessionState result = state;
   for (const auto& [id, given] : state.buckets) {
@@ -110,7 +110,7 @@ SessionState extract(const SessionState& state, const RankInWorld& to, Receiver 
       if (field.kind == FieldKind::part) {
         if (Archive::owner_of(part, to.world) != to.rank) field.values.clear();
         useful = useful || !field.values.empty();
-      } else if (field.kind == FieldKind::summed || receiver == Receiver::survivor) {
+      } else if (receiver == Receiver::survivor) {
         field.values.clear();
       }
     });
@@ -182,6 +182,11 @@ std::vector<std::vector<std::byte>> exchange_messages(
     for (auto& [rank, receive] : receives) {
       receive->wait_payload(exchange);
       const auto piece = receive->payload();
+      if (piece.size() != std::min<std::uint64_t>(kPieceBytes, sizes[rank] - first)) {
+        throw Error(ErrorCode::bad_frame,
+                    fmt::format("rank {} announced a message of {} bytes; the piece at {} has {}",
+                                rank, sizes[rank], first, piece.size()));
+      }
       incoming[rank].insert(incoming[rank].end(), piece.begin(), piece.end());
     }
     for (FramedSend& send : sends) send.wait(exchange);

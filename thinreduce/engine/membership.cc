@@ -10,8 +10,10 @@
 #include <string>
 #include <string_view>
 
+#include "thinreduce/collective/gather.h"
 #include "thinreduce/error.h"
 #include "thinreduce/wire/bytes.h"
+#include "thinreduce/wire/checksum.h"
 
 namespace thinreduce {
 namespace {
@@ -94,6 +96,64 @@ Member decode_member(std::span<const std::byte> bytes, int rank) {
   for (std::uint64_t i = 0; i < world; ++i) member.old_world.push_back(reader.value<MemberId>());
   while (reader.left() > 0) member.heir_of.push_back(reader.value<MemberId>());
   return member;
+}
+
+std::vector<MemberId> gather_ids(Exchange& exchange, MemberId own) {
+  std::vector<MemberId> ids;
+  gather(exchange, std::as_bytes(std::span(&own, 1)), sizeof own,
+         [&](int rank, std::span<const std::byte> id) {
+           if (id.size() != sizeof own) {
+             throw Error(ErrorCode::bad_frame,
+                         fmt::format("rank {} sent an id of {} bytes, expected {}; run the same "
+                                     "build on all ranks",
+                                     rank, id.size(), sizeof own));
+           }
+           ids.push_back(load_value<MemberId>(id, 0));
+         });
+  return ids;
+}
+
+std::vector<Member> gather_members(Exchange& exchange, const Member& own) {
+  constexpr std::size_t kLongestRecord = std::size_t{1024} * 1024;
+  std::vector<Member> members;
+  gather(exchange, encode_member(own), kLongestRecord,
+         [&](int rank, std::span<const std::byte> record) {
+           members.push_back(decode_member(record, rank));
+         });
+  return members;
+}
+
+void compare_progress(Exchange& exchange, const std::vector<Member>& members,
+                      const SessionState& own) {
+  std::vector<std::uint64_t> words;
+  for (const auto& [id, bucket] : own.buckets) {
+    if (bucket.step > 0) words.insert(words.end(), {id, bucket.step, bucket.elements});
+  }
+  const std::uint64_t progress = checksum(bytes_of(words));
+  std::optional<std::uint64_t> expected;
+  int other = -1;  // rank
+  gather(exchange, std::as_bytes(std::span(&progress, 1)), sizeof progress,
+         [&](int rank, std::span<const std::byte> hash) {
+           const bool joins = members[static_cast<std::size_t>(rank)].joins();
+           if (joins || hash.size() != sizeof progress) return;
+           const auto theirs = load_value<std::uint64_t>(hash, 0);
+           if (expected.value_or(theirs) != theirs) other = rank;
+           expected = expected.value_or(theirs);
+         });
+  if (other < 0) return;
+  throw Error(ErrorCode::mismatch,
+              fmt::format("reconfigure: rank {} stopped at another step than the ranks before it; "
+                          "call begin_step() and commit_step() in every step, or restart from a "
+                          "checkpoint",
+                          other));
+}
+
+int heir_of(int leaver, const std::vector<int>& leaving, int world) {
+  for (int distance = 1; distance < world; ++distance) {
+    const int rank = (leaver + distance) % world;
+    if (std::ranges::find(leaving, rank) == leaving.end()) return rank;
+  }
+  return -1;
 }
 
 Reconfiguration describe_change(const std::vector<Member>& members, int rank) {

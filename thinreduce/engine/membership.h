@@ -11,7 +11,9 @@
 #include <span>
 #include <vector>
 
+#include "thinreduce/collective/exchange.h"
 #include "thinreduce/engine/session.h"
+#include "thinreduce/engine/state_file.h"
 
 namespace thinreduce {
 
@@ -40,6 +42,18 @@ struct Member {
 [[nodiscard]] std::vector<std::byte> encode_member(const Member& member);
 // Reads the record of new rank `rank`. Throws Error{bad_frame}.
 [[nodiscard]] Member decode_member(std::span<const std::byte> bytes, int rank);
+
+// Returns the ids of all ranks, in rank order.
+[[nodiscard]] std::vector<MemberId> gather_ids(Exchange& exchange, MemberId own);
+// Returns the records of all ranks of a new world, in rank order.
+[[nodiscard]] std::vector<Member> gather_members(Exchange& exchange, const Member& own);
+// Throws the same Error{mismatch} on all ranks unless the ranks of the old world have reduced the
+// same buckets equally often.
+void compare_progress(Exchange& exchange, const std::vector<Member>& members,
+                      const SessionState& own);
+
+// Returns the rank that takes over the state of `leaver`: the next one that stays; -1 if none does.
+[[nodiscard]] int heir_of(int leaver, const std::vector<int>& leaving, int world);
 
 // Returns what a new world of `members`, in rank order, means for its rank `rank`; all but `repeat`
 // and `seconds`. It goes on from the fewest steps that one of them has completed. Throws the same

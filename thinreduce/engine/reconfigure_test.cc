@@ -119,6 +119,51 @@ TEST_P(Reconfigure, KeepsWhatTheLivingOweAndLosesNoStep) {
   EXPECT_TRUE(any(&Reconfiguration::joined));
 }
 
+// Returns the fields of bucket 0; a rank that owes nothing shows no values.
+std::vector<StateField> fields_of(const std::vector<std::byte>& state) {
+  auto fields = split_fields(decode_state(state, "test").buckets.at(0));
+  for (StateField& field : fields) {
+    const auto values = field.kind == FieldKind::summed ? field.floats() : std::vector<float>{1};
+    if (std::ranges::all_of(values, [](float value) { return value == 0; })) field.values.clear();
+  }
+  return fields;
+}
+
+// A rank joins two others: all have what redistribute() would have given them, owned parts at their
+// new owners included.
+TEST_P(Reconfigure, GivesARankThatJoinsWhatRedistributeWould) {
+  auto two = connect_threads(2);
+  auto three = connect_threads(3);
+  std::vector<std::vector<std::byte>> before(2);
+  std::vector<std::vector<std::byte>> after(3);
+  std::vector<std::jthread> ranks;
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([&, rank] {
+      Session session(rank < 2 ? std::move(two[rank]) : std::move(connect_threads(1)[0]),
+                      {.spec = GetParam(), .link = kOwnerLink, .momentum_inside_ok = true});
+      const auto bucket = session.add_bucket(mixed_layout(0));
+      for (std::uint64_t step = 0; rank < 2 && step < steps_of(GetParam(), 3); ++step) {
+        auto values = gradient(bucket.layout().elements, static_cast<int>(rank), step);
+        session.submit(bucket, values).get();
+      }
+      if (rank < 2) before[rank] = session.save_bytes();
+      EXPECT_EQ(session.reconfigure(std::move(three[rank])).joined, std::vector<int>{2});
+      after[rank] = session.save_bytes();
+    });
+  }
+  ranks.clear();
+  const auto expected = redistribute(before, 3);
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    const auto wanted = fields_of(expected[rank]);
+    const auto found = fields_of(after[rank]);
+    ASSERT_EQ(found.size(), wanted.size());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      EXPECT_EQ(found[i].name, wanted[i].name);
+      EXPECT_TRUE(found[i].values == wanted[i].values) << found[i].name << " of rank " << rank;
+    }
+  }
+}
+
 std::vector<std::string> elastic_specs() {
   std::vector<std::string> specs = law_specs();
   for (const char* spec : {"auto", "dqsg:feedback=on", "gradiveq:warmup=2", "sketch:momentum=0.9",

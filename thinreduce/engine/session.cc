@@ -20,8 +20,6 @@
 #include "thinreduce/error.h"
 #include "thinreduce/method/spec.h"
 #include "thinreduce/plan/planner.h"
-#include "thinreduce/wire/bytes.h"
-#include "thinreduce/wire/checksum.h"
 
 namespace thinreduce {
 namespace {
@@ -92,70 +90,6 @@ std::vector<std::string> gather_texts(Transport& transport, const WaitLimits& li
            texts.emplace_back(reinterpret_cast<const char*>(text.data()), text.size());
          });
   return texts;
-}
-
-// Returns the ids of all ranks, in rank order.
-std::vector<MemberId> gather_ids(Transport& transport, const WaitLimits& limits, MemberId own) {
-  Exchange exchange(transport, limits, FrameId{.bucket = kNoBucket});
-  std::vector<MemberId> ids;
-  gather(exchange, std::as_bytes(std::span(&own, 1)), sizeof own,
-         [&](int rank, std::span<const std::byte> id) {
-           if (id.size() != sizeof own) {
-             throw Error(ErrorCode::bad_frame,
-                         fmt::format("rank {} sent an id of {} bytes, expected {}; run the same "
-                                     "build on all ranks",
-                                     rank, id.size(), sizeof own));
-           }
-           ids.push_back(load_value<MemberId>(id, 0));
-         });
-  return ids;
-}
-
-// Returns the records of all ranks of a new world, in rank order.
-std::vector<Member> gather_members(Exchange& exchange, const Member& own) {
-  constexpr std::size_t kLongestRecord = std::size_t{1024} * 1024;
-  std::vector<Member> members;
-  gather(exchange, encode_member(own), kLongestRecord,
-         [&](int rank, std::span<const std::byte> record) {
-           members.push_back(decode_member(record, rank));
-         });
-  return members;
-}
-
-// Throws the same Error{mismatch} on all ranks unless the ranks of the old world have reduced the
-// same buckets equally often.
-void compare_progress(Exchange& exchange, const std::vector<Member>& members,
-                      const SessionState& own) {
-  std::vector<std::uint64_t> words;
-  for (const auto& [id, bucket] : own.buckets) {
-    if (bucket.step > 0) words.insert(words.end(), {id, bucket.step, bucket.elements});
-  }
-  const std::uint64_t progress = checksum(bytes_of(words));
-  std::optional<std::uint64_t> expected;
-  int other = -1;  // rank
-  gather(exchange, std::as_bytes(std::span(&progress, 1)), sizeof progress,
-         [&](int rank, std::span<const std::byte> hash) {
-           const bool joins = members[static_cast<std::size_t>(rank)].joins();
-           if (joins || hash.size() != sizeof progress) return;
-           const auto theirs = load_value<std::uint64_t>(hash, 0);
-           if (expected.value_or(theirs) != theirs) other = rank;
-           expected = expected.value_or(theirs);
-         });
-  if (other < 0) return;
-  throw Error(ErrorCode::mismatch,
-              fmt::format("reconfigure: rank {} stopped at another step than the ranks before it; "
-                          "call begin_step() and commit_step() in every step, or restart from a "
-                          "checkpoint",
-                          other));
-}
-
-// Returns the rank that takes over the state of `leaver`: the next one that stays; -1 if none does.
-int heir_of(int leaver, const std::vector<int>& leaving, int world) {
-  for (int distance = 1; distance < world; ++distance) {
-    const int rank = (leaver + distance) % world;
-    if (std::ranges::find(leaving, rank) == leaving.end()) return rank;
-  }
-  return -1;
 }
 
 // Throws the same Error{mismatch} on all ranks when their settings differ.
@@ -350,7 +284,8 @@ class Session::Worker {
       all = gather_texts(*transport_, options_.limits(),
                          settings_ + guard_text(options_) + (own.empty() ? "" : " " + own));
       require_equal(all);
-      world_ = gather_ids(*transport_, options_.limits(), id_);
+      Exchange exchange(*transport_, options_.limits(), {.bucket = kNoBucket});
+      world_ = gather_ids(exchange, id_);
       link = agree_on_link(*transport_, options_.limits(), options_.link);
     } catch (const Error& error) {
       throw all.empty() || error.code() == ErrorCode::bad_frame ? with_advice(error) : error;

@@ -199,7 +199,7 @@ class THINREDUCE_EXPORT Session {
   // nothing. Bucket handles stay valid. Waits for the submitted buckets. Throws like the
   // constructor, and Error{mismatch} when the ranks stopped at different steps, which begin_step()
   // and commit_step() in every step prevent. After an error everything that this rank owes is as
-  // before, and reconfigure() may be called again.
+  // before, and reconfigure() may be called again. No other call may run at the same time.
   Reconfiguration reconfigure(std::shared_ptr<Transport> transport);
 
   // Replaces `message` by that of rank `root`, of any length: the parameters for a rank that has
