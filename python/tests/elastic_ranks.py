@@ -45,7 +45,7 @@ def meet(rank: int, world: int, port: str | None = None) -> DDP:
     return model
 
 
-def meet_again(rank: int) -> tuple[DDP, thinreduce.ddp.Reconfiguration]:
+def meet_again(rank: int) -> tuple[DDP, thinreduce.Reconfiguration]:
     model = meet(rank, 3, second_port)
     return model, state.reconfigure()
 
