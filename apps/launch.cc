@@ -53,7 +53,7 @@ int run_rank(const LaunchOptions& options, std::unique_ptr<Transport> connected,
 }
 
 int run_threads(const LaunchOptions& options, const RankMain& rank_main) {
-  auto transports = connect_threads(options.ranks > 0 ? options.ranks : kDefaultRanks);
+  auto transports = connect_threads(ranks_of(options));
   if (options.simulate) {
     auto simulated =
         simulate(std::move(transports), {.links = *options.simulate, .threads = options.threads});
@@ -116,18 +116,13 @@ void check_interface(const LaunchOptions& options) {
                   name));
 }
 
-Secret secret_of(const LaunchOptions& options) {
-  return options.secret_file.empty() ? Secret::from_environment()
-                                     : Secret::from_file(options.secret_file);
-}
-
 // Starts all ranks on this machine and waits for them. After one has failed, the others notice by
 // themselves; those that still run after kGrace are killed.
 int run_local_processes(const LaunchOptions& options) {
   constexpr auto kGrace = std::chrono::seconds(10);
   check_interface(options);
   (void)secret_of(options);
-  const int world = options.ranks > 0 ? options.ranks : kDefaultRanks;
+  const int world = ranks_of(options);
   const std::uint16_t port = free_port();
   // A terminal sends Ctrl-C to the ranks as well: ignore it here and wait for them.
   std::signal(SIGINT, SIG_IGN);
@@ -188,7 +183,7 @@ int run_mpi(const LaunchOptions& options, const RankMain& rank_main) {
   if (have_mpi() && !under_mpi()) {
     // By default mpirun refuses to run as root and with more ranks than cores; a benchmark may do
     // both.
-    const int world = options.ranks > 0 ? options.ranks : kDefaultRanks;
+    const int world = ranks_of(options);
     std::vector<std::string> command{"mpirun", "--oversubscribe", "-n", std::to_string(world)};
     if (::geteuid() == 0) command.emplace_back("--allow-run-as-root");
     command.push_back(own_path());
@@ -207,6 +202,11 @@ int run_mpi(const LaunchOptions& options, const RankMain& rank_main) {
 }
 
 }  // namespace
+
+Secret secret_of(const LaunchOptions& options) {
+  return options.secret_file.empty() ? Secret::from_environment()
+                                     : Secret::from_file(options.secret_file);
+}
 
 std::string link_text(const LaunchOptions& options) {
   return options.simulate ? options.simulate->to_string() : options.link.to_string();

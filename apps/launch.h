@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "thinreduce/transport/authenticate.h"
 #include "thinreduce/transport/simulate.h"
 #include "thinreduce/transport/throttle.h"
 #include "thinreduce/transport/transport.h"
@@ -30,6 +31,14 @@ struct LaunchOptions {
   // This program's own arguments, with which further ranks are started.
   std::vector<std::string> arguments;
 };
+
+// Returns the number of ranks that this program starts.
+[[nodiscard]] inline int ranks_of(const LaunchOptions& options) {
+  return options.ranks > 0 ? options.ranks : kDefaultRanks;
+}
+
+// Returns the secret of the file or of the environment; none if there is neither.
+[[nodiscard]] Secret secret_of(const LaunchOptions& options);
 
 // Returns the links as text, emulated or simulated.
 [[nodiscard]] std::string link_text(const LaunchOptions& options);

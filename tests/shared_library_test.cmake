@@ -2,11 +2,11 @@
 #   cmake -DNM=nm -DLIBRARY=libthinreduce.so -DPROGRAM=consumer -P shared_library_test.cmake
 cmake_minimum_required(VERSION 3.25)  # for IN_LIST
 set(api
-  BrokenInvariant BucketHandle BucketLayout Channel Deadline Error ErrorCode GlooOptions Link
+  BrokenInvariant BucketHandle BucketLayout Channel Deadline Error ErrorCode GlooOptions Guard Link
   LocalSteps LocalStepsOptions
   MethodDescription Operation OptionDescription PresetDescription Report Session SessionOptions SpecDescription
-  Secret StageTimes Tensor Traffic Transport authenticate connect_gloo connect_mpi connect_threads describe_methods
-  describe_spec gloo_options_from_environment have_gloo have_mpi redistribute simd_target
+  Reconfiguration Secret StageTimes Tensor Traffic Transport authenticate connect_gloo connect_mpi connect_threads describe_methods
+  describe_spec gloo_options_from_environment guard_of have_gloo have_mpi redistribute simd_target
   simd_targets throttle to_string under_mpi use_simd_target version WaitLimits)
 
 execute_process(COMMAND ${NM} -DC --defined-only ${LIBRARY} OUTPUT_VARIABLE symbols

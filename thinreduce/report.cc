@@ -21,6 +21,9 @@ Report& Report::operator+=(const Report& other) {
       own->second = (own->second * weight + value * added) / (weight + added);
     }
   }
+  for (const auto& [rank, times] : other.outliers) {
+    outliers[rank] = std::max(outliers[rank], times);
+  }
   step = std::max(step, other.step);
   buckets += other.buckets;
   elements += other.elements;

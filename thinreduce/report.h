@@ -33,6 +33,9 @@ struct THINREDUCE_EXPORT Report {
   // Figures of the method, by name; docs/methods explains them. A sum holds their mean, weighted by
   // elements.
   std::map<std::string, double> statistics;
+  // With a guard: ranks whose gradient was far too large, and how many times the median its norm
+  // was. A sum holds the most of each rank.
+  std::map<int, double> outliers{};
 
   Report& operator+=(const Report& other);
 };

@@ -28,6 +28,12 @@ void on_signal(int /*signal*/) {
   stop_signals = 1;
 }
 
+volatile std::sig_atomic_t leave_signals = 0;
+
+void on_leave(int /*signal*/) {
+  leave_signals = 1;
+}
+
 struct Arguments {
   TrainOptions options;
   bool fetch_only = false;
@@ -211,6 +217,19 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.option_defaults()->group("Other");
   apps::add_launch_options(app, options.launch);
   add_run_options(app, options);
+  app.add_flag("--elastic", options.elastic,
+               "Ranks are local processes over Gloo that may die, leave and join: the others go on "
+               "without a restart. A rank that is killed is replaced; SIGUSR1 to the launcher adds "
+               "one, SIGTERM to a rank makes it leave.");
+  app.add_option("--guard", options.guard,
+                 "What happens when the norm of a rank's gradient is far above the median of all: "
+                 "the rank is named, its gradient is scaled down, or the run ends.")
+      ->type_name("WORD")
+      ->transform(one_of({"off", "report", "clip", "refuse"}));
+  app.add_option("--guard-factor", options.guard_factor,
+                 "How many times the median a norm may be, with --guard.")
+      ->type_name("X")
+      ->transform(number(1.0001, 1e9));
   app.add_option(
          "--data-dir", options.data_dir,
          "Folder that holds the data sets or receives them. By default $THINREDUCE_DATA, or "
@@ -244,6 +263,22 @@ void check_options(const CLI::App& app) {
                 fmt::format("--resume continues a run with the run's own settings: leave out {}",
                             option->get_name()));
   }
+}
+
+// Throws for settings that --elastic can't have, and turns Gloo on.
+void check_elastic(const CLI::App& app, TrainOptions& options) {
+  if (!options.elastic) return;
+  for (const char* option : {"--local-steps", "--save-gradients", "--simulate"}) {
+    if (app.get_option_no_throw(option) == nullptr || app.count(option) == 0) continue;
+    throw Error(ErrorCode::bad_input,
+                fmt::format("--elastic can't be used with {}: leave out one of them", option));
+  }
+  if (app.count("--transport") > 0 && options.launch.transport != "gloo") {
+    throw Error(ErrorCode::bad_input,
+                fmt::format("--elastic starts ranks over gloo: leave out --transport {}",
+                            options.launch.transport));
+  }
+  options.launch.transport = "gloo";
 }
 
 // The data, loaded once per process by the first rank that needs them.
@@ -308,6 +343,7 @@ int run(int argc, char** argv) {
   } else if (app.count("--data") == 0) {
     options.data = find_model(options.model).data;
   }
+  check_elastic(app, options);
   check(options);
 
   if (arguments.bench_second_moment) return bench_second_moment(options);
@@ -318,22 +354,34 @@ int run(int argc, char** argv) {
   }
   if (arguments.bench_plain) return bench_plain(options, data.get(options));
   // An error is reported once, not by every rank, where this process starts them.
-  RunFolder::check_unused(options);
+  if (!apps::is_elastic_rank()) RunFolder::check_unused(options);
   if (options.launch.transport == "threads") data.get(options);
 
   Outcome outcome;  // of rank 0, or of the only rank in this process
+  const auto show = [&] {
+    if (outcome.summary.is_null()) return;
+    if (options.json) {
+      fmt::print("{}\n", outcome.summary.dump(2));
+    } else {
+      print_summary(outcome.summary);
+    }
+  };
+  if (options.elastic) {
+    const int code = apps::launch_elastic(options.launch, [&](apps::ElasticRank& rank) {
+      std::signal(SIGINT, on_signal);
+      std::signal(SIGTERM, on_leave);
+      outcome = train_elastic(options, data.get(options), rank, [] { return leave_signals != 0; });
+      show();
+    });
+    return code == 0 && outcome.interrupted ? apps::kFailed : code;
+  }
   const int code = apps::launch(options.launch, [&](const std::shared_ptr<Transport>& transport) {
     std::signal(SIGINT, on_signal);
     std::signal(SIGTERM, on_signal);
     Outcome ended = train(options, data.get(options), transport);
     if (transport->rank() != 0 && options.launch.transport == "threads") return;
     outcome = std::move(ended);
-    if (transport->rank() != 0) return;
-    if (options.json) {
-      fmt::print("{}\n", outcome.summary.dump(2));
-    } else {
-      print_summary(outcome.summary);
-    }
+    if (transport->rank() == 0) show();
   });
   return code == 0 && outcome.interrupted ? apps::kFailed : code;
 }

@@ -62,6 +62,9 @@ struct TrainOptions {
   std::uint64_t save_every = 10;
   std::filesystem::path data_dir;  // empty: the user's cache
   bool json = false;
+  bool elastic = false;       // ranks may die, leave and join
+  std::string guard = "off";  // report, clip, refuse
+  double guard_factor = 10;
   apps::LaunchOptions launch;
   std::function<bool()> interrupted = [] { return false; };
 };

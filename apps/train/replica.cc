@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <future>
@@ -29,7 +30,7 @@ namespace {
 constexpr std::uint32_t kStatusBucket = 0;
 // Positions in the status, of which all ranks get the mean. A loss that is not finite travels as a
 // 1 in `diverged`, because the engine refuses to reduce it.
-enum Status : std::size_t { kLoss, kStop, kSave, kDiverged, kStatusSize };
+enum Status : std::size_t { kLoss, kStop, kSave, kMeet, kDiverged, kStatusSize };
 constexpr std::uint32_t kFirstBucket = 1;
 
 SessionOptions session_options(const TrainOptions& options) {
@@ -39,6 +40,8 @@ SessionOptions session_options(const TrainOptions& options) {
           .min_elements = options.min_elements,
           .warmup_steps = options.warmup_steps,
           .check_replicas_every = 0,  // check_replicas() compares the parameters themselves
+          .guard = guard_of(options.guard),
+          .guard_factor = options.guard_factor,
           .threads = *options.threads,
           .seed = options.seed,
           .momentum_inside_ok = true};  // settle() has turned the optimizer's momentum off
@@ -54,6 +57,7 @@ class Replica::Torch {
  public:
   Torch(const TrainOptions& options, const Dataset& data, std::shared_ptr<Transport> transport)
       : options_(options),
+        data_(data),
         transport_(std::move(transport)),
         feed_(make_feed(options, data, transport_->rank(), transport_->size())) {
     at::set_num_threads(*options.threads);
@@ -87,6 +91,20 @@ class Replica::Torch {
       if (!error.is_nonfinite()) throw;
       throw Error(ErrorCode::bad_input, explain_divergence(settings, error.what()));
     }
+  }
+
+  Reconfiguration reconfigure(std::shared_ptr<Transport> transport) {
+    const Reconfiguration change = session_->reconfigure(transport);
+    transport_ = std::move(transport);
+    feed_ = make_feed(options_, data_, transport_->rank(), transport_->size());
+    if (unapplied_ && !change.repeat) apply(*unapplied_);
+    unapplied_.reset();
+    if (change.joined.empty()) return change;
+    std::vector<std::byte> message;
+    if (transport_->rank() == change.source) message = save();
+    session_->broadcast(change.source, message);
+    if (std::ranges::count(change.joined, transport_->rank()) > 0) load(message);
+    return change;
   }
 
   Evaluation evaluate(std::size_t samples) {
@@ -214,7 +232,13 @@ class Replica::Torch {
                       rate);
   }
 
+  void apply(double learning_rate) {
+    set_learning_rate(*optimizer_, learning_rate);
+    optimizer_->step();
+  }
+
   StepResult try_step(const StepSettings& settings) {
+    if (options_.elastic) session_->begin_step();
     const auto sent_before = transport_->total_traffic().bytes_sent;
     const auto start = Clock::now();
     const Samples& samples = feed_->training(settings.step);
@@ -228,6 +252,7 @@ class Replica::Torch {
     status[kLoss] = diverged ? 0.0F : own_loss;
     status[kStop] = settings.stop ? 1.0F : 0.0F;
     status[kSave] = settings.save ? 1.0F : 0.0F;
+    status[kMeet] = settings.meet ? 1.0F : 0.0F;
     status[kDiverged] = diverged ? 1.0F : 0.0F;
     std::vector<std::future<Report>> pending;
     pending.push_back(session_->submit(handles_[kStatusBucket], status));
@@ -257,9 +282,14 @@ class Replica::Torch {
     if (failed) std::rethrow_exception(failed);
     StepResult result;
     result.report = session_->finish_step();
+    result.meet = status[kMeet] > 0;
+    if (options_.elastic) {
+      unapplied_ = settings.learning_rate;
+      result.meet = !session_->commit_step(settings.leave).empty() || result.meet;
+      unapplied_.reset();
+    }
     const auto exchanged = Clock::now();
-    set_learning_rate(*optimizer_, settings.learning_rate);
-    optimizer_->step();
+    apply(settings.learning_rate);
     const auto end = Clock::now();
     result.loss = status[kLoss];
     result.stop = status[kStop] > 0;
@@ -349,6 +379,7 @@ class Replica::Torch {
   }
 
   TrainOptions options_;
+  const Dataset& data_;
   std::shared_ptr<Transport> transport_;
   std::unique_ptr<Feed> feed_;
   std::shared_ptr<Network> network_;
@@ -357,7 +388,9 @@ class Replica::Torch {
   std::unique_ptr<GradientBuckets> buckets_;
   std::unique_ptr<SecondMoments> moments_;  // for methods that need them
   std::vector<BucketHandle> handles_;       // by bucket id
-  bool diverged_ = false;                   // with local steps: whether a loss was not finite
+  // The learning rate of a step that this rank has reduced, until all ranks have.
+  std::optional<double> unapplied_;
+  bool diverged_ = false;  // with local steps: whether a loss was not finite
   // Destroyed before the others, so that it finishes its buckets.
   std::unique_ptr<Session> session_;
   std::unique_ptr<LocalRounds> rounds_;  // with local steps
@@ -379,6 +412,9 @@ const std::vector<BucketLayout>& Replica::layouts() const {
 }
 StepResult Replica::step(const StepSettings& settings) {
   return torch_->step(settings);
+}
+Reconfiguration Replica::reconfigure(std::shared_ptr<Transport> transport) {
+  return torch_->reconfigure(std::move(transport));
 }
 Evaluation Replica::evaluate(std::size_t samples) {
   return torch_->evaluate(samples);

@@ -16,6 +16,7 @@
 namespace thinreduce::train {
 
 struct StepResult {
+  bool meet = false;  // whether any rank wants a new world; equal on all ranks
   double loss = 0;    // mean over the ranks; with local steps this rank's own
   bool stop = false;  // whether any rank was asked to stop; equal on all ranks
   bool save = false;  // whether any rank wants a checkpoint; equal on all ranks
@@ -29,9 +30,11 @@ struct StepResult {
 struct StepSettings {
   std::uint64_t step = 0;  // counts from 0
   double learning_rate = 0;
-  bool stop = false;  // whether this rank was asked to stop
-  bool save = false;  // whether this rank wants a checkpoint after the step
-  bool last = false;  // whether the run ends with this step; the same on all ranks
+  bool stop = false;   // whether this rank was asked to stop
+  bool save = false;   // whether this rank wants a checkpoint after the step
+  bool meet = false;   // whether this rank knows of a new rank that waits
+  bool leave = false;  // whether this rank leaves after the step
+  bool last = false;   // whether the run ends with this step; the same on all ranks
   const apps::GradientWriter* record = nullptr;
 };
 
@@ -54,6 +57,9 @@ class Replica {
   [[nodiscard]] const std::vector<BucketLayout>& layouts() const;
 
   StepResult step(const StepSettings& settings);
+  // Goes on in a new world. A step that failed and that all ranks have completed nevertheless is
+  // applied. Ranks that join get the parameters and the optimizer.
+  Reconfiguration reconfigure(std::shared_ptr<Transport> transport);
   // Splits the samples among the ranks; every rank gets the result.
   Evaluation evaluate(std::size_t samples);
   // Throws Error{mismatch} naming the ranks whose parameters differ from rank 0's; with local steps

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <ctime>
 #include <optional>
 #include <thread>
@@ -45,17 +46,32 @@ std::string show_time(double seconds) {
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
+// Of a rank whose peers may die, leave and join; empty otherwise.
+struct ElasticPeers {
+  apps::ElasticRank* rank = nullptr;
+  std::function<bool()> leaves{};  // whether this rank should leave
+};
+
 class Trainer {
  public:
   Trainer(const TrainOptions& options, const Dataset& data,
-          const std::shared_ptr<Transport>& transport)
+          const std::shared_ptr<Transport>& transport, ElasticPeers elastic = {})
       : options_(options),
         model_(find_model(options.model)),
+        elastic_(std::move(elastic)),
         transport_(transport),
         leads_(transport->rank() == 0) {
-    settle(options_, transport->size(), training_samples(options_, data));
+    const bool joins = elastic_.rank != nullptr && elastic_.rank->joins();
+    // A rank that joins must have the settings of the first world.
+    settle(options_, joins ? apps::ranks_of(options_.launch) : transport->size(),
+           training_samples(options_, data));
     schedule_ = {
         .kind = options_.schedule, .peak = *options_.learning_rate, .steps = *options_.steps};
+    if (joins) {
+      replica_ = std::make_unique<Replica>(options_, data, std::move(connect_threads(1)[0]));
+      change_world(transport);
+      return;
+    }
     compare_settings(options_, *transport_);
     OpenedRun opened = open_run(options_, *transport_);
     out_ = std::move(opened.path);
@@ -73,6 +89,7 @@ class Trainer {
       if (leads_) folder_->continue_after(state_.step);
     }
     writer_ = start_recording(options_, *replica_, *transport_);
+    first_step_ = state_.step;
   }
 
   Outcome run() {
@@ -80,15 +97,11 @@ class Trainer {
     progress_.emplace(Spec::parse(options_.method).name(), *options_.steps,
                       options_.json || !leads_);
     progress_->skip(state_.step);
-    bool stop = options_.stop_after && state_.step >= *options_.stop_after;
-    while (state_.step < *options_.steps && !stop) stop = step();
-    // The last step is always checked and saved.
-    write_steps();
-    replica_->check_replicas(state_.step);
-    const bool interrupted = state_.step < *options_.steps;
-    if (!interrupted && state_.evaluated != state_.step) evaluate(kAllSamples);
-    save();
+    while (!run_in_one_world()) {
+    }
     progress_.reset();
+    if (left_) return {};
+    const bool interrupted = state_.step < *options_.steps;
     Outcome outcome{.interrupted = interrupted, .summary = {}};
     if (leads_) {
       outcome.summary = summary(interrupted);
@@ -103,6 +116,87 @@ class Trainer {
  private:
   static constexpr std::size_t kAllSamples = static_cast<std::size_t>(-1);
 
+  // Trains and saves. Returns false if that was interrupted by the loss of a rank, and the others
+  // have formed a new world.
+  bool run_in_one_world() {
+    try {
+      bool stop = options_.stop_after && state_.step >= *options_.stop_after;
+      while (state_.step < *options_.steps && !stop) stop = step();
+      if (left_) return true;
+      // The last step is always checked and saved.
+      write_steps();
+      replica_->check_replicas(state_.step);
+      const bool interrupted = state_.step < *options_.steps;
+      if (!interrupted && state_.evaluated != state_.step) evaluate(kAllSamples);
+      save();
+      return true;
+    } catch (const Error& error) {
+      if (elastic_.rank == nullptr || !is_loss(error)) throw;
+      change_world(nullptr);
+      return false;
+    }
+  }
+
+  static bool is_loss(const Error& error) {
+    return error.code() == ErrorCode::lost_peer || error.code() == ErrorCode::timeout;
+  }
+
+  // Goes on with all ranks that are alive, over `transport` if they have met already.
+  void change_world(std::shared_ptr<Transport> transport) {
+    const auto started = Clock::now();
+    for (;;) {
+      if (!transport) transport = elastic_.rank->meet();
+      try {
+        const Reconfiguration change = replica_->reconfigure(transport);
+        transport_ = std::move(transport);
+        share_run(change);
+        state_.step = first_step_ + change.steps;
+        lead();
+        changes_.push_back({{"step", state_.step},
+                            {"ranks", transport_->size()},
+                            {"seconds", Seconds(Clock::now() - started).count()},
+                            {"text", change.text}});
+        if (leads_ && !options_.json) fmt::print("{}\n", change.text);
+        return;
+      } catch (const Error& error) {
+        if (!is_loss(error)) throw;
+        transport = nullptr;
+      }
+    }
+  }
+
+  // Tells ranks that join about the run.
+  void share_run(const Reconfiguration& change) {
+    if (change.joined.empty()) return;
+    const std::string path = out_.string();
+    std::vector<std::byte> message(sizeof state_ + sizeof first_step_ + path.size());
+    std::memcpy(message.data(), &state_, sizeof state_);
+    std::memcpy(&message[sizeof state_], &first_step_, sizeof first_step_);
+    std::ranges::copy(std::as_bytes(std::span(path)),
+                      message.begin() + sizeof state_ + sizeof first_step_);
+    replica_->session().broadcast(change.source, message);
+    if (std::ranges::count(change.joined, transport_->rank()) == 0) return;
+    std::memcpy(&state_, message.data(), sizeof state_);
+    std::memcpy(&first_step_, &message[sizeof state_], sizeof first_step_);
+    out_ = std::string(
+        reinterpret_cast<const char*>(message.data()) + sizeof state_ + sizeof first_step_,
+        message.size() - sizeof state_ - sizeof first_step_);
+  }
+
+  // Rank 0 of a new world writes the run folder from now on.
+  void lead() {
+    own_figures_.clear();
+    lines_.clear();
+    leads_ = transport_->rank() == 0;
+    if (!leads_) return;
+    if (!folder_) {
+      folder_ = RunFolder::resume(out_);
+      folder_->continue_after(state_.step);
+      step_seconds_ = folder_->step_seconds();
+    }
+    folder_->write_config(config());
+  }
+
   // Runs one step and the checks, evaluations and saves due after it. Returns true when the run
   // must stop.
   bool step() {
@@ -110,10 +204,13 @@ class Trainer {
     const bool record = writer_ && number % options_.save_every == 0;
     // Rounded to float, so that differences between math libraries do not reach the parameters.
     const auto rate = static_cast<double>(static_cast<float>(schedule_.at(state_.step)));
+    const bool leave = elastic_.leaves && elastic_.leaves() && transport_->size() > 1;
     const StepResult result = replica_->step({.step = state_.step,
                                               .learning_rate = rate,
                                               .stop = options_.interrupted(),
                                               .save = wants_checkpoint(),
+                                              .meet = elastic_.rank && elastic_.rank->is_called(),
+                                              .leave = leave,
                                               .last = number == *options_.steps,
                                               .record = record ? &*writer_ : nullptr});
     state_.step = number;
@@ -132,6 +229,10 @@ class Trainer {
                         {"statistics", result.report.statistics}});
     }
     show_progress(result);
+    if (!result.report.outliers.empty() && leads_) show_outliers(result.report);
+    if (elastic_.rank != nullptr) write_steps();
+    if (leave) return left_ = true;
+    if (result.meet) change_world(nullptr);
     const bool stop = result.stop || number == options_.stop_after;
     const bool last = number == *options_.steps;
     const bool evaluation = !last && number % *options_.evaluate_every == 0;
@@ -177,10 +278,23 @@ class Trainer {
     return sum;
   }
 
-  // Gathers all ranks' figures of the steps since the last call and writes their lines.
+  void show_outliers(const Report& report) const {
+    for (const auto& [rank, times] : report.outliers) {
+      fmt::print(stderr,
+                 "thinreduce: step {}: the gradient of rank {} has {:.3g} times the median "
+                 "norm\n",
+                 state_.step, rank, times);
+    }
+  }
+
+  // Gathers all ranks' figures of the steps since the last call and writes their lines. Ranks that
+  // may be gone are not asked.
   void write_steps() {
-    const auto all = apps::gather_lists(*transport_, options_.launch.timeout,
-                                        std::span<const RankFigures>(own_figures_));
+    std::vector<std::vector<RankFigures>> all = {own_figures_};
+    if (elastic_.rank == nullptr) {
+      all = apps::gather_lists(*transport_, options_.launch.timeout,
+                               std::span<const RankFigures>(own_figures_));
+    }
     for (std::size_t i = 0; i < own_figures_.size(); ++i) {
       RankFigures largest;
       StageTimes stages;
@@ -291,7 +405,7 @@ class Trainer {
     const auto samples = static_cast<double>(*options_.batch) * transport_->size();
     const double typical = apps::median(step_seconds_);
     const char* speed = model_.is_language_model() ? "windows_per_second" : "images_per_second";
-    return {
+    Json json{
         {"format", kRunFormat},
         {"status", interrupted ? "interrupted" : "finished"},
         {"method", options_.method},
@@ -315,12 +429,18 @@ class Trainer {
         {"statistics", folder_->mean_statistics()},
         {"identical", true},  // check_replicas would have thrown
         {"run", out_.string()}};
+    if (elastic_.rank != nullptr) json["changes"] = changes_;
+    return json;
   }
 
   TrainOptions options_;
   const ModelInfo& model_;
+  ElasticPeers elastic_;
   std::shared_ptr<Transport> transport_;
-  bool leads_;  // rank 0
+  bool leads_;                    // rank 0
+  bool left_ = false;             // this rank has left the others
+  std::uint64_t first_step_ = 0;  // number of steps before those of the session
+  Json changes_ = Json::array();  // of the world, as this rank has seen them
   Schedule schedule_;
   fs::path out_;
   std::optional<RunFolder> folder_;  // rank 0
@@ -339,6 +459,12 @@ class Trainer {
 Outcome train(const TrainOptions& options, const Dataset& data,
               const std::shared_ptr<Transport>& transport) {
   return Trainer(options, data, transport).run();
+}
+
+Outcome train_elastic(const TrainOptions& options, const Dataset& data, apps::ElasticRank& rank,
+                      const std::function<bool()>& leaves) {
+  const auto transport = rank.meet();
+  return Trainer(options, data, transport, {&rank, leaves}).run();
 }
 
 }  // namespace thinreduce::train

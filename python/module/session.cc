@@ -37,6 +37,7 @@ py::dict to_dict(const Report& report) {
   result["total"] = report.total;
   result["stages"] = stages;
   result["statistics"] = report.statistics;
+  result["outliers"] = report.outliers;
   return result;
 }
 
@@ -100,6 +101,19 @@ std::unique_ptr<Pending> submit(PythonSession& session, const BucketHandle& buck
       session.open().submit(bucket, floats_at(address, elements), moment));
 }
 
+py::dict to_dict(const Reconfiguration& change) {
+  py::dict result;
+  result["steps"] = change.steps;
+  result["repeat"] = change.repeat;
+  result["lost"] = change.lost;
+  result["left"] = change.left;
+  result["joined"] = change.joined;
+  result["source"] = change.source;
+  result["seconds"] = change.seconds;
+  result["text"] = change.text;
+  return result;
+}
+
 std::vector<py::bytes> redistribute_bytes(const std::vector<std::string>& states, int world) {
   std::vector<std::vector<std::byte>> given;
   for (const auto& state : states) {
@@ -140,13 +154,16 @@ void bind_session(py::module_& module) {
   py::class_<SessionOptions>(module, "SessionOptions")
       .def(py::init([](std::string spec, double timeout, double patience, std::size_t min_elements,
                        std::uint64_t warmup_steps, std::uint64_t check_replicas_every, int threads,
-                       std::uint64_t seed, bool momentum_inside_ok, std::string caller_settings) {
+                       std::uint64_t seed, bool momentum_inside_ok, std::string caller_settings,
+                       const std::string& guard, double guard_factor) {
              return SessionOptions{.spec = std::move(spec),
                                    .timeout = Seconds(timeout),
                                    .patience = Seconds(patience),
                                    .min_elements = min_elements,
                                    .warmup_steps = warmup_steps,
                                    .check_replicas_every = check_replicas_every,
+                                   .guard = guard_of(guard),
+                                   .guard_factor = guard_factor,
                                    .threads = threads,
                                    .seed = seed,
                                    .momentum_inside_ok = momentum_inside_ok,
@@ -156,7 +173,8 @@ void bind_session(py::module_& module) {
            py::arg("patience") = WaitLimits::kDefaultPatience.count(),
            py::arg("min_elements") = 1024, py::arg("warmup_steps") = 0,
            py::arg("check_replicas_every") = 100, py::arg("threads") = 1, py::arg("seed") = 0,
-           py::arg("momentum_inside_ok") = false, py::arg("caller_settings") = "");
+           py::arg("momentum_inside_ok") = false, py::arg("caller_settings") = "",
+           py::arg("guard") = "off", py::arg("guard_factor") = 10.0);
 
   py::class_<PythonSession>(module, "Session")
       .def(py::init(
@@ -191,6 +209,36 @@ void bind_session(py::module_& module) {
              const py::gil_scoped_release free;
              self.open().undo_step();
            })
+      .def(
+          "commit_step",
+          [](PythonSession& self, bool leave) {
+            const py::gil_scoped_release free;
+            return self.open().commit_step(leave);
+          },
+          py::arg("leave") = false)
+      .def(
+          "reconfigure",
+          [](PythonSession& self, const std::shared_ptr<Connection>& connection) {
+            Reconfiguration change;
+            {
+              const py::gil_scoped_release free;
+              change = self.open().reconfigure(connection->take());
+            }
+            return to_dict(change);
+          },
+          py::arg("connection"))
+      .def(
+          "broadcast",
+          [](PythonSession& self, int root, const std::string& message) {
+            const auto own = view(message);
+            std::vector<std::byte> bytes(own.begin(), own.end());
+            {
+              const py::gil_scoped_release free;
+              self.open().broadcast(root, bytes);
+            }
+            return to_bytes(bytes);
+          },
+          py::arg("root"), py::arg("message"))
       .def(
           "forget",
           [](PythonSession& self, std::uint32_t id) {

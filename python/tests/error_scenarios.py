@@ -41,6 +41,26 @@ def a_gradient_that_is_not_finite_reaches_the_loop_and_training_goes_on():
         same_on_all_ranks(model)
 
 
+@scenario
+def a_guard_names_a_rank_whose_gradient_is_far_too_large():
+    for guard in ("report", "clip", "refuse"):
+        model, optimizer, state = make("topk", guard=guard, guard_factor=20.0, warmup_steps=0)
+        train(model, optimizer, 2)
+        assert state.stats()["outliers"] == {}
+        if guard == "refuse":
+            text = raises(RuntimeError, "rank 1 has", lambda m=model: backward(m, 2, bad=1e6))
+            assert "nothing was reduced" in text, text
+            assert isinstance(state.error, thinreduce.BadInput), state.error
+        else:
+            backward(model, 2, bad=1e6)
+            assert list(state.stats()["outliers"]) == [1], state.stats()
+            assert state.stats()["total"]["outliers"][1] > 20
+        train(model, optimizer, 2, 4)
+        same_on_all_ranks(model)
+    raises(thinreduce.BadInput, "guard must be", lambda: thinreduce.State(guard="on"))
+    raises(thinreduce.BadInput, "guard_factor", lambda: thinreduce.State(guard_factor=1.0))
+
+
 def scaled_loop(spec, bad: dict[int, float], **options):
     """Trains as with a GradScaler: a step whose gradients are not all finite is not applied."""
     model, optimizer, state = make(spec, **options)

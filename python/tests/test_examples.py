@@ -143,3 +143,16 @@ def test_a_run_that_crashes_and_resumes_ends_with_the_same_bits(tmp_path):
     # Two ranks that run through, and two that go on from the checkpoint of step 20.
     assert [first for first, _ in weights] == ["1", "1", "21", "21"]
     assert len({bits for _, bits in weights}) == 1, weights
+
+
+def test_a_run_goes_on_when_a_rank_is_killed():
+    pytest.importorskip("torch")
+    command = [sys.executable, str(EXAMPLES / "ddp_elastic.py"), "--kill-at", "20"]
+    run = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=ranks.PATIENCE
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "3 ranks go on after 20 steps; old rank 1 lost, with all gradient" in run.stdout
+    assert "new rank 2 joined" in run.stdout
+    weights = re.findall(r"weights (\w{16}) after step 40", run.stdout)
+    assert len(weights) == 3 and len(set(weights)) == 1, run.stdout

@@ -42,7 +42,7 @@ from .sketch import CountSketch
 
 if TYPE_CHECKING:
     from . import checkpoint, fsdp, huggingface, lightning
-    from .ddp import State, hook
+    from .ddp import Reconfiguration, State, hook
     from .local_steps import LocalSteps
     from .second_moment import SecondMoment
     from .world import redistribute
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 __version__ = version()
 
 _LAZY = {
+    "Reconfiguration": "ddp",
     "State": "ddp",
     "hook": "ddp",
     "LocalSteps": "local_steps",
@@ -61,9 +62,9 @@ _LAZY_MODULES = ("checkpoint", "fsdp", "huggingface", "lightning")
 __all__ = [
     "BadFrame", "BadInput", "BadSpec", "BadState", "Comm", "CountSketch", "Encoded",
     "Error", "Internal", "LocalSteps", "LostPeer", "Method", "Mismatch", "NonFinite", "Option",
-    "Preset", "SecondMoment", "State", "Timeout", "Unavailable", "checkpoint", "connect", "decode",
-    "encode", "fsdp", "hook", "huggingface", "lightning", "local", "methods", "momentum_inside",
-    "redistribute", "simd_target", "spec_text",
+    "Preset", "Reconfiguration", "SecondMoment", "State", "Timeout", "Unavailable", "checkpoint",
+    "connect", "decode", "encode", "fsdp", "hook", "huggingface", "lightning", "local", "methods",
+    "momentum_inside", "redistribute", "simd_target", "spec_text",
 ]  # fmt: skip
 
 

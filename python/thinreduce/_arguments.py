@@ -67,7 +67,13 @@ class SessionArguments:
         seed: int,
         check_replicas_every: int,
         threads: int,
+        guard: str = "off",
+        guard_factor: float = 10.0,
     ) -> None:
+        if guard not in ("off", "report", "clip", "refuse"):
+            raise BadInput(f"guard must be 'off', 'report', 'clip' or 'refuse'; it is {guard!r}")
+        if not 1 < guard_factor < float("inf"):
+            raise BadInput(f"guard_factor must be finite and above 1; it is {guard_factor!r}")
         self._options: dict[str, Any] = {
             "timeout": seconds("timeout", timeout),
             "patience": seconds("patience", patience, or_zero=True),
@@ -75,6 +81,8 @@ class SessionArguments:
             "seed": whole_number("seed", seed),
             "check_replicas_every": whole_number("check_replicas_every", check_replicas_every),
             "threads": thread_count(threads),
+            "guard": guard,
+            "guard_factor": float(guard_factor),
         }
 
     def options(self, **more: Any) -> _core.SessionOptions:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import torch
 
@@ -32,6 +33,17 @@ class Progress:
         self.groups = groups
         self.step = step  # number of steps that have begun
         self.warm_up_buckets = warm_up_buckets  # number of ids that they have used
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what a rank must know to go on from here."""
+        return {
+            "step": self.step,
+            "groups": self.groups.as_list(),
+            "warm_up_buckets": self.warm_up_buckets,
+        }
+
+    def as_bytes(self) -> bytes:
+        return json.dumps(self.as_dict()).encode()
 
 
 class Reduction:
@@ -78,6 +90,16 @@ class Reduction:
         if self._outcome.failed:
             self.session.undo_step()
             self._outcome.failed = False
+
+    def reconfigure(self, connection: _core.Connection) -> dict[str, Any]:
+        """Goes on in another world, and counts the step that was taken back as not begun."""
+        self.worker.drain()
+        self._gathering.clear()
+        change = self.session.reconfigure(connection)
+        self._outcome.failed = False
+        if change["repeat"]:
+            self.progress.step -= 1
+        return change
 
     def reduce(self, bucket: GradientBucket) -> torch.futures.Future[torch.Tensor]:
         """Starts the reduction of a DDP bucket. An exception ends the session: the other ranks

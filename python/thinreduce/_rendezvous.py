@@ -102,10 +102,13 @@ class GroupArguments:
         self._secret = secret
         _core.has_secret(secret)  # raises BadInput unless it may be one
 
-    def connect(self, group: dist.ProcessGroup | None) -> _core.Connection:
+    def connect(
+        self, group: dist.ProcessGroup | None, *, new_world: bool = False
+    ) -> _core.Connection:
         """Connects this rank to all others of a process group; None is the default group."""
         return _connect_group(
             group,
+            new_world=new_world,
             transport=self._transport,
             interface=self._interface,
             timeout=self._timeout,
@@ -117,6 +120,7 @@ class GroupArguments:
 def _connect_group(
     group: dist.ProcessGroup | None,
     *,
+    new_world: bool,
     transport: str,
     interface: str,
     timeout: float,
@@ -138,12 +142,19 @@ def _connect_group(
         )
     limit = TimeLimit(timeout)  # all stages of connecting share it
     members = members_of(group)
-    number = _connections[members] = _connections.get(members, 0) + 1
     name = "-".join(map(str, members)) if len(members) < 32 else f"{hash(members):x}"
     # torchrun starts failed ranks again with the same store, which still has the old keys.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    prefix = f"thinreduce/{attempt}/{name}/{number}"
-    store = StoreView(distributed_c10d._get_default_store(), prefix)
+    prefix = f"thinreduce/{attempt}/{name}"
+    whole_store = distributed_c10d._get_default_store()
+    if new_world:
+        # Its ranks have different pasts, so they count together.
+        arrived = whole_store.add(f"{prefix}/arrived", 1)
+        prefix += f"/world{(arrived - 1) // world}"
+    else:
+        number = _connections[members] = _connections.get(members, 0) + 1
+        prefix += f"/{number}"
+    store = StoreView(whole_store, prefix)
     transport = choose_transport(transport)
     agree(store, rank, world, transport=transport, secret=_core.has_secret(secret), limit=limit)
     if transport == "torch":

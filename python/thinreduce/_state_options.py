@@ -53,6 +53,8 @@ class StateOptions:
             seed=given["seed"],
             check_replicas_every=given["check_replicas_every"],
             threads=given.get("threads", 1),
+            guard=given.get("guard", "off"),
+            guard_factor=given.get("guard_factor", 10.0),
         )
         self._group = GroupArguments(
             link=given["link"],
@@ -97,9 +99,13 @@ class StateOptions:
         """Returns groups without any parameters yet."""
         return Groups(self.rules, self.settings["min_size"])
 
-    def connect(self, group: torch.distributed.ProcessGroup | None) -> _core.Connection:
-        """Connects this rank to all others of a process group; None is the default group."""
-        return self._group.connect(group)
+    def connect(
+        self, group: torch.distributed.ProcessGroup | None, *, new_world: bool = False
+    ) -> _core.Connection:
+        """Connects this rank to all others of a process group; None is the default group.
+
+        ``new_world``: some of them may have connected other groups before, and others not."""
+        return self._group.connect(group, new_world=new_world)
 
     def for_session(self) -> _core.SessionOptions:
         """Returns the options of the engine's session."""

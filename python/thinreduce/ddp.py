@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Callable, Literal
+from typing import TYPE_CHECKING, Any, Callable, Literal, NamedTuple
 
 import torch
 
@@ -24,6 +25,28 @@ from .stats import Stats
 
 if TYPE_CHECKING:
     from .second_moment import SecondMoment
+
+
+class Reconfiguration(NamedTuple):
+    """The outcome of :meth:`State.reconfigure`. Old ranks are numbers of the old world."""
+
+    steps: int
+    """Number of steps that all ranks have completed since the first State connected."""
+    repeat: bool
+    """Whether the step that this rank had begun was taken back: compute its gradients again.
+    Otherwise a step whose commit() failed is complete, and ``optimizer.step()`` comes next."""
+    lost: list[int]
+    """Old ranks that are gone, with the gradient that they had not sent."""
+    left: list[int]
+    """Old ranks that left with ``commit(leave=True)``: what they had not sent was kept."""
+    joined: list[int]
+    """New ranks that were not in the old world."""
+    source: int
+    """The first new rank that was in the old world."""
+    seconds: float
+    """Duration of the call in the engine."""
+    text: str
+    """All that in words."""
 
 
 class State:
@@ -61,6 +84,10 @@ class State:
     ``check_replicas_every``: number of steps after which the ranks compare the bits of their means.
     ``threads``: threads of this rank that share the work on a large bucket; the means have the same
     bits for any number.
+    ``guard``: what happens when the norm of a rank's gradient is more than ``guard_factor`` times
+    the median of all ranks, in one bucket and step. "report": ``stats()["outliers"]`` names the
+    rank; "clip": the gradient is also scaled down to that norm; "refuse": ``backward()`` raises
+    :class:`BadInput` on all ranks; "off": norms are not compared.
 
     The ranks connect in the first step, or in :meth:`connect`. All ranks must connect their States
     in the same order.
@@ -87,6 +114,8 @@ class State:
         connect_timeout: float = 60.0,
         check_replicas_every: int = 100,
         threads: int = 1,
+        guard: Literal["off", "report", "clip", "refuse"] = "off",
+        guard_factor: float = 10.0,
         momentum_inside_ok: bool = False,
     ) -> None:
         given = {
@@ -103,6 +132,8 @@ class State:
             "connect_timeout": connect_timeout,
             "check_replicas_every": check_replicas_every,
             "threads": threads,
+            "guard": guard,
+            "guard_factor": guard_factor,
             "momentum_inside_ok": momentum_inside_ok,
         }
         self._options = StateOptions(spec, given, optimizer)
@@ -167,7 +198,9 @@ class State:
             )
         if self._process_group is None:
             refuse_unless_group_is_clear()
-        connection = self._options.connect(self._process_group)
+        return self._begin(self._options.connect(self._process_group))
+
+    def _begin(self, connection: _core.Connection) -> Reduction:
         session = _core.Session(connection, self._options.for_session())
         if self._loaded is not None:
             try:
@@ -190,6 +223,54 @@ class State:
         self._close = weakref.finalize(self, Worker.close, self._reduction.worker)
         watch.install()
         return self._reduction
+
+    # -- ranks that die, leave and join -----------------------------------------------------------
+
+    def commit(self, leave: bool = False) -> list[int]:
+        """Ends a step, between ``backward()`` and ``optimizer.step()``: waits until all ranks have
+        reduced all their buckets. This costs one latency, and lets :meth:`reconfigure` go on from
+        this step. With ``leave``, this rank hands the gradient that it has not sent yet to another
+        one, and must then be closed. Returns the ranks that leave: the others must call
+        :meth:`reconfigure` after ``optimizer.step()``."""
+        reduction = self._connected()
+        reduction.settle()
+        return reduction.session.commit_step(leave)
+
+    def reconfigure(
+        self, process_group: torch.distributed.ProcessGroup | None = None
+    ) -> Reconfiguration:
+        """Goes on with the ranks of a new process group, after a rank was lost, leaves or joins.
+
+        All its ranks must call it, a new one with a State that has not connected yet. They go on
+        from the last step that all of them have completed. The new group must have a store of its
+        own (``init_process_group()``), and a new DDP model must be made for it and registered with
+        this State; DDP gives all ranks the parameters of rank 0, which must not be a new rank.
+        Every step must call :meth:`commit`. For example::
+
+            try:
+                with state.errors():
+                    loss.backward()
+                    state.commit()
+            except thinreduce.LostPeer:
+                model = meet_again()  # a new process group, and a DDP model for it
+                if state.reconfigure().repeat:
+                    continue  # compute this step's gradients again
+            optimizer.step()
+
+        After an exception, it may be called again with another group.
+        """
+        connection = self._options.connect(process_group, new_world=True)
+        if self._reduction is None:
+            self._begin(_core.connect_inside(1)[0])  # a world of its own, to join from
+        reduction = self._connected()
+        change = Reconfiguration(**reduction.reconfigure(connection))
+        self._process_group = process_group
+        if change.joined:
+            told = reduction.session.broadcast(change.source, reduction.progress.as_bytes())
+            if reduction.session.rank in change.joined:
+                self._progress = self._progress_of(json.loads(told))
+                reduction.restart(self._progress)
+        return change
 
     def close(self) -> None:
         """Finishes the buckets in flight and disconnects from the other ranks.
@@ -260,7 +341,8 @@ class State:
 
         "elements", "payload_bytes" (the compressed gradient of this rank, counted once),
         "bytes_sent", "bytes_received"; "ratio" (bytes of the gradient as float32 divided by
-        "payload_bytes"); "statistics" of the method; and "seconds" per stage, summed over buckets:
+        "payload_bytes"); "statistics" of the method; "outliers", which a guard has found: the norm
+        of a rank's gradient over the median, by rank; and "seconds" per stage, summed over buckets:
         "encode", "wire", "decode", "wait" (for the slowest rank), "queued" (until the exchange
         started) and "total".
         """
@@ -305,10 +387,8 @@ class State:
             "world": session.world,
             "rules": dict(self._options.rules.patterns),
             "settings": dict(self._options.settings),
-            "step": self._progress.step,
+            **self._progress.as_dict(),
             "named": self._names.bound,
-            "groups": self._progress.groups.as_list(),
-            "warm_up_buckets": self._progress.warm_up_buckets,
             "engine": session.save(),
         }
 

@@ -18,6 +18,7 @@ class _Sum:
         self.seconds: dict[str, float] = {}
         self.statistics: dict[str, float] = {}
         self._weights: dict[str, float] = {}
+        self.outliers: dict[int, float] = {}
 
     def add(self, report: dict[str, Any]) -> None:
         self.buckets += 1
@@ -34,6 +35,9 @@ class _Sum:
             self.statistics[name] = (mean * weight + value * added) / (weight + added)
             self._weights[name] = weight + added
 
+        for rank, times in report["outliers"].items():
+            self.outliers[rank] = max(times, self.outliers.get(rank, 0.0))
+
     def as_dict(self) -> dict[str, Any]:
         payload = self.counts["payload_bytes"]
         return {
@@ -42,6 +46,7 @@ class _Sum:
             "ratio": 4 * self.counts["elements"] / payload if payload else 0.0,
             "seconds": dict(self.seconds),
             "statistics": dict(self.statistics),
+            "outliers": dict(self.outliers),
         }
 
 

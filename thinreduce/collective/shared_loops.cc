@@ -1,6 +1,11 @@
 #include "thinreduce/collective/shared_loops.h"
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <cmath>
+#include <limits>
+#include <numeric>
 #include <vector>
 
 #include "thinreduce/ensure.h"
@@ -18,6 +23,38 @@ std::size_t first_nonfinite(Workers workers, std::span<const float> values) {
     }
   });
   return found;
+}
+
+namespace {
+
+// Adds in eight sums, element by element in turn, so that the order does not depend on the width of
+// vectors.
+double sum_of_squares(std::span<const float> values) {
+  std::array<double, 8> sums{};
+  const std::size_t whole = values.size() / sums.size() * sums.size();
+  for (std::size_t i = 0; i < whole; i += sums.size()) {
+    for (std::size_t k = 0; k < sums.size(); ++k) {
+      const auto value = static_cast<double>(values[i + k]);
+      sums[k] += value * value;
+    }
+  }
+  for (std::size_t i = whole; i < values.size(); ++i) {
+    sums[0] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  }
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
+}  // namespace
+
+float norm(Workers workers, std::span<const float> values) {
+  std::vector<double> blocks((values.size() + kFloatsPerBlock - 1) / kFloatsPerBlock);
+  workers.for_blocks(blocks.size(), [&](std::size_t block, std::size_t /*thread*/) {
+    const std::size_t first = block * kFloatsPerBlock;
+    blocks[block] =
+        sum_of_squares(values.subspan(first, std::min(kFloatsPerBlock, values.size() - first)));
+  });
+  const double result = std::sqrt(std::accumulate(blocks.begin(), blocks.end(), 0.0));
+  return static_cast<float>(std::min<double>(result, std::numeric_limits<float>::max()));
 }
 
 float largest_magnitude(Workers workers, std::span<const float> values) {

@@ -38,6 +38,8 @@ inline void fill(Workers workers, std::span<float> values, float value) {
 
 // Returns the index of the first NaN or Inf; values.size() if there is none.
 [[nodiscard]] std::size_t first_nonfinite(Workers workers, std::span<const float> values);
+// Returns the square root of the sum of squares, at most the largest float.
+[[nodiscard]] float norm(Workers workers, std::span<const float> values);
 [[nodiscard]] float largest_magnitude(Workers workers, std::span<const float> values);
 
 // Returns the k-th largest magnitude of all parts together.

@@ -54,8 +54,9 @@ void check_nobody_declined(const std::vector<Statement>& statements) {
 StatementBytes encode_statement(const Statement& statement, int rank) {
   StatementBytes bytes{};
   const auto payload = std::span(bytes).subspan(kFrameHeaderBytes);
-  store_value(payload, 0, static_cast<std::uint32_t>(statement.numbers));
-  store_value<std::uint32_t>(payload, 4, statement.id.method);
+  store_value(payload, 0, static_cast<std::uint16_t>(statement.numbers));
+  store_value(payload, 2, statement.id.method);
+  store_value(payload, 4, statement.norm);
   if (statement.numbers == Numbers::good) {
     store_value(payload, 8, statement.figures.ready);
     store_value(payload, 12, statement.figures.seconds);
@@ -75,19 +76,19 @@ Statement decode_statement(const StatementBytes& bytes, int rank) {
   const auto payload = std::span(bytes).subspan(kFrameHeaderBytes);
   const FrameHeader header = decode_header(bytes, rank);
   check_payload(header, payload);
-  const auto status = load_value<std::uint32_t>(payload, 0);
-  const auto method = load_value<std::uint32_t>(payload, 4);
-  if (header.id.method != 0 || status > static_cast<std::uint32_t>(Numbers::declined) ||
-      method > 0xFFFF) {
+  const auto status = load_value<std::uint16_t>(payload, 0);
+  const auto norm = load_value<float>(payload, 4);
+  if (header.id.method != 0 || status > static_cast<std::uint16_t>(Numbers::declined) ||
+      !(norm >= 0) || std::isinf(norm)) {
     throw Error(
         ErrorCode::bad_frame,
-        fmt::format("rank {} sent an invalid agreement frame (method {}, status {}, serving "
-                    "method {})",
-                    rank, header.id.method, status, method));
+        fmt::format("rank {} sent an invalid agreement frame (method {}, status {}, norm {})", rank,
+                    header.id.method, status, norm));
   }
   Statement statement;
   statement.id = header.id;
-  statement.id.method = static_cast<std::uint16_t>(method);
+  statement.id.method = load_value<std::uint16_t>(payload, 2);
+  statement.norm = norm;
   statement.numbers = static_cast<Numbers>(status);
   if (statement.numbers == Numbers::good) {
     statement.figures = {load_value<float>(payload, 8), load_value<float>(payload, 12)};
@@ -160,8 +161,8 @@ Error nonfinite_gradient(const FrameId& id, int rank, std::string_view place,
                   id.step, rank, place, consequence));
 }
 
-StepFigures agree(Transport& transport, const Statement& own, const WaitLimits& limits,
-                  const BucketLayout& layout) {
+Agreed agree(Transport& transport, const Statement& own, const WaitLimits& limits,
+             const BucketLayout& layout) {
   const StatementBytes out = encode_statement(own, transport.rank());
   std::vector<StatementBytes> in(static_cast<std::size_t>(transport.size()));  // by rank
   in[static_cast<std::size_t>(transport.rank())] = out;
@@ -178,10 +179,12 @@ StepFigures agree(Transport& transport, const Statement& own, const WaitLimits& 
     statements.push_back(decode_statement(in[rank], static_cast<int>(rank)));
   }
   check_agreement(statements, layout);
-  StepFigures agreed;
+  Agreed agreed;
   for (const Statement& statement : statements) {
-    agreed.ready += statement.figures.ready / static_cast<float>(statements.size());
-    agreed.seconds = std::max(agreed.seconds, statement.figures.seconds);
+    StepFigures& figures = agreed.figures;
+    figures.ready += statement.figures.ready / static_cast<float>(statements.size());
+    figures.seconds = std::max(figures.seconds, statement.figures.seconds);
+    agreed.norms.push_back(statement.norm);
   }
   return agreed;
 }

@@ -54,6 +54,7 @@ struct Statement {
   StepFigures figures{};          // only sent with good numbers
   std::uint64_t fingerprint = 0;  // Method::fingerprint()
   std::uint64_t last_result = 0;  // hash of the bucket's last mean, 0 if it is not compared
+  float norm = 0;                 // of the gradient, for a guard; else 0
 };
 
 inline constexpr std::size_t kStatementBytes = kFrameHeaderBytes + 32;
@@ -72,9 +73,15 @@ void check_agreement(const std::vector<Statement>& statements, const BucketLayou
 [[nodiscard]] Error nonfinite_gradient(const FrameId& id, int rank, std::string_view place,
                                        std::string_view consequence);
 
-// Exchanges statements, waits for all of them and calls check_agreement(). Returns the figures of
-// the last step: when the bucket was ready, on average over the ranks, and the most seconds.
-StepFigures agree(Transport& transport, const Statement& own, const WaitLimits& limits,
-                  const BucketLayout& layout);
+// What the ranks know of each other after an agreement.
+struct Agreed {
+  // Of the last step: when the bucket was ready, on average over the ranks, and the most seconds.
+  StepFigures figures;
+  std::vector<float> norms;  // of the gradients, in rank order
+};
+
+// Exchanges statements, waits for all of them and calls check_agreement().
+Agreed agree(Transport& transport, const Statement& own, const WaitLimits& limits,
+             const BucketLayout& layout);
 
 }  // namespace thinreduce

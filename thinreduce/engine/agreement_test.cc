@@ -26,6 +26,7 @@ TEST(Statement, RoundTrips) {
     Statement out = statement();
     out.numbers = numbers;
     out.figures = {.ready = 0.25F, .seconds = 1.5F};
+    out.norm = 12.5F;
     const Statement in = decode_statement(encode_statement(out, 4), 4);
     EXPECT_EQ(in.id, out.id);
     EXPECT_EQ(in.numbers, out.numbers);
@@ -35,6 +36,7 @@ TEST(Statement, RoundTrips) {
     EXPECT_EQ(in.figures.seconds, good ? 1.5F : 0);
     EXPECT_EQ(in.fingerprint, out.fingerprint);
     EXPECT_EQ(in.last_result, out.last_result);
+    EXPECT_EQ(in.norm, out.norm);
   }
   Statement unknown = statement();
   unknown.numbers = static_cast<Numbers>(7);
@@ -50,6 +52,14 @@ TEST(Statement, FiguresThatAreNoTimesAreRefused) {
     const auto text = thrown_text(ErrorCode::bad_frame,
                                   [&] { (void)decode_statement(encode_statement(out, 4), 4); });
     EXPECT_NE(text.find("rank 4"), std::string::npos) << text;
+  }
+}
+
+TEST(Statement, NormsThatAreNoneAreRefused) {
+  for (const float norm : {-1.0F, INFINITY, NAN}) {
+    Statement out = statement();
+    out.norm = norm;
+    thrown_text(ErrorCode::bad_frame, [&] { (void)decode_statement(encode_statement(out, 4), 4); });
   }
 }
 

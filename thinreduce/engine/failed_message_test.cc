@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/fault_world.h"
+#include "tests/saved_bucket.h"
 #include "thinreduce/engine/registered_bucket.h"
 #include "thinreduce/engine/state_file.h"
 #include "thinreduce/method/archive.h"
@@ -20,42 +21,11 @@
 namespace thinreduce {
 namespace {
 
-// A bucket's state as a rank saved it.
-class Saved {
- public:
-  Saved(const Trial& trial, int rank, const std::vector<std::byte>& bytes) {
-    const RegisteredBucket bucket(trial.layout, Spec::parse(trial.spec), kMinElements);
-    if (bucket.compressible) {
-      method_ = bucket.spec.make({.layout = bucket.compressed, .rank = rank, .world = trial.world});
-    }
-    owed_.resize(trial.layout.elements);
-    if (bytes.empty()) return;  // before the first step
-    const BucketState state = decode_state(bytes, "test").buckets.at(trial.layout.id);
-    step_ = state.step;
-    std::vector<float> unsent;
-    const auto show = [&](Archive& archive) {
-      archive.summed("unsent", unsent, Archive::Length::per_element_or_none);
-      if (method_) method_->state(archive);
-    };
-    load_fields(show, state, trial.layout.id, {.rank = rank, .world = trial.world});
-    if (method_) method_->add_residual(owed_);
-    // A method may leave anything outside the tensors that it compresses; nobody sees it.
-    for_uncompressed(bucket.compressed, [&](std::size_t first, std::size_t count) {
-      if (method_) std::fill_n(&owed_[first], count, 0.0F);
-    });
-    for (std::size_t i = 0; i < unsent.size(); ++i) owed_[i] += unsent[i];
-  }
-
-  // Returns what the rank still owes to the sum, per element.
-  [[nodiscard]] const std::vector<float>& owed() const { return owed_; }
-  [[nodiscard]] std::uint64_t step() const { return step_; }
-  [[nodiscard]] std::uint64_t fingerprint() const { return method_ ? method_->fingerprint() : 0; }
-
- private:
-  std::unique_ptr<Method> method_;
-  std::vector<float> owed_;
-  std::uint64_t step_ = 0;
-};
+Saved saved_by(const Trial& trial, int rank, const std::vector<std::byte>& bytes) {
+  return {{.spec = trial.spec, .layout = trial.layout, .min_elements = kMinElements},
+          {.rank = rank, .world = trial.world},
+          bytes};
+}
 
 // Returns the steps at the end of the uncompressed ones, and some compressed ones.
 std::vector<std::uint64_t> interesting_steps(const std::string& spec) {
@@ -70,8 +40,8 @@ constexpr double kRounding = 2e-4;
 // Everything that a failed rank put in is in the state that it saves.
 void expect_kept(const Trial& trial, int rank, std::uint64_t step,
                  const std::vector<std::byte>& before, const Outcome& outcome) {
-  const Saved old(trial, rank, before);
-  const Saved now(trial, rank, outcome.state);
+  const Saved old = saved_by(trial, rank, before);
+  const Saved now = saved_by(trial, rank, outcome.state);
   EXPECT_EQ(now.step(), old.step());
   EXPECT_EQ(now.fingerprint(), old.fingerprint());
   const auto given = gradient(trial.layout.elements, rank, step);
@@ -108,8 +78,9 @@ class FailedMessage : public testing::TestWithParam<Trial> {
     for (std::size_t r = 0; r < next.size(); ++r) {
       const int rank = static_cast<int>(r);
       ASSERT_FALSE(next[r].error) << next[r].error->what();
-      const Saved old(trial, rank, before.empty() ? std::vector<std::byte>() : before[r]);
-      const Saved now(trial, rank, next[r].state);
+      const Saved old =
+          saved_by(trial, rank, before.empty() ? std::vector<std::byte>() : before[r]);
+      const Saved now = saved_by(trial, rank, next[r].state);
       const auto first = gradient(trial.layout.elements, rank, step);
       const auto second = gradient(trial.layout.elements, rank, step + 1);
       for (std::size_t i = 0; i < balance.size(); ++i) {

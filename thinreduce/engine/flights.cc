@@ -117,6 +117,11 @@ void Flights::drain() {
   changed_.wait(lock, [&] { return flights_.empty(); });
 }
 
+void Flights::require_alive() {
+  const std::lock_guard lock(mutex_);
+  if (failure_) throw Error(*failure_);
+}
+
 Report Flights::take_reports() {
   const std::lock_guard lock(mutex_);
   if (failure_) throw Error(*failure_);

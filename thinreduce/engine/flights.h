@@ -52,6 +52,10 @@ class Flights {
   [[nodiscard]] std::future<Report> submit(Job job);
   // Waits until all futures are ready. The caller may then use the transport and the reducer.
   void drain();
+  // Throws the error that has ended the session, if one has.
+  void require_alive();
+  // Ends the session; returns the error that did so first.
+  Error fail(const Error& error);
   // Returns the sum of all reports since the last call. Throws the error that has ended the
   // session.
   [[nodiscard]] Report take_reports();
@@ -93,8 +97,6 @@ class Flights {
   void finish(Flight& flight);
   // Makes the futures ready of all finished buckets that no unfinished one precedes.
   void deliver();
-  // Ends the session; returns the error that did so first.
-  Error fail(const Error& error);
 
   Transport& transport_;
   Reducer& reducer_;

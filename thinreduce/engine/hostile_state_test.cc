@@ -101,8 +101,10 @@ void for_mutations(const Bytes& saved, const std::function<void(const Altered&)>
         if (altered[i].values == among[i].values) continue;
         bucket.fields = rejoin(altered);
         const std::string what = fmt::format("{} {}", mutation.name, among[i].name);
-        // Before the first samples and the first step these have no values.
-        const bool may_be = what == "empty moments" || what == "empty velocity";
+        // Before the first samples and the first step these have no values, and a rank that has
+        // joined owes nothing.
+        const bool owes_nothing = among[i].kind == FieldKind::summed && altered[i].values.empty();
+        const bool may_be = owes_nothing || what == "empty moments" || what == "empty velocity";
         visit({what, encode_state(state), mutation.refused && !may_be});
       }
     }

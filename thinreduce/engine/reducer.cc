@@ -10,6 +10,7 @@
 #include "thinreduce/collective/float_sum.h"
 #include "thinreduce/collective/shared_loops.h"
 #include "thinreduce/engine/findings.h"
+#include "thinreduce/engine/guard.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/methods/fp32.h"
@@ -165,6 +166,9 @@ Statement Reducer::statement_of(const Slot& slot, const Job& job, Workers worker
   const bool late = checks_late(slot, job) && slot.unsent.empty();
   statement.first_bad = late ? job.values.size() : first_nonfinite(workers, job.values);
   statement.figures = slot.figures;
+  if (options_.guard != Guard::off && statement.first_bad == job.values.size()) {
+    statement.norm = norm(workers, job.values);
+  }
   if (statement.first_bad < job.values.size()) {
     statement.numbers = Numbers::gradient_not_finite;
   } else if (slot.bucket->spec.info->second_moment && compresses(slot)) {
@@ -176,11 +180,13 @@ Statement Reducer::statement_of(const Slot& slot, const Job& job, Workers worker
   return statement;
 }
 
-void Reducer::agree_on(Slot& slot, const Job& job, Transport& transport) {
+std::map<int, double> Reducer::agree_on(Slot& slot, const Job& job, Transport& transport) {
   const RegisteredBucket& bucket = *job.bucket;
+  std::map<int, double> outliers;
   try {
-    const StepFigures last = agree(transport, statement_of(slot, job, Workers(pool_, transport)),
-                                   options_.limits(), bucket.layout);
+    const Statement own = statement_of(slot, job, Workers(pool_, transport));
+    const Agreed agreed = agree(transport, own, options_.limits(), bucket.layout);
+    const StepFigures& last = agreed.figures;
     if (!slot.given->variants.empty()) planner_->set_choice(bucket.id(), slot.variant);
     if (!slot.given->variants.empty() && last.seconds > 0) {
       planner_->note(bucket.id(), bucket.elements() - bucket.raw, last.ready, last.seconds);
@@ -191,6 +197,10 @@ void Reducer::agree_on(Slot& slot, const Job& job, Transport& transport) {
                   fmt::format("bucket {} was reduced with other tensors or another size before "
                               "({} elements then, {} now); give a new layout a new id",
                               bucket.id(), slot.bucket->elements(), bucket.elements()));
+    }
+    if (options_.guard != Guard::off) outliers = find_outliers(agreed.norms, options_.guard_factor);
+    if (options_.guard == Guard::refuse && !outliers.empty()) {
+      throw refused_outliers(own.id, outliers, options_.guard_factor);
     }
   } catch (const Error& error) {
     const std::lock_guard lock(mutex_);
@@ -205,11 +215,14 @@ void Reducer::agree_on(Slot& slot, const Job& job, Transport& transport) {
   const std::lock_guard lock(mutex_);
   slot.confirmed = true;
   loaded_.erase(bucket.id());
+  return outliers;
 }
 
 bool Reducer::checks_late(const Slot& slot, const Job& job) const {
-  // Neither a method nor `unsent` must see a NaN, because it would stay there for good.
-  return !compresses(slot) && !slot.bucket->keeps && job.values.size_bytes() > kCheckFirstBytes;
+  // Neither a method nor `unsent` must see a NaN, because it would stay there for good. A guard
+  // needs the norm, so it reads the values anyway.
+  return options_.guard == Guard::off && !compresses(slot) && !slot.bucket->keeps &&
+         job.values.size_bytes() > kCheckFirstBytes;
 }
 
 Exchange Reducer::make_exchange(Transport& track, const FrameId& id, SpareBuffers& spare) {
@@ -233,11 +246,16 @@ Report Reducer::reduce(Job& job, Transport& track) {
                                      .elements = bucket.elements(),
                                      .layout_hash = bucket.hash},
                                     spare.buffers);
+  std::map<int, double> outliers;
   try {
-    agree_on(slot, job, track);
+    outliers = agree_on(slot, job, track);
   } catch (const Error&) {
     keep(job);
     throw;
+  }
+  if (const auto own = outliers.find(track.rank());
+      own != outliers.end() && options_.guard == Guard::clip) {
+    scale(exchange.workers, job.values, static_cast<float>(options_.guard_factor / own->second));
   }
   exchange.stages.wait = Seconds(track.now() - started).count();
 
@@ -267,6 +285,7 @@ Report Reducer::reduce(Job& job, Transport& track) {
     slot.figures = {static_cast<float>(job.ready), static_cast<float>(report.total)};
   }
   report.statistics = std::move(exchange.statistics);
+  report.outliers = std::move(outliers);
   return report;
 }
 

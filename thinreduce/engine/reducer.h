@@ -71,6 +71,8 @@ class Reducer {
   // Drops a bucket with all its state.
   void forget(std::uint32_t id);
 
+  // Returns whether no bucket was submitted or loaded yet.
+  [[nodiscard]] bool is_new() const { return slots_.empty() && loaded_.empty(); }
   [[nodiscard]] SessionState save();
   // Throws Error{bad_state}; nothing is changed then.
   void load(const SessionState& state);
@@ -115,13 +117,14 @@ class Reducer {
   // Returns the bucket's slot; makes it for a new bucket.
   [[nodiscard]] Slot& slot_of(const Job& job);
   [[nodiscard]] Statement statement_of(const Slot& slot, const Job& job, Workers workers) const;
-  // Throws Disagreement, or Error when messages failed: the gradient is then kept.
-  void agree_on(Slot& slot, const Job& job, Transport& transport);
+  // Returns the outliers that the guard has found. Throws Disagreement, or Error when messages
+  // failed: the gradient is then kept.
+  [[nodiscard]] std::map<int, double> agree_on(Slot& slot, const Job& job, Transport& transport);
   [[nodiscard]] Slot make_slot(std::shared_ptr<const RegisteredBucket> given) const;
   // Sets the bucket and the method of a slot.
   void set_variant(Slot& slot, std::size_t variant) const;
   // Gives the bucket another method. The old one's residual is added to the next gradient.
-  void change_variant(Slot& slot, std::size_t variant) const;
+  void change_variant(Slot& slot, std::size_t variant);
   // Returns the exchange of a bucket on a track.
   [[nodiscard]] Exchange make_exchange(Transport& track, const FrameId& id, SpareBuffers& spare);
   // Keeps a sample of an `auto` bucket's gradient, for trials before the next step.

@@ -73,8 +73,9 @@ void Reducer::try_candidates(Transport& track) {
   }
 }
 
-void Reducer::change_variant(Slot& slot, std::size_t variant) const {
+void Reducer::change_variant(Slot& slot, std::size_t variant) {
   if (slot.variant == variant || slot.given->variants.empty()) return;
+  copy_for_undo(slot);  // another rank may not come as far as this in the step
   std::vector<float> unsent = slot.unsent;
   if (slot.method) {
     std::vector<float> owed(slot.bucket->elements());

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -11,6 +12,8 @@
 #include "thinreduce/engine/advice.h"
 #include "thinreduce/engine/agreement.h"
 #include "thinreduce/engine/flights.h"
+#include "thinreduce/engine/handover.h"
+#include "thinreduce/engine/membership.h"
 #include "thinreduce/engine/probe.h"
 #include "thinreduce/engine/reducer.h"
 #include "thinreduce/engine/state_file.h"
@@ -40,6 +43,16 @@ Spec checked_spec(const std::string& text, const SessionOptions& options) {
                             text, spec.info->name));
   }
   return spec;
+}
+
+// Returns the settings that ranks must share, but that a resumed run may change.
+std::string guard_text(const SessionOptions& options) {
+  if (options.guard == Guard::off) return "";
+  if (!(options.guard_factor > 1) || std::isinf(options.guard_factor)) {
+    throw Error(ErrorCode::bad_input, fmt::format("guard_factor must be finite and above 1, got {}",
+                                                  options.guard_factor));
+  }
+  return fmt::format(" guard={} guard_factor={}", to_string(options.guard), options.guard_factor);
 }
 
 int checked_threads(const SessionOptions& options) {
@@ -129,6 +142,9 @@ class Session::Worker {
                                               options_.min_elements);
   }
 
+  // Takes note that this rank takes part from now on, if it has joined others.
+  void take_part() { just_joined_ = false; }
+
   // Returns the submitted buckets, those in flight included.
   [[nodiscard]] Flights& flights() {
     require_own_process();
@@ -143,6 +159,77 @@ class Session::Worker {
     drain();
     return reducer_;
   }
+
+  void begin_step() {
+    idle_reducer().begin_step();
+    phase_ = StepPhase::begun;
+  }
+  void undo_step() { idle_reducer().undo_step(); }
+
+  // Replaces `message` by the root's.
+  void broadcast(int root, std::vector<std::byte>& message) {
+    drain();
+    flights_->require_alive();
+    if (root < 0 || root >= transport_->size()) {
+      throw Error(ErrorCode::bad_input,
+                  fmt::format("root must be 0 to {}, got {}", transport_->size() - 1, root));
+    }
+    try {
+      Exchange exchange(*transport_, options_.limits(), {.bucket = kNoBucket, .step = steps_});
+      broadcast_message(exchange, root, message);
+    } catch (const Error& error) {
+      throw flights_->fail(with_advice(error));
+    }
+  }
+
+  // Returns the ranks that leave.
+  std::vector<int> commit_step(bool leave) {
+    drain();
+    flights_->require_alive();
+    phase_ = StepPhase::reduced;
+    ++steps_;
+    try {
+      Exchange exchange(*transport_, options_.limits(), {.bucket = kNoBucket, .step = steps_});
+      const auto own = std::as_bytes(std::span(&leave, leave ? 1 : 0));
+      std::vector<int> leaving;
+      gather(exchange, own, sizeof leave, [&](int rank, std::span<const std::byte> flag) {
+        if (!flag.empty()) leaving.push_back(rank);
+      });
+      phase_ = StepPhase::none;
+      if (!leaving.empty()) hand_over(exchange, leaving);
+      return leaving;
+    } catch (const Error& error) {
+      throw flights_->fail(with_advice(error));
+    }
+  }
+
+  // Goes on where a session of another world, or of none, has stopped.
+  Reconfiguration continue_from(Worker& old) {
+    Exchange exchange(*transport_, options_.limits(), {.bucket = kNoBucket, .step = 1});
+    const std::vector<Member> members = gather_members(exchange, old.member());
+    Reconfiguration outcome = describe_change(members, exchange.rank());
+    old.go_back_to(outcome.steps);
+    outcome.repeat = old.phase_ == StepPhase::begun;
+    SessionState state = old.save();
+    compare_progress(exchange, members, state);
+    heir_of_ = old.heir_of_;
+    for (const auto& [id, left] : old.inherited_) {
+      const auto has_id = [id = id](const Member& member) { return member.id == id; };
+      if (std::ranges::any_of(members, has_id)) continue;  // it has stayed
+      take_over(state, left);
+      heir_of_.push_back(id);
+    }
+    exchange_states(exchange, members, state);
+    reducer_.load(state);
+    just_joined_ = members[static_cast<std::size_t>(exchange.rank())].joins();
+    id_ = old.id_;
+    world_.clear();
+    for (const Member& member : members) world_.push_back(member.id);
+    steps_ = outcome.steps;
+    return outcome;
+  }
+
+  [[nodiscard]] const SessionOptions& options() const { return options_; }
 
   SessionState save() {
     drain();
@@ -195,13 +282,51 @@ class Session::Worker {
     Link link;
     try {
       all = gather_texts(*transport_, options_.limits(),
-                         own.empty() ? settings_ : settings_ + " " + own);
+                         settings_ + guard_text(options_) + (own.empty() ? "" : " " + own));
       require_equal(all);
+      Exchange exchange(*transport_, options_.limits(), {.bucket = kNoBucket});
+      world_ = gather_ids(exchange, id_);
       link = agree_on_link(*transport_, options_.limits(), options_.link);
     } catch (const Error& error) {
       throw all.empty() || error.code() == ErrorCode::bad_frame ? with_advice(error) : error;
     }
     reducer_.set_link(link);
+  }
+
+  // Gives the states of ranks that leave to their heirs.
+  void hand_over(Exchange& exchange, const std::vector<int>& leaving) {
+    std::vector<std::vector<std::byte>> outgoing(static_cast<std::size_t>(exchange.size()));
+    if (std::ranges::find(leaving, exchange.rank()) != leaving.end()) {
+      const int heir = heir_of(exchange.rank(), leaving, exchange.size());
+      if (heir >= 0) outgoing[static_cast<std::size_t>(heir)] = encode_state(save());
+    }
+    const auto incoming = exchange_messages(exchange, outgoing);
+    for (const int rank : leaving) {
+      const auto& bytes = incoming[static_cast<std::size_t>(rank)];
+      if (heir_of(rank, leaving, exchange.size()) != exchange.rank()) continue;
+      inherited_[world_[static_cast<std::size_t>(rank)]] =
+          decode_state(bytes, fmt::format("state of rank {}, which leaves", rank));
+    }
+  }
+
+  // Returns what this session tells the ranks of a new world.
+  [[nodiscard]] Member member() const {
+    // A rank that has joined and done nothing since has the state of others, and owes nothing.
+    const bool is_new = transport_->size() == 1 && steps_ == 0 && reducer_.is_new();
+    const bool joins = is_new || just_joined_;
+    Member own{.id = id_, .steps = steps_, .phase = phase_, .heir_of = heir_of_};
+    if (!joins) own.old_world = world_;
+    for (const auto& [id, state] : inherited_) own.heir_of.push_back(id);
+    return own;
+  }
+
+  // Takes back the step that this rank has begun, unless all have completed it.
+  void go_back_to(std::uint64_t steps) {
+    if (steps_ > steps) {
+      --steps_;
+      phase_ = StepPhase::begun;
+    }
+    if (phase_ == StepPhase::begun) idle_reducer().undo_step();
   }
 
   void require_own_process() const {
@@ -220,7 +345,14 @@ class Session::Worker {
   WorkerPool pool_;
   std::optional<Planner> planner_;  // with the spec `auto`
   Reducer reducer_;
-  std::optional<Flights> flights_;  // the last member: its threads use the others
+  std::uint64_t steps_ = 0;  // that this rank has reduced completely; see commit_step()
+  StepPhase phase_ = StepPhase::none;
+  bool just_joined_ = false;  // and has submitted nothing since
+  MemberId id_ = new_member_id();
+  std::vector<MemberId> world_;                 // in rank order
+  std::map<MemberId, SessionState> inherited_;  // from ranks that leave, until the next world
+  std::vector<MemberId> heir_of_;               // ranks whose debts this one has taken over
+  std::optional<Flights> flights_;              // the last member: its threads use the others
 };
 
 Session::Session(std::shared_ptr<Transport> transport, const SessionOptions& options)
@@ -242,17 +374,18 @@ const BucketLayout& BucketHandle::layout() const {
 }
 
 BucketHandle Session::add_bucket(BucketLayout layout) const {
-  return {worker_->add_bucket(std::move(layout)), worker_.get()};
+  return {worker_->add_bucket(std::move(layout)), this};
 }
 
 std::future<Report> Session::submit(const BucketHandle& bucket, std::span<float> values,
                                     std::span<const float> second_moment) {
   Flights& flights = worker_->flights();
+  worker_->take_part();
   const std::size_t elements = bucket.layout().elements;
   Job job;
   job.bucket = bucket.bucket_;
   job.submitted = worker_->transport().hand_over();
-  if (bucket.session_ != worker_.get()) {
+  if (bucket.session_ != this) {
     job.refusal = {.why = Numbers::foreign_handle};
   } else if (values.size() != elements) {
     job.refusal = {.why = Numbers::gradient_missized, .given = values.size()};
@@ -297,10 +430,33 @@ Report Session::finish_step() {
   return worker_->flights().take_reports();
 }
 void Session::begin_step() {
-  worker_->idle_reducer().begin_step();
+  worker_->begin_step();
 }
 void Session::undo_step() {
-  worker_->idle_reducer().undo_step();
+  worker_->undo_step();
+}
+std::vector<int> Session::commit_step(bool leave) {
+  return worker_->commit_step(leave);
+}
+
+void Session::broadcast(int root, std::vector<std::byte>& message) {
+  worker_->broadcast(root, message);
+}
+
+Reconfiguration Session::reconfigure(std::shared_ptr<Transport> transport) {
+  const auto started = Clock::now();
+  worker_->drain();
+  try {
+    auto next = std::make_unique<Worker>(transport, worker_->options());
+    Reconfiguration outcome = next->continue_from(*worker_);
+    worker_ = std::move(next);
+    outcome.seconds = Seconds(Clock::now() - started).count();
+    return outcome;
+  } catch (const Error& error) {
+    // The others must not wait for this rank. A mismatch they find themselves.
+    if (error.code() != ErrorCode::mismatch) transport->abandon(error.what());
+    throw;
+  }
 }
 void Session::forget(std::uint32_t id) {
   worker_->forget(id);

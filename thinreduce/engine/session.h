@@ -30,6 +30,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -41,6 +42,18 @@
 #include "thinreduce/transport/transport.h"
 
 namespace thinreduce {
+
+// What happens when the norm of a rank's gradient is far above the median of all ranks. The norms
+// of a bucket in one step are compared; they travel in the agreement.
+enum class Guard {
+  off,
+  report,  // Report::outliers names the rank
+  clip,    // the same, and the rank's gradient is scaled down to the largest norm that is allowed
+  refuse,  // Error{bad_input} on all ranks names the rank; nothing is reduced
+};
+// Returns the guard with this name. Throws Error{bad_input}.
+[[nodiscard]] THINREDUCE_EXPORT Guard guard_of(std::string_view name);
+[[nodiscard]] THINREDUCE_EXPORT std::string_view to_string(Guard guard);
 
 struct SessionOptions {
   std::string spec = "fp32";  // the method and its options; docs/methods lists them
@@ -56,6 +69,10 @@ struct SessionOptions {
   std::uint64_t warmup_steps = 0;
   // Interval in steps at which the ranks compare a hash of the bucket's last mean; 0: never.
   std::uint64_t check_replicas_every = 100;
+  // The guard against a rank that is wrong, and how many times the median a norm may be: more
+  // than 1. NaN and Inf are always found before a bucket is reduced if there is a guard.
+  Guard guard = Guard::off;
+  double guard_factor = 10;
   // Threads that share the work on a large bucket, this session's own thread included: 1 to
   // kMaxThreads. The results have the same bits for any number, and ranks may differ.
   int threads = 1;
@@ -73,6 +90,22 @@ struct SessionOptions {
   std::string caller_settings{};
 
   [[nodiscard]] WaitLimits limits() const { return {timeout, patience}; }
+};
+
+// The outcome of Session::reconfigure(). Old ranks are numbers of this rank's old world.
+struct Reconfiguration {
+  std::uint64_t steps = 0;  // completed in the training so far: see commit_step()
+  // Whether the step that this rank had begun was taken back, so that it must compute the gradients
+  // again and submit them. Otherwise a step whose commit_step() failed is complete: its means are
+  // right on all ranks, and the optimizer's step comes next.
+  bool repeat = false;
+  std::vector<int> lost{};    // old ranks whose states are gone: what they owed was lost
+  std::vector<int> left{};    // old ranks that left with commit_step(): what they owed was kept
+  std::vector<int> joined{};  // new ranks that were not in the old world
+  // The first new rank that was in the old world: new ones need its parameters. 0 if none was.
+  int source = 0;
+  double seconds = 0;  // of the call
+  std::string text{};  // all that in words
 };
 
 struct RegisteredBucket;
@@ -151,6 +184,28 @@ class THINREDUCE_EXPORT Session {
   // that is skipped because one of its buckets was refused: others may have delivered already. Must
   // be called on all ranks. Waits for the submitted buckets.
   void undo_step();
+
+  // Ends a step that begin_step() began: waits for the submitted buckets, and until all ranks have
+  // reduced theirs. Must be called on all ranks before the optimizer's step; costs one latency.
+  // After an error, reconfigure() says whether the step is complete. With `leave`, this rank hands
+  // what it owes to another and must then be destroyed. Returns the ranks that leave; the others
+  // must call reconfigure() next.
+  std::vector<int> commit_step(bool leave = false);
+
+  // Goes on in a new world of ranks over another transport, after the loss of a rank or an
+  // agreement between them, from the last step that all of them have completed. Must be called on
+  // all ranks of the new world. Ranks that have reduced nothing yet, in a world of one rank
+  // (connect_threads(1)) for example, join: they get the state that all ranks share and owe
+  // nothing. Bucket handles stay valid. Waits for the submitted buckets. Throws like the
+  // constructor, and Error{mismatch} when the ranks stopped at different steps, which begin_step()
+  // and commit_step() in every step prevent. After an error everything that this rank owes is as
+  // before, and reconfigure() may be called again. No other call may run at the same time.
+  Reconfiguration reconfigure(std::shared_ptr<Transport> transport);
+
+  // Replaces `message` by that of rank `root`, of any length: the parameters for a rank that has
+  // joined, for example. Must be called on all ranks. Waits for the submitted buckets. Throws
+  // Error{bad_input} for a root outside the world; any other error ends the session.
+  void broadcast(int root, std::vector<std::byte>& message);
 
   // Drops a bucket and its residual, on all ranks at the same point of the run. Waits for the
   // submitted buckets. The id may then have another layout.

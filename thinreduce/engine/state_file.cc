@@ -149,6 +149,7 @@ class FieldReader final : public Archive {
     value = values[0];
   }
   [[nodiscard]] bool loading() const override { return true; }
+  [[nodiscard]] bool part_is_lost() const override { return part_.empty(); }
   void finish() const { reader_.finish(); }
 
  private:
@@ -163,6 +164,9 @@ class FieldReader final : public Archive {
 
   void floats(std::string_view name, FieldKind kind, std::vector<float>& values, Length length) {
     read(name, kind, values);
+    if (kind == FieldKind::summed && values.empty() && length == Length::per_element) {
+      values.resize(elements_);
+    }
     const bool none = length == Length::per_element_or_none && values.empty();
     if (length != Length::any && !none && values.size() != elements_) {
       throw Error(ErrorCode::bad_state, fmt::format("field '{}' has {} values for {} elements",

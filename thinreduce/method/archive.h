@@ -34,7 +34,8 @@ class Archive {
   Archive(int rank, int world) : rank_(rank), world_(world) {}
   virtual ~Archive() = default;
 
-  // Shows values that count as this rank's part of a sum over the ranks, such as a residual.
+  // Shows values that count as this rank's part of a sum over the ranks, such as a residual. A rank
+  // that joins a run owes nothing: its loaded field is empty, or zeros for Length::per_element.
   virtual void summed(std::string_view name, std::vector<float>& values,
                       Length length = Length::per_element) = 0;
   // Shows any other values; most are the same on all ranks, such as a mean or a basis.
@@ -69,11 +70,12 @@ class Archive {
   // Throws Error{bad_state} if one of these loaded values is outside the range.
   void check_range(std::string_view name, const std::vector<float>& values, Range range) const;
 
-  // Shows fields that only the owner of `part` keeps: calls `show` at that rank alone. Parts must
-  // be numbered 0, 1, 2, ... in the order in which they are shown, the same on all ranks.
+  // Shows fields that only the owner of `part` keeps: calls `show` at that rank alone, unless the
+  // part was lost with its last owner. Parts must be numbered 0, 1, 2, ... in the order in which
+  // they are shown, the same on all ranks.
   void owned(std::size_t part, const std::function<void()>& show) {
     begin_part(part);
-    if (owner_of(part, world_) == rank_) show();
+    if (owner_of(part, world_) == rank_ && !part_is_lost()) show();
     end_part(part);
   }
   // Returns the rank that owns `part` in a world of `world` ranks.
@@ -92,6 +94,8 @@ class Archive {
   // Enclose the fields of a part. On ranks that do not own it the part is empty.
   virtual void begin_part(std::size_t part) = 0;
   virtual void end_part(std::size_t part) = 0;
+  // Returns whether the part that has begun has nothing to load, although this rank owns it.
+  [[nodiscard]] virtual bool part_is_lost() const { return false; }
 
   int rank_;
   int world_;

@@ -122,6 +122,7 @@ void FftResidual::state(Archive& archive) {
   const std::size_t floats = spectrum_.size();
   archive.summed("residual spectrum", spectrum_, Archive::Length::any);
   archive.summed("unseen gradient", unseen_, Archive::Length::per_element_or_none);
+  if (spectrum_.empty()) spectrum_.resize(floats);  // a rank that joins owes nothing
   if (spectrum_.size() == floats) return;
   const std::size_t loaded = spectrum_.size();
   spectrum_.assign(floats, 0.0f);

@@ -120,15 +120,17 @@ void GradiveqLayer::state(Archive& archive) {
   const std::string wrong = wrong_column(columns, size);
   require(wrong.empty(), wrong);
   set_basis(columns, size);
-  require(errors.size() == owed.size(),
-          fmt::format("the state must have {} errors, one per projection; it has {}", owed.size(),
-                      errors.size()));
-  owed = std::move(errors);
+  if (!errors.empty()) {  // a rank that joins owes none
+    require(errors.size() == owed.size(),
+            fmt::format("the state must have {} errors, one per projection; it has {}", owed.size(),
+                        errors.size()));
+    owed = std::move(errors);
+  }
+  const SliceStatistics none(slicing().slice());
+  if (owned && decided && evidence.size() != 1) evidence.assign(1, {none, none});
   archive.owned(number, [&] {
     archive.real("agreement", agreement, {-1e100, 1e100});
     archive.real("strength", strength, {0, 1e100});
-    const SliceStatistics none(slicing().slice());
-    if (decided && evidence.size() != 1) evidence.assign(1, {none, none});
     for (Evidence& part : evidence) {
       part.fit.state(archive);
       part.test.state(archive);
