@@ -288,7 +288,11 @@ class Session::Worker {
       world_ = gather_ids(exchange, id_);
       link = agree_on_link(*transport_, options_.limits(), options_.link);
     } catch (const Error& error) {
-      throw all.empty() || error.code() == ErrorCode::bad_frame ? with_advice(error) : error;
+      const bool advise = all.empty() || error.code() == ErrorCode::bad_frame;
+      const Error told = advise ? with_advice(error) : error;
+      // All ranks find a mismatch by themselves.
+      if (told.code() != ErrorCode::mismatch) transport_->abandon(told.what());
+      throw told;
     }
     reducer_.set_link(link);
   }

@@ -11,6 +11,7 @@
 #include <thread>
 #include <tuple>
 
+#include "tests/faulty_transport.h"
 #include "tests/links.h"
 #include "tests/ranks.h"
 #include "tests/session_world.h"
@@ -142,6 +143,35 @@ TEST(SessionErrors, DifferentSpecsAreNamedOnAllRanks) {
     EXPECT_NE(text.find("rank 1 runs 'topk:chunk=auto,collective=auto,decay=1,density=0.5"),
               std::string::npos)
         << text;
+  }
+}
+
+// Settings and the measurement of the link.
+TEST(SessionErrors, AnAlteredMessageWhileASessionStartsIsNamedOnAllRanks) {
+  const auto start = [](std::uint64_t number) {
+    return try_ranks(3, [number](std::unique_ptr<Transport> transport) {
+      const bool alters = transport->rank() == 1 && number > 0;
+      const auto faulty = std::make_shared<FaultyTransport>(std::move(transport));
+      if (alters) faulty->arm({FaultKind::flipped_bit, number - 1, 77});
+      const Session session(faulty, {.spec = "dqsg"});
+    });
+  };
+  for (const auto& thrown : start(0)) ASSERT_FALSE(thrown);
+  for (std::uint64_t number = 1; number <= 12; ++number) {
+    SCOPED_TRACE(number);
+    int refused = 0;
+    for (const auto& thrown : start(number)) {
+      ASSERT_TRUE(thrown);
+      try {
+        std::rethrow_exception(thrown);
+      } catch (const Error& error) {
+        const std::string text = error.what();
+        EXPECT_TRUE(text.find("from rank 1") != text.npos || text.find("of rank 1") != text.npos)
+            << text;
+        if (error.code() == ErrorCode::bad_frame) ++refused;
+      }
+    }
+    EXPECT_EQ(refused, 1);
   }
 }
 

@@ -1,14 +1,17 @@
 #include "thinreduce/transport/gloo/adopted_mesh.h"
 
+#include <fmt/format.h>
 #include <gloo/transport/tcp/context.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/tcp/pair.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 
 #include <cerrno>
 #include <functional>
 #include <future>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -79,11 +82,63 @@ class AdoptedPair final : public tcp::Pair {
     left_ = true;
   }
 
+  // Nothing else would catch what Gloo throws on the device's thread.
   void handleEvents(int events) override {
-    if (!left_) Pair::handleEvents(events);
+    if (left_) return;
+    try {
+      Pair::handleEvents(events);
+    } catch (const std::exception& e) {
+      const std::lock_guard lock(m_);
+      if (state_ != CLOSED) refuse(e.what());
+    }
   }
 
  private:
+  // Reads the header of a message itself and checks it before Gloo acts on it: Gloo skips headers
+  // that it does not know, and waits for bytes that never come. The caller holds the lock.
+  bool read() override {
+    if (rx_.nread < sizeof(rx_.preamble)) {
+      auto* const header = reinterpret_cast<char*>(&rx_.preamble);
+      const auto got = ::recv(fd_, header + rx_.nread, sizeof(rx_.preamble) - rx_.nread, 0);
+      if (got < 0 && errno == EAGAIN) return false;
+      if (got <= 0) return Pair::read();  // the connection is over, which Gloo finds out itself
+      rx_.nread += static_cast<std::size_t>(got);
+      if (rx_.nread < sizeof(rx_.preamble)) return false;
+      if (!plausible()) {
+        const auto& it = rx_.preamble;
+        refuse(fmt::format("bytes {}, opcode {}, slot {}, offset {}, length {}, remote offset {}",
+                           it.nbytes, it.opcode, it.slot, it.offset, it.length, it.roffset));
+        return false;
+      }
+    }
+    return Pair::read();
+  }
+
+  // Returns whether a header may be one of Gloo's for unbound buffers. One that carries a message
+  // must be for a receive that this rank has started: Gloo throws otherwise, after it has forgotten
+  // the receive.
+  [[nodiscard]] bool plausible() {
+    const auto& header = rx_.preamble;
+    if (header.offset != 0 || header.roffset != 0) return false;
+    if (header.opcode == tcp::Op::SEND_UNBOUND_BUFFER) {
+      const auto receives = localPendingRecv_.find(header.slot);
+      return header.nbytes == sizeof(header) + header.length &&
+             receives != localPendingRecv_.end() && !receives->second.empty() &&
+             header.length <= std::get<2>(receives->second.front());
+    }
+    return header.nbytes == sizeof(header) && (header.opcode == tcp::Op::NOTIFY_SEND_READY ||
+                                               header.opcode == tcp::Op::NOTIFY_RECV_READY);
+  }
+
+  // Closes the connection; whoever waits for the peer gets the error.
+  void refuse(const std::string& what) {
+    signalException(std::make_exception_ptr(
+        Error(ErrorCode::bad_frame,
+              fmt::format("rank {} sent bytes that Gloo can't read ({}); they were altered in "
+                          "transit",
+                          rank_, what))));
+  }
+
   bool left_ = false;  // used by the device's thread alone
 };
 

@@ -3,6 +3,9 @@
 // By itself, every pair of Gloo listens at a port of its own and takes the first connection for its
 // peer; from a stranger's connection, 48 bytes end the process. A pair can't be made without such a
 // listener, but here it is closed before Gloo could accept anything from it.
+//
+// Bytes of a peer that Gloo can't read are no end of the process either: the headers of messages
+// are checked first, and operations with this peer throw Error{bad_frame}.
 #pragma once
 
 #include <gloo/rendezvous/context.h>

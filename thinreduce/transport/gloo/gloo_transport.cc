@@ -61,6 +61,9 @@ class GlooOperation : public Operation {
       } else {
         buffer_->recv(peer_, slot);
       }
+    } catch (const Error& e) {
+      transport_.give_up(e.code(), e.what());
+      throw transport_.explain(peer_, describe(), e.what());
     } catch (const std::exception& e) {
       throw transport_.explain(peer_, describe(), e.what());
     }
@@ -75,6 +78,8 @@ class GlooOperation : public Operation {
       // operation has completed; the second wait tells. If it has not completed, that wait closes
       // the data connections, which are useless by now.
       if (!done_) done_ = wait_for(milliseconds(1)) || wait_for(milliseconds(1));
+    } catch (const Error& e) {  // of a message that Gloo can't read (adopted_mesh.cc)
+      transport_.give_up(e.code(), e.what());
     } catch (const std::exception& e) {
       what = e.what();
     }

@@ -1,0 +1,101 @@
+"""Long runs that must not grow: many steps of one session, many sessions of one process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import bodies
+import faults
+import oracle
+from trial import Trial
+from world import LastWords, World, free_port
+
+import thinreduce
+
+# Memory that allocators may take and keep in between.
+SLACK = 4 << 20
+
+
+def _usage() -> dict[str, int]:
+    """Returns the memory in bytes, the threads and the descriptors of this process."""
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "bytes": resident,
+        "threads": len(os.listdir("/proc/self/task")),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+    }
+
+
+class _Watch:
+    """Compares what a process uses after a tenth of its rounds, and at the end."""
+
+    def __init__(self, rounds: int) -> None:
+        self._first = max(rounds // 10, 1)
+        self._last = rounds - 1
+        self._before: dict[str, int] = {}
+
+    def look(self, round: int) -> None:
+        if round == self._first:
+            self._before = _usage()
+        if round != self._last or not self._before:
+            return
+        more = {name: value - self._before[name] for name, value in _usage().items()}
+        if more["bytes"] > SLACK or more["threads"] > 0 or more["descriptors"] > 0:
+            raise RuntimeError(f"the process has grown: {more}")
+
+
+def _judge(words: dict[int, LastWords | None], outcome: str) -> Trial:
+    trial = Trial(outcome=outcome)
+    for rank, said in words.items():
+        if said is None or said.error or said.wrong:
+            trial.failure = f"rank {rank}: {said}"
+        trial.hung += said is None
+        trial.checked += said.checked if said else 0
+        trial.wrong += said.wrong if said else 0
+    return trial
+
+
+def steps_of_arrays(count: int) -> Trial:
+    watch = _Watch(count)
+    connect = faults.connect_at(2, free_port())
+    body = bodies.reduce_arrays(
+        connect, "topk", oracle.expected("topk", 2), count, lambda _, step: watch.look(step)
+    )
+    with World(2, body) as world:
+        return _judge(world.last_words(range(2), limit=3600), f"{count} steps")
+
+
+def steps_of_ddp(count: int) -> Trial:
+    watch = _Watch(count)
+    body = bodies.train(
+        2, free_port(), transport="gloo", workers=2, steps=count, before=watch.look
+    )
+    with World(2, body) as world:
+        return _judge(world.last_words(range(2), limit=3600), f"{count} steps")
+
+
+def sessions(count: int) -> Trial:
+    """Two ranks, threads of one process, connect, reduce an array and close, again and again."""
+    expected = oracle.expected("topk", 2)[0]
+
+    def body(_: int, words: LastWords, running: Callable[[], None]) -> None:
+        watch = _Watch(count)
+        port = free_port()
+
+        def run(rank: int) -> bool:
+            with thinreduce.connect(rank, 2, f"127.0.0.1:{port}") as comm:
+                mean = comm.all_reduce_mean(oracle.gradient(rank, 0), "topk")
+                return oracle.digest(mean) == expected
+
+        with ThreadPoolExecutor(2) as pool:
+            for number in range(count):
+                right = list(pool.map(run, range(2)))
+                words.checked += len(right)
+                words.wrong += right.count(False)
+                watch.look(number)
+
+    with World(1, body) as world:
+        return _judge(world.last_words(range(1), limit=3600), f"{count} sessions")
