@@ -13,7 +13,7 @@ import thinreduce
 
 SHAPE = (60, 100)
 # Steps whose means are known. Later ones are reduced and not compared.
-STEPS = 60
+STEPS = 30
 SPECS = [
     "fp32", "bf16", "dqsg", "ndqsg", "fft", "topk:density=0.05", "gradiveq", "powersgd", "qsgd",
     "terngrad", "sketch",
