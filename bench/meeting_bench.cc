@@ -3,12 +3,13 @@
 //   meeting_bench [RANKS...]
 //
 // Prints per world the seconds from the moment when all processes exist until the last rank is
-// connected to all others, and the bytes that all of them have sent together, with the headers of
+// connected to all others, the CPU seconds of all ranks together, and the bytes that all of them have sent together, with the headers of
 // TCP and IP: those of a network namespace of its own, which needs root and is left out without.
 #include <fmt/format.h>
 #include <net/if.h>
 #include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -80,8 +81,23 @@ struct Pipe {
   std::_Exit(1);
 }
 
-// Returns the seconds; nothing if a rank failed.
-std::optional<double> measure(int world) {
+struct Times {
+  double seconds;
+  double cpu;  // of all ranks together, their ends included
+};
+
+double cpu_of_children() {
+  rusage used{};
+  ::getrusage(RUSAGE_CHILDREN, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+// Returns nothing if a rank failed.
+std::optional<Times> measure(int world) {
+  const double cpu_before = cpu_of_children();
   const std::uint16_t port = free_port();
   Pipe start;
   Pipe done;
@@ -102,7 +118,8 @@ std::optional<double> measure(int world) {
   const double seconds = Seconds(Clock::now() - began).count();
   for (const pid_t rank : ranks) ::kill(rank, SIGKILL);
   for (const pid_t rank : ranks) ::waitpid(rank, nullptr, 0);
-  return all ? std::optional(seconds) : std::nullopt;
+  if (!all) return std::nullopt;
+  return Times{seconds, cpu_of_children() - cpu_before};
 }
 
 }  // namespace
@@ -115,9 +132,9 @@ int main(int argc, char** argv) {
   const bool counts = thinreduce::enter_own_network();
   for (const int world : worlds) {
     const std::uint64_t before = thinreduce::loopback_bytes();
-    const auto seconds = thinreduce::measure(world);
-    if (!seconds) return 1;
-    fmt::print("{} ranks: {:.2f} s", world, *seconds);
+    const auto times = thinreduce::measure(world);
+    if (!times) return 1;
+    fmt::print("{} ranks: {:.2f} s, {:.1f} CPU s", world, times->seconds, times->cpu);
     if (counts) {
       const auto bytes = static_cast<double>(thinreduce::loopback_bytes() - before);
       fmt::print(", {:.1f} MB, {:.0f} bytes per pair of ranks", bytes / 1e6,
