@@ -3,8 +3,9 @@
 //   meeting_bench [RANKS...]
 //
 // Prints per world the seconds from the moment when all processes exist until the last rank is
-// connected to all others, the CPU seconds of all ranks together, and the bytes that all of them have sent together, with the headers of
-// TCP and IP: those of a network namespace of its own, which needs root and is left out without.
+// connected to all others, the CPU seconds of all ranks together, and the bytes that they have sent
+// together, with the headers of TCP and IP. The bytes are those of a network namespace of its own;
+// that needs root, without which they are left out.
 #include <fmt/format.h>
 #include <net/if.h>
 #include <sched.h>

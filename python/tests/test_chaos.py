@@ -73,7 +73,6 @@ def test_the_state_beside_a_checkpoint_of_a_trainer_is_whole_or_not_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     import torch
-
     from thinreduce.huggingface import Compression
 
     def save(contents: object, file: Path) -> None:

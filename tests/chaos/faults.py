@@ -17,13 +17,13 @@ from typing import Any
 import bodies
 import oracle
 from proxy import Fault, Proxy, Stream
+from thinreduce._arguments import SessionArguments
+from thinreduce.comm import Comm
 from trial import Trial, judge
 from world import LastWords, World, free_port
 
 import thinreduce
 from thinreduce import _core
-from thinreduce._arguments import SessionArguments
-from thinreduce.comm import Comm
 
 # Seconds of silence after which a rank that is stopped or cut off is named.
 SILENCE = 1.5
@@ -151,7 +151,7 @@ def cut(numbers: random.Random) -> Trial:
 _RANKS, _STEPS = 3, 8
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _bytes_per_stream(spec: str, secret: str, steps: int) -> dict[Stream, int]:
     """Returns the bytes that all streams of a run without faults have."""
     with _through_proxy(_RANKS, spec, None, secret=secret, steps=steps) as (world, proxy):

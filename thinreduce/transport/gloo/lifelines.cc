@@ -36,8 +36,8 @@ constexpr std::chrono::seconds kLastWords{1};
 constexpr std::uint64_t kAlarm = ~std::uint64_t{0};
 
 Error no_descriptor(int rank) {
-  return Error(ErrorCode::unavailable,
-               fmt::format("rank {}: can't watch its connections: {}", rank, describe_errno(errno)));
+  return Error(ErrorCode::unavailable, fmt::format("rank {}: can't watch its connections: {}", rank,
+                                                   describe_errno(errno)));
 }
 
 }  // namespace
@@ -163,8 +163,8 @@ void Lifelines::run() {
 
 void Lifelines::poll_once(std::vector<Event>& events) {
   std::array<epoll_event, 64> ready;
-  const int count = ::epoll_wait(watched_.fd(), ready.data(), ready.size(),
-                                 static_cast<int>(kTurn.count()));
+  const int count =
+      ::epoll_wait(watched_.fd(), ready.data(), ready.size(), static_cast<int>(kTurn.count()));
   const std::lock_guard lock(mutex_);
   for (int i = 0; i < count; ++i) {
     const std::uint64_t who = ready[static_cast<std::size_t>(i)].data.u64;
