@@ -1,6 +1,6 @@
 # `make demo` and `make test` are all that a newcomer needs. `make help` lists the rest.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-setup build python wheel demo check style test test-integrations test-arm64 fuzz bench bench-plan reproduce lint install clean
+.PHONY: help setup test-setup build python wheel demo check style test test-integrations test-arm64 fuzz chaos bench bench-plan reproduce lint install clean
 
 # Ninja runs jobs in parallel itself; two Ninjas in one build folder would disturb each other.
 .NOTPARALLEL:
@@ -80,6 +80,11 @@ fuzz: setup ## feed hostile bytes to everything that reads bytes, for TIME=60 se
 	@cmake --preset fuzz >/dev/null
 	@cmake --build --preset fuzz -j $(JOBS) --target fuzz_drivers
 	@scripts/fuzz.sh $(TIME) $(DRIVERS)
+
+# Not part of test, which runs a few trials of each scenario. ONLY="kill flip" chooses scenarios, COUNT=20 the trials per scenario.
+chaos: python build ## kill and stop ranks, alter their bytes, fill their disk: thousands of trials; takes an hour, continues after a stop
+	@PYTHONPATH=build/release/python PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 tests/chaos \
+	  $(if $(COUNT),--count $(COUNT)) $(if $(ONLY)$(COUNT),,--page docs/reliability.md) $(ONLY)
 
 bench: build ## time kernels, codecs and all-reduces, and compare with memcpy, Gloo and MPI
 	@# Two of these are built only with Google Benchmark and FFTW.

@@ -50,7 +50,10 @@ class Compression:
         if self.state is not None and self.state.has_state:
             file = self._file(self._trainer.state.global_step)
             file.parent.mkdir(parents=True, exist_ok=True)
-            torch.save(self.state.state_dict(), file)
+            # A rank that is killed meanwhile must not leave a part of the file.
+            partial = file.with_suffix(".partial")
+            torch.save(self.state.state_dict(), partial)
+            partial.replace(file)
 
     def _file(self, step: int) -> Path:
         folder = Path(self._trainer.args.output_dir) / f"checkpoint-{step}"

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Union
+from typing import NamedTuple
 
 # One thread per rank, also of numpy's and torch's libraries, which read this when they are loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -36,7 +36,7 @@ from trial import Trial
 class Scenario(NamedTuple):
     title: str
     count: int  # of trials, or of rounds of the one trial of a long run
-    run: Union[Callable[[random.Random], Trial], Callable[[int], Trial]]
+    run: Callable[..., Trial]  # of random numbers, or of the rounds of a long run
     long: bool = False
 
 
@@ -121,9 +121,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "scenario", nargs="*", help=f"default: all of {', '.join(SCENARIOS)}"
-    )
+    parser.add_argument("scenario", nargs="*", help=f"default: all of {', '.join(SCENARIOS)}")
     parser.add_argument("--count", type=int, help="trials per scenario; rounds of a long run")
     parser.add_argument("--file", type=Path, default=Path("build/chaos/results.json"))
     parser.add_argument("--minutes", type=float, default=1e6, help="no new trial after so long")

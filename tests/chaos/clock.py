@@ -27,7 +27,7 @@ _DAY = 86400
 _STEPS = 40
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _library() -> tempfile.TemporaryDirectory[str]:
     folder = tempfile.TemporaryDirectory()
     source = Path(__file__).with_name("jumping_clock.c")

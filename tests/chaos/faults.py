@@ -17,13 +17,13 @@ from typing import Any
 import bodies
 import oracle
 from proxy import Fault, Proxy, Stream
+from thinreduce._arguments import SessionArguments
+from thinreduce.comm import Comm
 from trial import Trial, judge
-from world import World, free_port
+from world import LastWords, World, free_port
 
 import thinreduce
 from thinreduce import _core
-from thinreduce._arguments import SessionArguments
-from thinreduce.comm import Comm
 
 # Seconds of silence after which a rank that is stopped or cut off is named.
 SILENCE = 1.5
@@ -151,7 +151,7 @@ def cut(numbers: random.Random) -> Trial:
 _RANKS, _STEPS = 3, 8
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _bytes_per_stream(spec: str, secret: str, steps: int) -> dict[Stream, int]:
     """Returns the bytes that all streams of a run without faults have."""
     with _through_proxy(_RANKS, spec, None, secret=secret, steps=steps) as (world, proxy):
@@ -164,11 +164,24 @@ def _bytes_per_stream(spec: str, secret: str, steps: int) -> dict[Stream, int]:
 
 
 def alter(numbers: random.Random, *, kind: str) -> Trial:
-    """One bit is flipped, or up to 64 bytes are dropped or come twice: in one of 10 trials while
-    the ranks connect and the session starts, in the others while arrays are reduced. All bytes are
-    equally likely, those of Gloo and of the lifelines included."""
-    spec = numbers.choice(oracle.SPECS)
-    secret = numbers.choice(["", SECRET])
+    """One bit is flipped, or up to 64 bytes are dropped or come twice."""
+    while True:
+        spec = numbers.choice(oracle.SPECS)
+        secret = numbers.choice(["", SECRET])
+        fault = _choose_fault(numbers, spec, secret, kind)
+        with _through_proxy(_RANKS, spec, fault, secret=secret, steps=_STEPS) as (world, proxy):
+            words = world.last_words(range(_RANKS))
+            proxy.send("end")
+            began, _ = proxy.recv()
+            signals = {rank: world.ended_by(rank) for rank in range(_RANKS)}
+        if began:  # some streams have a few bytes less than last time
+            return _judge_altered(words, signals, began, sender=fault.stream[0])
+
+
+def _choose_fault(numbers: random.Random, spec: str, secret: str, kind: str) -> Fault:
+    """Chooses a byte: in one of 10 trials while the ranks connect and the session starts, in the
+    others while arrays are reduced. All bytes are equally likely, those of Gloo and of the
+    lifelines included."""
     begin = _bytes_per_stream(spec, secret, 0)
     end = _bytes_per_stream(spec, secret, _STEPS)
     if numbers.random() < 0.1:
@@ -176,32 +189,31 @@ def alter(numbers: random.Random, *, kind: str) -> Trial:
     counts = sorted((stream, end[stream] - begin[stream]) for stream in end)
     stream, size = numbers.choices(counts, [max(count, 0) for _, count in counts])[0]
     offset = begin[stream] + numbers.randrange(size)
-    fault = Fault(stream, kind, offset, numbers.randrange(8), numbers.randint(1, 64))
-    with _through_proxy(_RANKS, spec, fault, secret=secret, steps=_STEPS) as (world, proxy):
-        words = world.last_words(range(_RANKS))
-        proxy.send("end")
-        began, _ = proxy.recv()
-        signals = {rank: world.ended_by(rank) for rank in range(_RANKS)}
-    return _judge_altered(words, signals, began, sender=stream[0])
+    return Fault(stream, kind, offset, numbers.randrange(8), numbers.randint(1, 64))
 
 
 def _judge_altered(
-    words: dict[int, Any], signals: dict[int, int], began: float, *, sender: int
+    words: dict[int, LastWords | None], signals: dict[int, int], began: float, *, sender: int
 ) -> Trial:
-    trial = Trial(outcome="without effect" if began else "not reached")
     said = {rank: one for rank, one in words.items() if one is not None}
-    trial.checked = sum(one.checked for one in said.values())
-    trial.wrong = sum(one.wrong for one in said.values())
-    trial.hung = sum(one is None and not signals[rank] for rank, one in words.items())
     errors = [one for one in said.values() if one.error]
+    named = re.compile(rf"(from|of|lost) rank {sender}\b|rank {sender} sent")
+    trial = Trial(
+        outcome="without effect",
+        checked=sum(one.checked for one in said.values()),
+        wrong=sum(one.wrong for one in said.values()),
+        hung=sum(one is None and not signals[rank] for rank, one in words.items()),
+    )
     if errors:
         trial.seconds = max(one.at for one in errors) - began
-        trial.outcome = "error that names the sender"
-        named = re.compile(rf"(from|of|lost) rank {sender}\b|rank {sender} sent")
-        if not all(named.search(one.text) for one in errors):
+        if any("does not take part" in one.text for one in errors):
+            trial.outcome = "end of patience"
+        elif all(named.search(one.text) for one in errors):
+            trial.outcome = "error that names the sender"
+        else:
             trial.outcome = "error that names another rank"
     if any(signals.values()):
-        trial.outcome = f"rank ended by signal {max(signals.values())}"
+        trial.failure = f"ranks were ended by signals: {signals}"
     if trial.wrong or trial.hung:
         trial.failure = f"{trial.wrong} wrong means, {trial.hung} ranks hang: {words}"
     return trial

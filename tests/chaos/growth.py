@@ -70,9 +70,7 @@ def steps_of_arrays(count: int) -> Trial:
 
 def steps_of_ddp(count: int) -> Trial:
     watch = _Watch(count)
-    body = bodies.train(
-        2, free_port(), transport="gloo", workers=2, steps=count, before=watch.look
-    )
+    body = bodies.train(2, free_port(), transport="gloo", workers=2, steps=count, before=watch.look)
     with World(2, body) as world:
         return _judge(world.last_words(range(2), limit=3600), f"{count} steps")
 

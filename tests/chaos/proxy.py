@@ -133,13 +133,12 @@ class Proxy:
     ) -> None:
         with contextlib.suppress(OSError):
             chunk = chunk or source.recv(1 << 16)
-            while chunk:
-                if self._cut_off in stream[:2]:
-                    return  # the connection stays open
+            while chunk and self._cut_off not in stream[:2]:
                 sink.sendall(self._pass_on(stream, chunk))
                 chunk = source.recv(1 << 16)
-        with contextlib.suppress(OSError):
-            sink.shutdown(socket.SHUT_WR)
+        if self._cut_off not in stream[:2]:
+            with contextlib.suppress(OSError):
+                sink.shutdown(socket.SHUT_WR)
 
     def _pass_on(self, stream: Stream, chunk: bytes) -> bytes:
         with self._lock:

@@ -35,9 +35,7 @@ def _start(run: Path, *more: str) -> subprocess.Popen[str]:
         command += ["--model", "fc-300-100", "--ranks", "2", "--steps", "1000", "--batch", "8"]
         command += ["--method", "topk", "--schedule", "constant", "--evaluate-every", "1000"]
         command += ["--out", str(run)]
-    return subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
 def _finish(program: subprocess.Popen[str]) -> str:
@@ -53,7 +51,7 @@ def _losses(run: Path) -> list[float]:
     return [json.loads(line)["loss"] for line in (run / "steps.jsonl").read_text().splitlines()]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _expected_losses() -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         errors = _finish(_start(Path(folder) / "run", "--stop-after", str(_LAST)))

@@ -129,4 +129,3 @@ class World:
         """Returns the number of the signal that has ended a rank, or 0."""
         code = self._processes[rank].exitcode
         return -code if code is not None and code < 0 else 0
-

@@ -33,7 +33,7 @@ struct GlooOptions {
 // Error{mismatch} if this rank has another secret than they.
 //
 // Gloo does not report the length of a message: a message shorter than the receive fills only its
-// beginning, a longer one ends the process. Writes to a lost peer raise SIGPIPE, so connecting
+// beginning, a longer one is Error{bad_frame}. Writes to a lost peer raise SIGPIPE, so connecting
 // ignores that signal unless the program handles it.
 [[nodiscard]] THINREDUCE_EXPORT std::unique_ptr<Transport> connect_gloo(const GlooOptions& options);
 

@@ -1,7 +1,7 @@
 #include "thinreduce/transport/gloo/lifelines.h"
 
 #include <fmt/format.h>
-#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -32,6 +32,13 @@ constexpr int kQuestionsPerLimit = 8;
 constexpr Seconds kLongestInterval{1};
 // The longest time that a rank that leaves waits until its peers have read its last message.
 constexpr std::chrono::seconds kLastWords{1};
+// Stands for the alarm where other events have the number of a peer.
+constexpr std::uint64_t kAlarm = ~std::uint64_t{0};
+
+Error no_descriptor(int rank) {
+  return Error(ErrorCode::unavailable, fmt::format("rank {}: can't watch its connections: {}", rank,
+                                                   describe_errno(errno)));
+}
 
 }  // namespace
 
@@ -41,14 +48,18 @@ Lifelines::Lifelines(int rank, std::vector<Socket> connections, Events events)
       peers_(connections.size()),
       last_turn_(Clock::now()),
       attentive_since_(last_turn_),
-      alarm_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  if (alarm_ < 0) {
-    throw Error(ErrorCode::unavailable,
-                fmt::format("rank {}: no event descriptor: {}", rank, describe_errno(errno)));
-  }
-  close_in_children(alarm_);
+      alarm_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      watched_(::epoll_create1(EPOLL_CLOEXEC)) {
+  if (!alarm_ || !watched_) throw no_descriptor(rank);
+  watch(alarm_.fd(), kAlarm);
   for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
     peers_[peer].heard = last_turn_;
+    if (connections[peer]) watch(connections[peer].fd(), peer);
+  }
+  // Nothing fails from here on.
+  close_in_children(alarm_.fd());
+  close_in_children(watched_.fd());
+  for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
     if (!connections[peer]) continue;
     peers_[peer].socket = connections[peer].release();
     close_in_children(peers_[peer].socket);
@@ -66,12 +77,20 @@ Lifelines::~Lifelines() {
     }
   }
   const std::uint64_t one = 1;
-  static_cast<void>(::write(alarm_, &one, sizeof(one)) < 0);
+  static_cast<void>(::write(alarm_.fd(), &one, sizeof(one)) < 0);
   thread_.join();
   for (const Peer& peer : peers_) {
     if (peer.socket >= 0) close_here(peer.socket);
   }
-  close_here(alarm_);
+  close_here(watched_.release());
+  close_here(alarm_.release());
+}
+
+void Lifelines::watch(int fd, std::uint64_t who) const {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = who;
+  if (::epoll_ctl(watched_.fd(), EPOLL_CTL_ADD, fd, &event) != 0) throw no_descriptor(rank_);
 }
 
 void Lifelines::begin_wait(const void* who, int peer, Seconds silence) {
@@ -143,21 +162,18 @@ void Lifelines::run() {
 }
 
 void Lifelines::poll_once(std::vector<Event>& events) {
-  std::vector<pollfd> polled{{.fd = alarm_, .events = POLLIN, .revents = 0}};
-  {
-    const std::lock_guard lock(mutex_);
-    for (const Peer& peer : peers_) {
-      polled.push_back({.fd = peer.socket, .events = POLLIN, .revents = 0});
-    }
-  }
-  ::poll(polled.data(), polled.size(), static_cast<int>(kTurn.count()));
+  std::array<epoll_event, 64> ready;
+  const int count =
+      ::epoll_wait(watched_.fd(), ready.data(), ready.size(), static_cast<int>(kTurn.count()));
   const std::lock_guard lock(mutex_);
-  if (closing_) {
-    std::uint64_t rung = 0;
-    static_cast<void>(::read(alarm_, &rung, sizeof(rung)) < 0);
-  }
-  for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
-    if (polled[peer + 1].revents != 0) read(static_cast<int>(peer), events);
+  for (int i = 0; i < count; ++i) {
+    const std::uint64_t who = ready[static_cast<std::size_t>(i)].data.u64;
+    if (who == kAlarm) {
+      std::uint64_t rung = 0;
+      static_cast<void>(::read(alarm_.fd(), &rung, sizeof(rung)) < 0);
+    } else {
+      read(static_cast<int>(who), events);
+    }
   }
   look_for_silence(events);
 }

@@ -80,6 +80,7 @@ class Lifelines {
   using Event = std::function<void()>;
 
   void run();
+  void watch(int fd, std::uint64_t who) const;
   void poll_once(std::vector<Event>& events);
   // Reads all that has arrived from a peer.
   void read(int peer, std::vector<Event>& events);
@@ -103,7 +104,8 @@ class Lifelines {
   bool last_sent_ = false;
   bool closing_ = false;
   Clock::time_point close_by_;
-  int alarm_ = -1;  // an eventfd that ends the poll
+  Socket alarm_;    // an eventfd that ends the poll
+  Socket watched_;  // an epoll of the alarm and all connections: its cost does not grow with them
   std::thread thread_;
 };
 
