@@ -46,7 +46,9 @@ def run_rank(args: argparse.Namespace) -> None:
             layer = nn.TransformerEncoderLayer(
                 WIDTH, HEADS, 4 * WIDTH, 0.0, "gelu", batch_first=True, norm_first=True
             )
-            self.layers = nn.TransformerEncoder(layer, LAYERS, nn.LayerNorm(WIDTH))
+            self.layers = nn.TransformerEncoder(
+                layer, LAYERS, nn.LayerNorm(WIDTH), enable_nested_tensor=False
+            )
             self.head = nn.Linear(WIDTH, characters, bias=False)
             self.register_buffer("mask", torch.full((CONTEXT, CONTEXT), -1e9).triu(1))
 
@@ -62,7 +64,7 @@ def run_rank(args: argparse.Namespace) -> None:
 
     def train(method: str) -> None:
         torch.manual_seed(0)
-        model = DistributedDataParallel(Gpt(len(alphabet)))
+        model = DistributedDataParallel(Gpt(len(alphabet)), bucket_cap_mb=args.bucket_mb)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         state = None
         if method != "compute":
@@ -104,6 +106,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--link", default="100mbit,15ms", help="link that thinreduce simulates")
+    parser.add_argument(
+        "--bucket-mb",
+        type=float,
+        default=25,
+        help="DDP's bucket_cap_mb; the first bucket has 1 MiB in any case (default: 25, as in DDP)",
+    )
     # gradiveq learns its bases from the first steps, which travel uncompressed.
     args = parse(parser, METHODS, steps=20, warmup=15)
     if args.inside:

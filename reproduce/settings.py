@@ -50,7 +50,7 @@ SETTINGS = (
     Setting("dqsg", "dqsg", "default", note="7 symbols, codes add in the ring"),
     Setting("ndqsg", "ndqsg", "default", note="levels (3, 1), half of the ranks nested where that saves bytes"),
     Setting("variance", "variance", "default", "adam", "α=1.5, smaller for narrow tensors; rounding errors are kept"),
-    Setting("sketch", "sketch", "default", note="one rank per step nominates most of the candidates"),
+    Setting("sketch", "sketch", "default", note="the ranks nominate most of the candidates"),
     Setting("gradiveq", "gradiveq", "default", note="an eighth of the floats of a layer, running samples, error feedback"),
     Setting("gradiveq-8x", "gradiveq:ratio=8.4", "ours", note="8x with biases, bases and uncompressed steps counted"),
     Setting("powersgd", "powersgd", "default", note="basis size 8"),

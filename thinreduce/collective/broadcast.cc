@@ -5,6 +5,7 @@
 
 #include "thinreduce/collective/checked.h"
 #include "thinreduce/collective/chunks.h"
+#include "thinreduce/wire/checksum.h"
 
 namespace thinreduce {
 namespace {
@@ -106,6 +107,28 @@ void broadcast(Exchange& exchange, int root, std::span<std::byte> message,
     case BroadcastBy::relays:
       return by_relays(exchange, root, message);
   }
+}
+
+void broadcast_all(Exchange& exchange, std::span<const std::span<std::byte>> messages) {
+  const auto message_of = [&](int rank) { return messages[static_cast<std::size_t>(rank)]; };
+  for (const auto message : messages) exchange.payload_bytes += message.size();
+  const int world = exchange.size();
+  const auto own = message_of(exchange.rank());
+  std::vector<CheckedReceive> receives;
+  std::vector<CheckedSend> sends;
+  for (int distance = 1; distance < world; ++distance) {
+    const int from = (exchange.rank() + world - distance) % world;
+    if (!message_of(from).empty()) receives.emplace_back(exchange, from, message_of(from));
+  }
+  if (!own.empty() && world > 1) {
+    std::uint64_t hash = 0;
+    exchange.timed(Stage::encode, [&] { hash = checksum(own); });
+    for (int distance = 1; distance < world; ++distance) {
+      sends.emplace_back(exchange, (exchange.rank() + distance) % world, own, hash);
+    }
+  }
+  for (auto& receive : receives) receive.wait(exchange);
+  for (auto& send : sends) send.wait(exchange);
 }
 
 }  // namespace thinreduce

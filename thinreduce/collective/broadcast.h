@@ -33,4 +33,9 @@ struct BroadcastOptions {
 void broadcast(Exchange& exchange, int root, std::span<std::byte> message,
                const BroadcastOptions& options = {});
 
+// Every rank broadcasts at the same time: overwrites messages[r] with rank r's, for all other ranks
+// r. The lengths must be the same on all ranks; empty messages are not sent. Latencies: 1. Bytes
+// sent by rank r: (N-1) * (its message + 8). All messages count as payload.
+void broadcast_all(Exchange& exchange, std::span<const std::span<std::byte>> messages);
+
 }  // namespace thinreduce

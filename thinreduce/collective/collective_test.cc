@@ -152,6 +152,35 @@ TEST_P(Collective, DirectAndRelayedBroadcastsFromEveryRoot) {
   }
 }
 
+TEST_P(Collective, BroadcastsOfAllRanksAtOnce) {
+  run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
+    Exchange exchange(*transport, Seconds(30), kId);
+    // Of different lengths, and some of them empty.
+    const auto length = [&](int rank) {
+      return rank % 3 == 1 ? 0 : size() + static_cast<std::size_t>(rank);
+    };
+    std::vector<std::vector<std::byte>> memory;
+    std::vector<std::span<std::byte>> messages;
+    std::uint64_t all = 0;
+    for (int rank = 0; rank < world(); ++rank) {
+      const bool own = rank == transport->rank();
+      memory.emplace_back(length(rank), own ? std::byte(rank + 1) : std::byte{0});
+      all += length(rank);
+    }
+    for (auto& one : memory) messages.emplace_back(one);
+    broadcast_all(exchange, messages);
+    for (int rank = 0; rank < world(); ++rank) {
+      EXPECT_EQ(memory[static_cast<std::size_t>(rank)],
+                std::vector<std::byte>(length(rank), std::byte(rank + 1)));
+    }
+    const std::size_t own = length(transport->rank());
+    EXPECT_EQ(transport->total_traffic().bytes_sent,
+              own == 0 ? 0
+                       : static_cast<std::uint64_t>(world() - 1) * (own + kMessageChecksumBytes));
+    EXPECT_EQ(exchange.payload_bytes, all);
+  });
+}
+
 TEST_P(Collective, ThroughRootAndBack) {
   for (const int root : {0, world() - 1}) {
     run_ranks(world(), [&](std::unique_ptr<Transport> transport) {

@@ -49,12 +49,18 @@ bool WorkerPool::run(const Job& job) {
     failure_ = nullptr;
     if (job.clock != nullptr) took_.assign(job.blocks, {});
     std::ranges::fill(busy_, Nanoseconds{0});
+    lingers_ = job.clock == nullptr;
     ++jobs_;
   }
   wake_.notify_all();
   take_blocks(0);
   std::unique_lock lock(mutex_);
   open_ = false;  // a thread that has not woken up yet is not waited for
+  if (working_ > 0) {
+    lock.unlock();
+    linger([&] { return working_ == 0; });
+    lock.lock();
+  }
   done_.wait(lock, [&] { return working_ == 0; });
   if (job.clock != nullptr) count_time();
   in_use_ = false;
@@ -62,9 +68,19 @@ bool WorkerPool::run(const Job& job) {
   return true;
 }
 
+template <typename Done>
+void WorkerPool::linger(const Done& done) const {
+  constexpr std::chrono::microseconds kMoment{50};
+  if (!lingers_) return;
+  const auto end = Clock::now() + kMoment;
+  // Threads of the training that have no core get this one.
+  while (!done() && Clock::now() < end) std::this_thread::yield();
+}
+
 void WorkerPool::serve(std::size_t thread) {
   std::size_t served = 0;  // jobs
   for (;;) {
+    if (served > 0) linger([&] { return stopping_ || jobs_ > served; });
     {
       std::unique_lock lock(mutex_);
       wake_.wait(lock, [&] { return stopping_ || (open_ && jobs_ > served); });

@@ -19,7 +19,8 @@
 
 namespace thinreduce {
 
-// Owns the threads. They sleep while there is nothing to do.
+// Owns the threads. They sleep while there is nothing to do; only for a moment after a job they look
+// for the next one, because to wake a thread takes longer than many a job.
 class WorkerPool {
  public:
   // Starts threads - 1 threads: the one that hands out work is the other. Throws
@@ -46,6 +47,9 @@ class WorkerPool {
   // Returns false, and does nothing, if the threads are at work for another thread.
   [[nodiscard]] bool run(const Job& job);
   void serve(std::size_t thread);
+  // Returns as soon as done() holds, or after a moment.
+  template <typename Done>
+  void linger(const Done& done) const;
   void take_blocks(std::size_t thread);
   void do_block(std::size_t block, std::size_t thread);
   void fail(std::size_t block);
@@ -56,11 +60,13 @@ class WorkerPool {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::condition_variable done_;
-  std::size_t jobs_ = 0;     // handed out so far
-  bool in_use_ = false;      // by the thread that handed out the current one
-  bool open_ = false;        // threads may begin with it
-  std::size_t working_ = 0;  // threads that have begun with it and not finished
-  bool stopping_ = false;
+  // Those that are atomic change under the mutex, and are also read without it.
+  std::atomic<std::size_t> jobs_{0};     // handed out so far
+  bool in_use_ = false;                  // by the thread that handed out the current one
+  bool open_ = false;                    // threads may begin with it
+  std::atomic<std::size_t> working_{0};  // threads that have begun with it and not finished
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> lingers_{false};  // not where a virtual clock counts the time
   std::size_t failed_block_ = 0;
   std::exception_ptr failure_;
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/law_specs.h"
@@ -25,18 +26,25 @@ namespace {
 
 constexpr const char* kLink = "1gbit,5ms";
 
-std::vector<std::shared_ptr<SimulatedTransport>> cluster(int world) {
+std::vector<std::shared_ptr<SimulatedTransport>> cluster(int world, const char* link = kLink) {
   std::vector<std::shared_ptr<SimulatedTransport>> ranks;
   // A core per rank: they also wait for each other at barriers.
-  ClusterOptions options{.links = ClusterLinks::parse(kLink), .cores = world};
+  ClusterOptions options{.links = ClusterLinks::parse(link), .cores = world};
   for (auto& rank : simulate(connect_threads(world), options)) ranks.push_back(std::move(rank));
   return ranks;
 }
 
-// Returns the longest chain of messages in the first compressed step, in which so many buckets are
-// submitted at once.
-std::uint64_t longest_chain(const std::string& spec, int world, std::uint32_t buckets = 1) {
-  const auto ranks = cluster(world);
+// The buckets that are submitted at once.
+struct Step {
+  std::uint32_t buckets = 1;
+  BucketLayout layout = mixed_layout(0);
+  const char* link = kLink;
+};
+
+// Returns the longest chain of messages in the first compressed step.
+std::uint64_t longest_chain(const std::string& spec, int world, const Step& submitted = {}) {
+  const auto ranks = cluster(world, submitted.link);
+  const std::uint32_t buckets = submitted.buckets;
   std::vector<std::uint64_t> chains(ranks.size());
   std::barrier together(world);
   std::vector<std::jthread> threads;
@@ -45,7 +53,9 @@ std::uint64_t longest_chain(const std::string& spec, int world, std::uint32_t bu
       Session session(ranks[rank], {.spec = spec, .momentum_inside_ok = true});
       std::vector<BucketHandle> handles;
       for (std::uint32_t id = 0; id < buckets; ++id) {
-        handles.push_back(session.add_bucket(mixed_layout(id)));
+        BucketLayout layout = submitted.layout;
+        layout.id = id;
+        handles.push_back(session.add_bucket(std::move(layout)));
       }
       const std::uint64_t last = steps_of(spec, 0);
       for (std::uint64_t step = 0; step <= last; ++step) {
@@ -53,7 +63,7 @@ std::uint64_t longest_chain(const std::string& spec, int world, std::uint32_t bu
         ranks[rank]->begin_chain();
         together.arrive_and_wait();
         std::vector<std::vector<float>> values(
-            buckets, gradient(mixed_layout(0).elements, static_cast<int>(rank), step));
+            buckets, gradient(submitted.layout.elements, static_cast<int>(rank), step));
         std::vector<std::future<Report>> done;
         for (std::uint32_t id = 0; id < buckets; ++id) {
           done.push_back(session.submit(handles[id], values[id]));
@@ -85,12 +95,19 @@ TEST_P(Latencies, DoNotGrowWithTheRanks) {
   }
 }
 
+// Nor with the bytes: where they take longer than a latency, no way of fewer bytes and more
+// latencies is chosen.
+TEST(SketchLatencies, DoNotGrowWithTheBytes) {
+  const BucketLayout large{.id = 0, .elements = 200003, .tensors = {}};
+  EXPECT_LE(longest_chain("sketch", 12, {.layout = large, .link = "100mbit,5ms"}), 1 + 5);
+}
+
 // Buckets that are submitted together do not wait for one another.
 TEST_P(Latencies, OfSeveralBucketsDoNotAddUp) {
   const std::uint64_t alone = longest_chain(GetParam(), 4);
-  EXPECT_EQ(longest_chain(GetParam(), 4, Flights::kTracks), alone);
+  EXPECT_EQ(longest_chain(GetParam(), 4, {.buckets = Flights::kTracks}), alone);
   // Those that wait for a track begin when its first bucket is done.
-  EXPECT_LE(longest_chain(GetParam(), 4, 2 * Flights::kTracks), 2 * alone);
+  EXPECT_LE(longest_chain(GetParam(), 4, {.buckets = 2 * Flights::kTracks}), 2 * alone);
 }
 
 INSTANTIATE_TEST_SUITE_P(Laws, Latencies, testing::ValuesIn(default_specs()),

@@ -47,8 +47,17 @@ void expect_exact(const Floats& values, std::size_t k) {
     halves[i] = values[i] / 2;
     rest[i] = values[i] - halves[i];
   }
+  Floats stale = halves, others = rest;
   check(selector.add_select(halves, rest, k));
   EXPECT_EQ(halves, values);
+  // The same where the selected elements hold values that no longer count.
+  const Selected before = selector.select(values, k);
+  for (const auto i : before.indices) {
+    stale[i] = 1e30f;
+    others[i] = values[i];
+  }
+  check(selector.add_select(stale, others, k, {}, before.indices));
+  EXPECT_EQ(stale, values);
   Floats run_values;
   check(selector.select({.elements = values.size(),
                          .value_at = [&](std::size_t i) { return values[i]; },

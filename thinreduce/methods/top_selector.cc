@@ -8,6 +8,18 @@
 #include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 
+namespace thinreduce {
+
+std::span<const std::uint32_t> elements_in(UnitRange run, std::span<const std::uint32_t> elements) {
+  const auto first =
+      static_cast<std::size_t>(std::ranges::lower_bound(elements, run.begin) - elements.begin());
+  // They differ, so no more of them than elements of the run can be in it.
+  const auto rest = elements.subspan(first, std::min(run.size(), elements.size() - first));
+  return {rest.begin(), std::ranges::lower_bound(rest, run.end)};
+}
+
+}  // namespace thinreduce
+
 namespace thinreduce::kernels {
 namespace {
 
@@ -24,6 +36,29 @@ constexpr std::size_t kSample = 16384;
 // 10^9 calls.
 constexpr double kDeviations = 6;
 constexpr std::uint32_t kAnyNonZero = 1;
+
+// A set of elements in which a search is short and stays in the cache: it knows where the elements
+// of each block begin.
+class AscendingSet {
+ public:
+  AscendingSet(std::span<const std::uint32_t> elements, std::size_t all) : elements_(elements) {
+    for (std::size_t first = 0; first < all && !elements.empty(); first += kBlock) {
+      const auto begin = std::ranges::lower_bound(elements, first);
+      begin_.push_back(static_cast<std::size_t>(begin - elements.begin()));
+    }
+    begin_.push_back(elements.size());
+  }
+  [[nodiscard]] bool has(std::size_t element) const {
+    if (elements_.empty()) return false;
+    const std::size_t block = element / kBlock;
+    return std::ranges::binary_search(part(elements_, {begin_[block], begin_[block + 1]}), element);
+  }
+
+ private:
+  static constexpr std::size_t kBlock = 65536;
+  std::span<const std::uint32_t> elements_;
+  std::vector<std::size_t> begin_;
+};
 
 }  // namespace
 
@@ -197,18 +232,26 @@ Selected TopSelector::select(const Runs& runs, std::size_t k, Workers workers) {
 }
 
 Selected TopSelector::add_select(std::span<float> values, std::span<const float> addend,
-                                 std::size_t k, Workers workers) {
+                                 std::size_t k, Workers workers,
+                                 std::span<const std::uint32_t> zeros) {
   ensure(values.size() == addend.size(), "add_select: spans must have the same length",
          values.size(), addend.size());
+  const auto clear = [&](UnitRange run) {
+    for (const std::size_t element : elements_in(run, zeros)) values[element] = 0;
+  };
   prepare(values.size(), k);
   if (k == 0) {
+    clear({0, values.size()});
     thinreduce::add(workers, values, addend);
     return {};
   }
-  const std::uint32_t guessed =
-      guess(values.size(), k, workers, [&](std::size_t i) { return values[i] + addend[i]; });
+  const AscendingSet cleared(zeros, values.size());
+  const std::uint32_t guessed = guess(values.size(), k, workers, [&](std::size_t i) {
+    return (cleared.has(i) ? 0.0F : values[i]) + addend[i];
+  });
   pass(k, guessed, workers,
        [&](UnitRange run, std::uint32_t threshold, const Candidates& out, std::size_t) {
+         clear(run);
          return add_collect(part(values, run), part(addend, run),
                             static_cast<std::uint32_t>(run.begin), threshold, out);
        });

@@ -11,6 +11,14 @@
 #include "thinreduce/collective/workers.h"
 #include "thinreduce/kernels/select.h"
 
+namespace thinreduce {
+
+// Returns those of the ascending `elements` that are in `run`.
+[[nodiscard]] std::span<const std::uint32_t> elements_in(UnitRange run,
+                                                         std::span<const std::uint32_t> elements);
+
+}  // namespace thinreduce
+
 namespace thinreduce::kernels {
 
 // Selected elements, ordered by index.
@@ -33,11 +41,13 @@ struct Selected {
 // part has room for 16384 more.
 class TopSelector {
  public:
-  // The result is valid until the next call.
+  // The result is valid until the next call, which may have its indices as `zeros`.
   [[nodiscard]] Selected select(std::span<const float> values, std::size_t k, Workers workers = {});
-  // Adds `addend` to `values` and selects from the sums.
+  // Sets the elements `zeros`, which ascend, of `values` to 0, adds `addend` to `values`, and
+  // selects from the sums.
   [[nodiscard]] Selected add_select(std::span<float> values, std::span<const float> addend,
-                                    std::size_t k, Workers workers = {});
+                                    std::size_t k, Workers workers = {},
+                                    std::span<const std::uint32_t> zeros = {});
   // Values that are made run by run, when they are looked at; runs start at multiples of 16.
   struct Runs {
     std::size_t elements = 0;

@@ -1,6 +1,7 @@
 #include "thinreduce/methods/topk.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/collective/shared_loops.h"
@@ -38,39 +39,40 @@ class TopK final : public Method {
       exchange.statistics["sent"] =
           static_cast<double>(sent.indices.size()) / static_cast<double>(elements_);
     }
-    try {
-      std::vector<TopKReader> ranks;
-      gather(exchange, payload_, topk_payload_limit(elements_, k_),
-             [&](int rank, std::span<const std::byte> payload) {
-               ranks.emplace_back(payload, rank, elements_);
-               if (rank + 1 == exchange.size()) write_mean(ranks, bucket.values, exchange.workers);
-             });
-    } catch (...) {
-      put_back(sent);
-      throw;
-    }
+    std::vector<TopKReader> ranks;
+    gather(exchange, payload_, topk_payload_limit(elements_, k_),
+           [&](int rank, std::span<const std::byte> payload) {
+             ranks.emplace_back(payload, rank, elements_);
+             if (rank + 1 == exchange.size()) write_mean(ranks, bucket.values, exchange.workers);
+           });
+    // The values are delivered; until here the residual still held them.
+    if (feedback_) owed_ = sent.indices;
   }
 
   void add_residual(std::span<float> values) override {
+    settle();
     if (!residual_.empty()) kernels::add(values, residual_);
   }
 
   void state(Archive& archive) override {
+    settle();
     if (feedback_) archive.summed("residual", residual_);
   }
 
  private:
-  // Selects and writes the payload; sent elements leave the residual.
+  // Selects and writes the payload.
   kernels::Selected encode(std::span<const float> gradient, Workers workers) {
-    const auto sent = feedback_ ? selector_.add_select(residual_, gradient, k_, workers)
+    const auto sent = feedback_ ? selector_.add_select(residual_, gradient, k_, workers,
+                                                       std::exchange(owed_, {}))
                                 : selector_.select(gradient, k_, workers);
     write_topk_payload(sent, elements_, payload_, TopKValues::f32, workers);
-    if (feedback_) {
-      for_floats(workers, sent.indices.size(), [&](std::size_t first, std::size_t count) {
-        for (const auto index : sent.indices.subspan(first, count)) residual_[index] = 0;
-      });
-    }
     return sent;
+  }
+
+  // Sent elements leave the residual when the next step adds its gradient, or the residual is read:
+  // that saves a pass over memory.
+  void settle() {
+    for (const auto element : std::exchange(owed_, {})) residual_[element] = 0;
   }
 
   // Adds the values of all ranks in rank order, block by block.
@@ -86,19 +88,12 @@ class TopK final : public Method {
     });
   }
 
-  // After a failed exchange: returns the sent elements to the residual.
-  void put_back(const kernels::Selected& sent) {
-    if (!feedback_) return;
-    for (std::size_t i = 0; i < sent.indices.size(); ++i) {
-      residual_[sent.indices[i]] = sent.values[i];
-    }
-  }
-
   std::size_t elements_;
   std::size_t k_;
   bool feedback_;
   std::vector<float> residual_;
   kernels::TopSelector selector_;
+  std::span<const std::uint32_t> owed_;  // sent elements that the residual still has
   std::vector<std::byte> payload_;
 };
 

@@ -32,14 +32,10 @@ class FftGather final : public FftMethod {
     const PieceWork work{
         .pieces = (blocks().groups() + piece_groups() - 1) / piece_groups(),
         .limit = fft_payload_limit(shape_of({0, piece_groups()})),
-        .batch = workers_.threads() > 1 ? 2 * workers_.threads() : 1,
+        .batch = workers_.threads() > 1 ? 4 * workers_.threads() : 1,
         .write = [&](UnitRange pieces) { write(pieces); },
         .piece = [&](std::size_t piece) -> std::span<const std::byte> { return written_[piece]; },
-        .take =
-            [&](UnitRange pieces, auto payloads) {
-              read(pieces, payloads);
-              deliver(pieces, bucket.values);
-            }};
+        .take = [&](UnitRange pieces, auto payloads) { take(pieces, payloads, bucket.values); }};
     written_.resize(work.pieces);
     exchange.timed(Stage::encode, [&] { select(bucket.values, 1 - theta, {}, workers_); });
     gather_pieces(exchange, work);
@@ -64,12 +60,18 @@ class FftGather final : public FftMethod {
     });
   }
 
-  // Reads all ranks' payloads of some pieces. If it throws, the mean has not changed.
-  void read(UnitRange pieces, std::span<const std::span<const std::byte>> payloads) {
+  // Reads all ranks' payloads of some pieces and writes their mean. A piece with a payload that is
+  // refused keeps its gradient; others may have their mean already.
+  void take(UnitRange pieces, std::span<const std::span<const std::byte>> payloads,
+            std::span<float> values) {
     read_.resize(std::max(read_.size(), payloads.size()));
-    workers_.for_blocks(payloads.size(), [&](std::size_t i, std::size_t /*thread*/) {
-      read_[i].read(payloads[i], shape_of(groups_of(pieces.begin + i / world_)),
-                    static_cast<int>(i % world_));
+    workers_.for_blocks(pieces.size(), [&](std::size_t i, std::size_t thread) {
+      const Groups groups = groups_of(pieces.begin + i);
+      const auto ranks = std::span(read_).subspan(i * world_, world_);
+      for (std::size_t rank = 0; rank < world_; ++rank) {
+        ranks[rank].read(payloads[i * world_ + rank], shape_of(groups), static_cast<int>(rank));
+      }
+      deliver(groups, ranks, values, thread);
     });
     for (std::size_t i = 0; i < payloads.size(); ++i) {
       float& kept = kept_energy_[i % world_];
@@ -78,15 +80,13 @@ class FftGather final : public FftMethod {
   }
 
   // Adds the spectra of all ranks in rank order and transforms the sum once. Nothing here can fail.
-  void deliver(UnitRange pieces, std::span<float> values) {
-    workers_.for_blocks(pieces.size(), [&](std::size_t i, std::size_t thread) {
-      const auto ranks = std::span(read_).subspan(i * world_, world_);
-      for_runs(groups_of(pieces.begin + i), [&](Groups run) {
-        const auto sum = std::span<float>(sums_[thread]).first(run.size() * group_floats());
-        std::fill(sum.begin(), sum.end(), 0.0f);
-        for (SpectrumPiece& rank : ranks) rank.add_next(sum);
-        write_mean(run, sum, static_cast<int>(world_), values, thread);
-      });
+  void deliver(Groups groups, std::span<SpectrumPiece> ranks, std::span<float> values,
+               std::size_t thread) {
+    for_runs(groups, [&](Groups run) {
+      const auto sum = std::span<float>(sums_[thread]).first(run.size() * group_floats());
+      std::fill(sum.begin(), sum.end(), 0.0f);
+      for (SpectrumPiece& rank : ranks) rank.add_next(sum);
+      write_mean(run, sum, static_cast<int>(world_), values, thread);
     });
   }
 

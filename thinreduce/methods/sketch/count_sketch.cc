@@ -101,11 +101,45 @@ void CountSketch::accumulate(std::size_t elements, const ValuesOf& values_of, Wo
   });
 }
 
-// A cell must get its values in their order, so the threads share the cells and not the values: as
-// many rows for each as can be, and the columns of the rows that are left. Each thread passes over
-// all values once; run_of(run, thread) returns the values of a run.
+// A cell must get its values in an order that does not depend on the number of threads. Many values
+// are cut into parts, each of which is added to cells of its own; these are added up in the order of
+// the parts. run_of(run, thread) returns the values of a run.
 template <typename RunOf>
 void CountSketch::share(std::size_t elements, Workers workers, const RunOf& run_of) {
+  const std::size_t parts = parts_of(elements);
+  if (parts == 1) return share_cells(elements, workers, run_of);
+  more_cells_.resize(parts - 1);
+  workers.for_blocks(parts, [&](std::size_t p, std::size_t thread) {
+    if (p > 0) more_cells_[p - 1].assign(cells_.size(), 0.0f);
+    const std::span<float> cells = p == 0 ? cells_ : more_cells_[p - 1];
+    // Whole runs, so that a part begins with a block.
+    const UnitRange runs = cut({0, (elements + kSharedRun - 1) / kSharedRun}, parts, p);
+    for (std::size_t r = runs.begin; r < runs.end; ++r) {
+      const Run run = run_of({r * kSharedRun, std::min((r + 1) * kSharedRun, elements)}, thread);
+      kernels::sketch_accumulate(run.values, run.first / kernels::kSketchBlock, shape(), cells);
+    }
+  });
+  for_floats(workers, cells_.size(), [&](std::size_t first, std::size_t count) {
+    const auto sum = std::span<float>(cells_).subspan(first, count);
+    for (const auto& more : more_cells_) {
+      kernels::add(sum, std::span<const float>(more).subspan(first, count));
+    }
+  });
+}
+
+// Returns the number of parts: long ones, and few beside the cells that each part fills and adds.
+std::size_t CountSketch::parts_of(std::size_t elements) const {
+  constexpr std::size_t kLeastElements = std::size_t{1} << 19;
+  constexpr std::size_t kElementsPerCell = 8;
+  constexpr std::size_t kMaxParts = 8;
+  return std::clamp<std::size_t>(
+      elements / std::max(kLeastElements, kElementsPerCell * cells_.size()), 1, kMaxParts);
+}
+
+// The threads share the cells and not the values: as many rows for each as can be, and the columns
+// of the rows that are left. Each thread passes over all values once.
+template <typename RunOf>
+void CountSketch::share_cells(std::size_t elements, Workers workers, const RunOf& run_of) {
   // More threads than rows would hash every value once per thread.
   const std::size_t threads = elements > kFloatsPerBlock ? std::min(workers.threads(), rows()) : 1;
   const std::size_t whole = rows() / threads;  // rows per thread

@@ -83,6 +83,9 @@ class CountSketch {
   [[nodiscard]] kernels::SketchRows shape() const { return {rows_, columns_}; }
   template <typename RunOf>
   void share(std::size_t elements, Workers workers, const RunOf& run_of);
+  [[nodiscard]] std::size_t parts_of(std::size_t elements) const;
+  template <typename RunOf>
+  void share_cells(std::size_t elements, Workers workers, const RunOf& run_of);
   // Add values to some rows, or to some groups of columns of one row.
   void accumulate_rows(std::span<const float> values, std::uint64_t first, UnitRange rows);
   void accumulate_columns(std::span<const float> values, std::uint64_t first, std::size_t row,
@@ -92,6 +95,7 @@ class CountSketch {
   std::size_t columns_;
   std::uint64_t seed_;
   kernels::AlignedFloats cells_;  // a group of columns is one cache line
+  std::vector<kernels::AlignedFloats> more_cells_;  // of the later parts of many values
 };
 
 }  // namespace thinreduce

@@ -49,6 +49,52 @@ TEST(Nomination, TakesAByteEach) {
   EXPECT_EQ(nomination_bytes(1'000'000, 30'000), 30'000 + 1'000'000 / 255);
 }
 
+// Every element is at one place of one rank, all ranks together name as many as they may, and their
+// names come back in the order of the elements.
+TEST(NominationTurns, DealEveryElementOnce) {
+  for (const int world : {1, 2, 3, 8}) {
+    for (const std::size_t elements : {0u, 1u, 1023u, 1024u, 1025u, 5003u, 9 * 1024u}) {
+      for (const std::uint64_t step : {0u, 1u, 11u}) {
+        const std::size_t max = elements / 3;
+        const NominationTurns turns(elements, max, world, step);
+        std::vector<int> dealt(elements);
+        std::vector<std::vector<std::uint32_t>> named(static_cast<std::size_t>(world));
+        std::vector<std::uint32_t> expected;
+        std::size_t may_name = 0;
+        for (int rank = 0; rank < world; ++rank) {
+          may_name += turns.max_named(rank);
+          ASSERT_LE(turns.max_named(rank), turns.places(rank));
+          turns.for_runs(rank, {0, turns.places(rank)},
+                         [&](std::size_t place, std::size_t first, std::size_t count) {
+                           ASSERT_EQ(turns.element(rank, place), first);
+                           for (std::size_t i = 0; i < count; ++i) ++dealt[first + i];
+                         });
+          for (std::uint32_t place = 0; place < turns.places(rank); place += 1 + place % 3) {
+            named[static_cast<std::size_t>(rank)].push_back(place);
+            expected.push_back(static_cast<std::uint32_t>(turns.element(rank, place)));
+          }
+        }
+        EXPECT_EQ(may_name, max);
+        EXPECT_EQ(std::ranges::count(dealt, 1), static_cast<std::ptrdiff_t>(elements));
+        std::vector<std::uint32_t> joined{7};
+        turns.join(named, joined);
+        std::ranges::sort(expected);
+        EXPECT_EQ(joined, expected);
+      }
+    }
+  }
+}
+
+// The ranks take turns: each names elements of the first block in one of N steps.
+TEST(NominationTurns, MoveOnWithTheStep) {
+  for (std::uint64_t step = 0; step < 6; ++step) {
+    const NominationTurns turns(5000, 100, 3, step);
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(turns.element(rank, 0), (static_cast<std::uint64_t>(rank) + step) % 3 * 1024);
+    }
+  }
+}
+
 // Any bytes name ascending elements of the bucket, no more than there are bytes, or are refused.
 TEST(Nomination, HostileBytesAreRefused) {
   std::mt19937 random(2);

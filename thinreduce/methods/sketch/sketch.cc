@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <optional>
 
 #include "thinreduce/collective/broadcast.h"
+#include "thinreduce/collective/shared_loops.h"
 #include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
@@ -95,26 +97,23 @@ class Sketch final : public Method {
   // Elements that are worked on together, in the nearest caches.
   static constexpr std::size_t kRun = 16384;
 
-  // One rank, another in each step, names the elements where its own residual is largest.
-  [[nodiscard]] static int nominator(const Exchange& exchange) {
-    return static_cast<int>(exchange.id().step % static_cast<unsigned>(exchange.size()));
-  }
+  [[nodiscard]] bool nominates() const { return setup_.nominees > 0 && everything_.empty(); }
 
-  // Adds the gradient to momentum and residual, and looks for the largest residuals in the same
-  // pass over memory.
+  // Adds the gradient to momentum and residual, and looks for the largest residuals among the
+  // elements that this rank may name. One rank may name all, so it does both in one pass over
+  // memory.
   void take_in(std::span<const float> gradient, const Exchange& exchange) {
     const Workers workers = exchange.workers;
     largest_.assign(workers.threads(), 0.0f);
-    const bool nominates =
-        setup_.nominees > 0 && everything_.empty() && nominator(exchange) == exchange.rank();
-    if (!nominates) {
-      workers.for_runs(elements_, kRun,
-                       [&](std::size_t first, std::size_t count, std::size_t thread) {
-                         take_in_run({first, first + count}, gradient, thread);
-                       });
-      owed_ = {};
-      return;
-    }
+    if (nominates() && exchange.size() == 1) return take_in_and_nominate(gradient, workers);
+    workers.for_runs(elements_, kRun,
+                     [&](std::size_t first, std::size_t count, std::size_t thread) {
+                       take_in_run({first, first + count}, gradient, thread);
+                     });
+    owed_ = {};
+    if (nominates()) choose_places(exchange);
+  }
+  void take_in_and_nominate(std::span<const float> gradient, Workers workers) {
     const kernels::TopSelector::Runs runs{
         .elements = elements_,
         .value_at = [&](std::size_t i) { return settled(i) + gradient[i]; },
@@ -123,9 +122,28 @@ class Sketch final : public Method {
               if (!again) take_in_run(run, gradient, thread);
               return std::span<const float>(part(std::span(residual_), run));
             }};
-    const auto selected = selector_.select(runs, setup_.nominees, workers);
+    places_ = selector_.select(runs, setup_.nominees, workers).indices;
     owed_ = {};
-    nominees_.assign(selected.indices.begin(), selected.indices.end());
+  }
+  // Chooses the largest residuals among the elements that this rank may name in this step.
+  void choose_places(const Exchange& exchange) {
+    turns_.emplace(elements_, setup_.nominees, exchange.size(), exchange.id().step);
+    const int rank = exchange.rank();
+    chosen_from_.resize(std::max(chosen_from_.size(), exchange.workers.threads()));
+    const kernels::TopSelector::Runs runs{
+        .elements = turns_->places(rank),
+        .value_at = [&](std::size_t place) { return residual_[turns_->element(rank, place)]; },
+        .values_of =
+            [&](UnitRange places, std::size_t thread, bool /*again*/) {
+              std::vector<float>& values = chosen_from_[thread];
+              values.resize(places.size());
+              turns_->for_runs(
+                  rank, places, [&](std::size_t place, std::size_t element, std::size_t count) {
+                    std::copy_n(&residual_[element], count, &values[place - places.begin]);
+                  });
+              return std::span<const float>(values);
+            }};
+    places_ = selector_.select(runs, turns_->max_named(rank), exchange.workers).indices;
   }
   void take_in_run(UnitRange run, std::span<const float> gradient, std::size_t thread) {
     settle(run);
@@ -163,10 +181,10 @@ class Sketch final : public Method {
     return residual_[element] - owed_.given[i];
   }
 
-  // Returns the nominees of one rank and the candidates that the summed sketch shows among the
+  // Returns the nominees of all ranks and the candidates that the summed sketch shows among the
   // rest.
   std::span<const std::uint32_t> find_candidates(const Bucket& bucket, Exchange& exchange) {
-    if (setup_.nominees > 0) nominate(exchange);
+    if (nominates()) nominate(exchange);
     rounds_.begin_nominees(exchange, nominees_, residual_);
     exchange.timed(Stage::encode, [&] { sketch_the_rest(exchange.id().step, exchange.workers); });
     const auto found = rounds_.find_candidates(exchange, {sketch_, bucket.layout, nominees_});
@@ -198,16 +216,36 @@ class Sketch final : public Method {
         });
   }
 
+  // Tells the others which elements this rank names, and learns which ones they name.
   void nominate(Exchange& exchange) {
-    const int turn = nominator(exchange);
-    message_.resize(nomination_bytes(elements_, setup_.nominees));
-    if (turn == exchange.rank()) {
-      exchange.timed(Stage::encode, [&] { write_nomination(nominees_, message_); });
+    const auto world = static_cast<std::size_t>(exchange.size());
+    const auto own = static_cast<std::size_t>(exchange.rank());
+    if (world == 1) turns_.emplace(elements_, setup_.nominees, 1, 0);
+    messages_.resize(world);
+    named_.resize(world);
+    std::vector<std::span<std::byte>> messages;
+    for (std::size_t r = 0; r < world; ++r) {
+      const int rank = static_cast<int>(r);
+      messages_[r].resize(nomination_bytes(turns_->places(rank), turns_->max_named(rank)));
+      messages.emplace_back(messages_[r]);
     }
-    // Short segments, because each rank of a chain waits for the first.
-    broadcast(exchange, turn, message_, {.segment_bytes = std::size_t{64} * 1024});
-    if (turn == exchange.rank()) return;
-    exchange.timed(Stage::decode, [&] { read_nomination(message_, turn, elements_, nominees_); });
+    exchange.timed(Stage::encode,
+                   [&] { write_nomination(places_, messages_[own], exchange.workers); });
+    broadcast_all(exchange, messages);
+    exchange.timed(Stage::decode, [&] {
+      if (world == 1) return copy_names(exchange.workers);
+      exchange.workers.for_blocks(world, [&](std::size_t r, std::size_t /*thread*/) {
+        const int rank = static_cast<int>(r);
+        read_nomination(messages_[r], rank, turns_->places(rank), named_[r]);
+      });
+      turns_->join(named_, nominees_);
+    });
+  }
+  void copy_names(Workers workers) {
+    nominees_.resize(places_.size());
+    for_floats(workers, places_.size(), [&](std::size_t first, std::size_t count) {
+      std::ranges::copy(places_.subspan(first, count), &nominees_[first]);
+    });
   }
 
   // Leaves out the nominees, which would only be noise to the others. Every step uses new hash
@@ -247,7 +285,11 @@ class Sketch final : public Method {
   PlainMomentum plain_;
   bool masks_ = false;
   kernels::TopSelector selector_;
-  std::vector<std::byte> message_;
+  std::optional<NominationTurns> turns_;         // of this step
+  std::span<const std::uint32_t> places_;        // that this rank names; in the selector's memory
+  std::vector<std::vector<float>> chosen_from_;  // residuals of a run of places, by thread
+  std::vector<std::vector<std::byte>> messages_;      // nominations, by rank
+  std::vector<std::vector<std::uint32_t>> named_;     // places in them
   std::vector<float> largest_;  // residual of this step, by thread
   std::vector<std::uint32_t> nominees_;
   std::vector<std::vector<float>> rest_;  // a run of the residual without nominees, by thread
@@ -341,8 +383,8 @@ MethodInfo sketch_info() {
                          "Number of elements that the summed sketch proposes for the second "
                          "round, divided by k: 0.1 means 0.1 * k."),
       OptionInfo::number("nominees", 0.9, 0, 1000,
-                         "Number of elements, divided by k, that one rank proposes for the second "
-                         "round; the ranks take turns per step. 0: none, as in the paper."),
+                         "Number of elements, divided by k, that the ranks propose for the second "
+                         "round, each among its share of the elements. 0: none, as in the paper."),
       OptionInfo::number("momentum", 0, 0, 0.9999,
                          "Momentum applied inside the method, as in the paper; the optimizer's "
                          "momentum must then be 0. 0: momentum is left to the optimizer.")

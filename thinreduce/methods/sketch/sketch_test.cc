@@ -47,6 +47,26 @@ struct PlainSketch {
   PlainSketch(int world, std::size_t elements)
       : u(static_cast<std::size_t>(world), zeros(elements)), v(u) {}
 
+  // Blocks of 1024 elements are dealt to the ranks; each names its largest of them.
+  [[nodiscard]] Indices name(std::uint64_t number) const {
+    const std::size_t elements = v[0].size();
+    Indices named;
+    std::size_t dealt = 0;
+    for (std::size_t turn = 0; turn < v.size(); ++turn) {
+      const auto& one = v[(turn + v.size() - number % v.size()) % v.size()];
+      std::vector<float> own(elements);
+      const std::size_t before = nominees * dealt / elements;
+      for (std::size_t i = 0; i < elements; ++i) {
+        if (i / 1024 % v.size() != turn) continue;
+        own[i] = one[i];
+        ++dealt;
+      }
+      const Indices more = largest(own, nominees * dealt / elements - before);
+      named.insert(named.end(), more.begin(), more.end());
+    }
+    return named;
+  }
+
   std::vector<float> step(const PerRank& gradients, std::uint64_t number) {
     const std::size_t elements = gradients[0].size();
     // As the method derives it from session seed 0 and bucket 0.
@@ -59,7 +79,7 @@ struct PlainSketch {
         exact[i] += v[rank][i];
       }
     }
-    const Indices named = largest(v[number % v.size()], nominees);
+    const Indices named = name(number);
     for (const auto& one : v) {
       auto rest = one;
       for (const auto i : named) rest[i] = 0;
