@@ -116,7 +116,15 @@ TEST_F(Train, IsTheSameOnThreadsGlooAndMpi) {
     const Finished end = run(command(transport, words));
     ASSERT_EQ(end.code, 0) << transport << end.err;
     results[transport] = result(transport);
-    EXPECT_EQ(results[transport], results["threads"]) << transport;
+    // PyTorch's sum of a batch's losses may differ in its last bit, with the place in memory; all
+    // losses but the first depend on the means.
+    std::istringstream found(results[transport]);
+    std::istringstream expected(results["threads"]);
+    double loss = 0;
+    for (double other = 0; expected >> other;) {
+      ASSERT_TRUE(found >> loss) << results[transport];
+      EXPECT_NEAR(loss, other, 5e-7) << transport << ": " << results[transport];
+    }
   }
 }
 

@@ -255,7 +255,8 @@ def sparse_gradients_are_refused():
         loss = model(torch.arange(8) + dist.get_rank()).sum()
         text = raises(RuntimeError, "has sparse gradients", loss.backward)
         assert "Embedding(sparse=False)" in text, text
-        assert isinstance(state.error, thinreduce.BadInput), state.error
+        # The other rank's error may be the first to arrive.
+        assert isinstance(state.error, (thinreduce.BadInput, thinreduce.LostPeer)), state.error
 
 
 @scenario
