@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <cmath>
+#include <sstream>
 
 #include "tests/help_text.h"
 #include "tests/train_runs.h"
