@@ -24,7 +24,7 @@ from trial import Trial
 from world import World, free_port
 
 _DAY = 86400
-_STEPS = 40
+_STEPS = oracle.STEPS
 
 
 @functools.cache

@@ -115,10 +115,11 @@ class World:
         for rank in ranks:
             words[rank] = None
             with contextlib.suppress(EOFError):
-                while self._pipes[rank].poll(max(0.0, until - time.monotonic())):
+                while words[rank] is None:
+                    if not self._pipes[rank].poll(max(0.0, until - time.monotonic())):
+                        break
                     said = self._pipes[rank].recv()
-                    if isinstance(said, LastWords):
-                        words[rank] = said
+                    words[rank] = said if isinstance(said, LastWords) else None
         for rank in ranks:
             self._processes[rank].join(max(0.1, until - time.monotonic()))
             if self._processes[rank].is_alive():
