@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 """Measures how the methods scale in the virtual cluster, and draws the speedups over fp32.
 
-    bench/scaling.py docs/scaling      runs what docs/scaling/results.json lacks, then draws
+    bench/scaling.py docs/scaling             runs what docs/scaling/results.json lacks, then draws
+    bench/scaling.py docs/scaling --draw      only draws what is there
 
-Every run is `thinreduce bench reduce --simulate LINK --ranks N`. Its result is written at once, so
-a measurement that was interrupted goes on where it stopped. There is one chart per link.
+A run is `thinreduce bench reduce --simulate LINK --ranks N` with all methods that are missing for
+that link and number of ranks, so that fp32 and bf16 are measured once for all of them. Its results
+are written at once, and a measurement that was interrupted goes on where it stopped. The charts are
+drawn anew after every run. Each line says how long the rest will take: a run takes about as long
+per rank whatever their number is, and the first runs tell how long that is.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import math
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 LINKS = ["1gbit,0.1ms", "1gbit,5ms", "100mbit,15ms"]
 RANKS = [2, 4, 8, 16, 32, 64, 128, 256]
@@ -34,38 +38,74 @@ def key_of(link: str, ranks: int, method: str, floats: str) -> str:
     return f"{link} {ranks} {method} {floats}"
 
 
-def measure(program: str, link: str, ranks: int, method: str, floats: str) -> dict[str, Any]:
-    command = [program, "bench", "reduce", "--json", "--steps", "1", "--simulate", link]
-    command += ["--ranks", str(ranks), "--floats", floats, "--method", method]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    result: dict[str, Any] = json.loads(done.stdout)
-    return {field: result[field] for field in FIELDS}
+class Run(NamedTuple):
+    link: str
+    ranks: int
+    methods: list[str]
+
+    def weight(self) -> float:
+        """Returns its expected time, in no particular unit: fp32 and bf16 are measured, too, and
+        the messages of a step grow with the square of the ranks."""
+        return (len(self.methods) + 2) * self.ranks * (1 + self.ranks / 256)
 
 
-def measure_missing(arguments: argparse.Namespace, file: Path) -> Results:
-    """Runs what `file` lacks, and adds it there."""
-    results: Results = json.loads(file.read_text()) if file.exists() else {}
-    wanted = [
-        (link, ranks, method)
-        for ranks in arguments.ranks
+def measure(program: str, run: Run, floats: str) -> Results:
+    command = [program, "bench", "reduce", "--json", "--steps", "1", "--simulate", run.link]
+    command += ["--ranks", str(run.ranks), "--floats", floats]
+    for method in run.methods:
+        command += ["--method", method]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    parsed = json.loads(done.stdout)
+    results = parsed if isinstance(parsed, list) else [parsed]
+    return {
+        key_of(run.link, run.ranks, method, floats): {field: result[field] for field in FIELDS}
+        for method, result in zip(run.methods, results)
+    }
+
+
+def missing_runs(arguments: argparse.Namespace, results: Results) -> list[Run]:
+    """Returns the runs that `results` lack, those with few ranks first."""
+    runs = [
+        Run(
+            link,
+            ranks,
+            [m for m in arguments.methods if key_of(link, ranks, m, arguments.floats) not in results],
+        )
+        for ranks in sorted(arguments.ranks)
         for link in arguments.links
-        for method in arguments.methods
     ]
-    missing = [w for w in wanted if key_of(*w, arguments.floats) not in results]
+    return [run for run in runs if run.methods]
+
+
+def minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def measure_missing(arguments: argparse.Namespace, file: Path, results: Results) -> None:
+    """Runs what `results` lack, adds it there and to `file`, and draws."""
+    missing = missing_runs(arguments, results)
     began = time.monotonic()
-    for number, (link, ranks, method) in enumerate(missing, 1):
-        result = measure(arguments.program, link, ranks, method, arguments.floats)
-        results[key_of(link, ranks, method, arguments.floats)] = result
+    finished = 0.0
+    for number, run in enumerate(missing, 1):
+        print(
+            f"{number} of {len(missing)}: {run.ranks} ranks, {run.link}, {len(run.methods)} methods",
+            flush=True,
+        )
+        measured = measure(arguments.program, run, arguments.floats)
+        results.update(measured)
         partial = file.with_suffix(".new")
         partial.write_text(json.dumps(results, indent=1) + "\n")
         partial.replace(file)
-        speedup = result["fp32_seconds"] / result["seconds"]
-        print(
-            f"{number} of {len(missing)}, {time.monotonic() - began:.0f} s: "
-            f"{method}, {ranks} ranks, {link}: {speedup:.2f}x",
-            flush=True,
-        )
-    return results
+        draw(arguments, results)
+        speedups = [
+            f"{method} {one['fp32_seconds'] / one['seconds']:.2f}x"
+            for method, one in zip(run.methods, measured.values())
+        ]
+        elapsed = time.monotonic() - began
+        finished += run.weight()
+        left = elapsed / finished * sum(one.weight() for one in missing[number:])
+        print("   " + ", ".join(speedups), flush=True)
+        print(f"   {minutes(elapsed)} until now, about {minutes(left)} left", flush=True)
 
 
 class Chart:
@@ -123,12 +163,17 @@ def draw(arguments: argparse.Namespace, results: Results) -> None:
     for link in arguments.links:
         speedups: dict[str, list[tuple[int, float]]] = {}
         for method in arguments.methods:
-            for ranks in arguments.ranks:
-                run = results[key_of(link, ranks, method, arguments.floats)]
+            for ranks in sorted(arguments.ranks):
+                run = results.get(key_of(link, ranks, method, arguments.floats))
+                if run is None:
+                    continue
                 speedup = run["fp32_seconds"] / run["seconds"]
                 speedups.setdefault(method, []).append((ranks, speedup))
+        if not speedups:
+            continue
         largest = max(speedup for line in speedups.values() for _, speedup in line)
-        chart = Chart(arguments.ranks, largest, f"{link}, {arguments.floats} floats")
+        measured = sorted({ranks for line in speedups.values() for ranks, _ in line})
+        chart = Chart(measured, largest, f"{link}, {arguments.floats} floats")
         for number, (method, points) in enumerate(speedups.items()):
             chart.line(method, number, points)
         (arguments.folder / f"{link.replace(',', '-')}.svg").write_text(chart.svg())
@@ -144,9 +189,14 @@ def main() -> None:
     parser.add_argument("--links", nargs="*", default=LINKS)
     parser.add_argument("--ranks", nargs="*", type=int, default=RANKS)
     parser.add_argument("--methods", nargs="*", default=list(COLOURS))
+    parser.add_argument("--draw", action="store_true", help="measure nothing")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    draw(arguments, measure_missing(arguments, arguments.folder / "results.json"))
+    file = arguments.folder / "results.json"
+    results: Results = json.loads(file.read_text()) if file.exists() else {}
+    if not arguments.draw:
+        measure_missing(arguments, file, results)
+    draw(arguments, results)
 
 
 if __name__ == "__main__":

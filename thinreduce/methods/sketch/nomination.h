@@ -22,8 +22,8 @@ namespace thinreduce {
 // one rank may name.
 class NominationTurns {
  public:
-  // Elements per block.
-  static constexpr std::size_t kBlock = 1024;
+  // Elements per block: shorter than most rows of matrices, which may differ in magnitude.
+  static constexpr std::size_t kBlock = 64;
 
   // All ranks together name up to `max` of `elements` elements.
   NominationTurns(std::size_t elements, std::size_t max, int world, std::uint64_t step);

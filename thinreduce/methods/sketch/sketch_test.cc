@@ -47,7 +47,7 @@ struct PlainSketch {
   PlainSketch(int world, std::size_t elements)
       : u(static_cast<std::size_t>(world), zeros(elements)), v(u) {}
 
-  // Blocks of 1024 elements are dealt to the ranks; each names its largest of them.
+  // Blocks of 64 elements are dealt to the ranks; each names its largest of them.
   [[nodiscard]] Indices name(std::uint64_t number) const {
     const std::size_t elements = v[0].size();
     Indices named;
@@ -57,7 +57,7 @@ struct PlainSketch {
       std::vector<float> own(elements);
       const std::size_t before = nominees * dealt / elements;
       for (std::size_t i = 0; i < elements; ++i) {
-        if (i / 1024 % v.size() != turn) continue;
+        if (i / 64 % v.size() != turn) continue;
         own[i] = one[i];
         ++dealt;
       }
