@@ -61,7 +61,7 @@ def trained(folder: Path, *names: str) -> str:
     parts = []
     for row in (rows[name] for name in names if name in rows):
         fewer = rows["fp32"]["bytes_sent"] / row["bytes_sent"]
-        faster = [f"{at['speedup']:.1f}x at {link}" for link, at in row["links"].items()]
+        faster = [f"{at['speedup']:.1f}x faster at {link}" for link, at in row["links"].items()]
         parts.append(
             f"{words(row['setting']['spec'])} {row['points']:+.1f} points with {fewer:.1f}x fewer "
             f"bytes, a step {' and '.join(faster)}"

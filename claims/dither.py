@@ -50,7 +50,7 @@ def show_dither(found: Json, folder: Path) -> Shown:
         name: [b["variance"] / one["variance"] for b in one["bins"]] for name, one in found.items()
     }
     lines = [
-        ["largest |error|, in steps κ", "0.5", f"{dqsg['largest']:.5f}", ""],
+        ["largest error, in steps κ", "0.5", f"{dqsg['largest']:.5f}", ""],
         ["variance of the error, in κ²", "1/12 = 0.08333", f"{dqsg['variance']:.5f}", ""],
         ["Kolmogorov-Smirnov distance to the uniform distribution", f"below {critical:.5f} (5 %)", f"{dqsg['ks']:.5f}", ""],
         ["correlation of error and element", f"0 ± {noise:.4f}", f"{dqsg['correlation']:.5f}", f"{qsgd['correlation']:.5f}"],
@@ -119,7 +119,7 @@ def show_nested(found: Json, folder: Path) -> Shown:
         panel.lines[f"{batch} images per rank"] = ([s["step"] for s in steps], [s["pair"] for s in steps])  # fmt: skip
         fixed, nested, coded, nested_coded = one["bytes"]
         pairs = [s["pair"] for s in steps]
-        lines.append([batch, f"{min(pairs):.2f} to {max(pairs):.2f}", f"{fixed:,.0f}, {nested:,.0f} ({nested / fixed - 1:+.1%})", f"{coded:,.0f}, {nested_coded:,.0f} ({nested_coded / coded - 1:+.1%})"])  # fmt: skip
+        lines.append([batch, f"{min(pairs):.2f} to {max(pairs):.2f}", f"{fixed:,.0f}, {nested:,.0f} ({100 * (nested / fixed - 1):+.1f} %)", f"{coded:,.0f}, {nested_coded:,.0f} ({100 * (nested_coded / coded - 1):+.1f} %)"])  # fmt: skip
     panel.lines["resnet9, 32 per rank"] = ([s["step"] for s in found["resnet9"]], [s["pair"] for s in found["resnet9"]])  # fmt: skip
     draw(folder / "ndqsg-correlation.svg", panel)
     trained = found["trained"]
@@ -145,7 +145,7 @@ Where nesting pays, and the bound on what it can save: [ndqsg](methods/ndqsg.md#
 """
     saved = [one["bytes"][1] / one["bytes"][0] - 1 for one in found["batches"].values()]
     coded = [one["bytes"][3] / one["bytes"][2] - 1 for one in found["batches"].values()]
-    figure = f"bytes beside dqsg of equal variance: {max(saved):+.0%} to {min(saved):+.0%} at fixed length, {max(coded):+.1%} to {min(coded):+.1%} entropy coded"
+    figure = f"bytes beside dqsg of equal variance: {100 * max(saved):+.0f} to {100 * min(saved):+.0f} % at fixed length, {100 * max(coded):+.1f} to {100 * min(coded):+.1f} % entropy coded"
     verdict = HOLDS if max(coded) < -0.1 else IN_PART if min(saved) < -0.1 else FAILS
     return Shown(verdict, figure, text, ("ndqsg-correlation.svg",))
 

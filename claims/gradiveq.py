@@ -239,8 +239,8 @@ def show_equal(found: Json, folder: Path) -> Shown:
         return min(found[family], key=lambda one: abs(one["fewer"] / fewer - 1))
 
     at = {family: nearest(family, 8) for family in found}
-    figure = "nearest to 8 times fewer bytes: " + ", ".join(
-        f"{family} {one['fewer']:.1f}x, error {one['nmse']:.2f}, {one['speedup'][SLOW]:.1f}x faster at 100 Mbit"
+    figure = "nearest to 8 times fewer bytes sent, at 100 Mbit: " + ", ".join(
+        f"{family} ({one['fewer']:.1f}x) error {one['nmse']:.2f}, {one['speedup'][SLOW]:.1f}x faster"
         for family, one in at.items()
     )
     faster = at["gradiveq"]["speedup"][SLOW] / at["qsgd"]["speedup"][SLOW]

@@ -33,7 +33,7 @@ def section(claim: Claim, shown: Shown) -> str:
         "",
         f"{claim.claim[0].upper()}{claim.claim[1:]}: **{shown.verdict}**.",
     ]
-    lines += [shown.figure[0].upper() + shown.figure[1:] + ".", "", "```sh", *claim.commands, "```"]
+    lines += [f"Found: {shown.figure}.", "", "```sh", *claim.commands, "```"]
     lines += [shown.text.rstrip()] if shown.text else []
     for chart in shown.charts:
         lines += ["", f"![{claim.name}](claims/{chart})"]
