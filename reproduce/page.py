@@ -211,6 +211,7 @@ def write(folder: Path, found: Found, extent: Extent) -> Path:
 Written by `make reproduce` on {date.today().isoformat()}; {cpu()}, {os.cpu_count()} cores, {plan.RANKS} ranks (threads of one process).
 All figures are of this one run: times differ between machines, and accuracy differs by about 0.7 points between seeds.
 [The notes](notes/results.md) explain the figures, and why some aims are missed.
+[The claims](claims.md) of the papers have a verdict each.
 
 **Set-up.** CIFAR-10, {plan.RANKS} ranks of 32 images, {extent.epochs:g} epochs ({steps} steps), seed {plan.SEED}, random crops and flips;
 one-cycle learning rate up to 0.05 with momentum 0.9, or Adam.
