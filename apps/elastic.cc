@@ -203,7 +203,8 @@ class Launcher {
 }  // namespace
 
 std::shared_ptr<Transport> ElasticRank::meet() {
-  for (;;) {
+  constexpr int kTries = 10;
+  for (int tried = 1;; ++tried) {
     Message message;
     bool alive = send_message(socket_, {Message::What::meet});
     while (alive && message.what != Message::What::place) {
@@ -221,7 +222,11 @@ std::shared_ptr<Transport> ElasticRank::meet() {
     try {
       return throttle(connect_gloo(gloo), options_.link, options_.timeout);
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::lost_peer && error.code() != ErrorCode::timeout) throw;
+      // A rank may have died since, or another program may have taken the port.
+      const bool may_pass = error.code() == ErrorCode::lost_peer ||
+                            error.code() == ErrorCode::timeout ||
+                            error.code() == ErrorCode::unavailable;
+      if (!may_pass || tried == kTries) throw;
     }
   }
 }

@@ -91,9 +91,11 @@ SessionState without_debts(const SessionState& state) {
     BucketState& light = result.buckets[id];
     light.step = bucket.step;
     light.elements = bucket.elements;
-    std::vector<StateField> fields = split_fields(bucket);
-    for (StateField& field : fields) {
-      if (field.kind == FieldKind::summed) field.values.clear();
+    std::vector<StateField> fields;
+    for (const FieldView& field : view_fields(bucket)) {
+      fields.push_back({field.name, field.kind, {}});
+      if (field.kind == FieldKind::summed) continue;  // as large as the bucket
+      fields.back().values.assign(field.values.begin(), field.values.end());
     }
     light.fields = join_fields(fields);
   }
@@ -123,6 +125,8 @@ SessionState extract(const SessionState& state, const RankInWorld& to, Receiver 
 // Makes a state of the old world one of rank `place` in the new world: drops parts that others own.
 void move_to(SessionState& state, const RankInWorld& place) {
   for (auto& [id, bucket] : state.buckets) {
+    const auto is_part = [](const FieldView& field) { return field.kind == FieldKind::part; };
+    if (std::ranges::none_of(view_fields(bucket), is_part)) continue;
     change_fields(bucket, [&](StateField& field, std::size_t part) {
       if (field.kind == FieldKind::part && Archive::owner_of(part, place.world) != place.rank) {
         field.values.clear();

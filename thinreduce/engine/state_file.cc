@@ -292,12 +292,12 @@ std::vector<float> StateField::floats() const {
   return result;
 }
 
-std::vector<StateField> split_fields(const BucketState& state) {
-  std::vector<StateField> fields;
+std::vector<FieldView> view_fields(const BucketState& state) {
+  std::vector<FieldView> fields;
   ByteReader reader(state.fields, "the state");
   try {
     while (reader.left() > 0) {
-      StateField field;
+      FieldView field;
       field.name = read_text(reader);
       field.kind = static_cast<FieldKind>(reader.value<std::uint8_t>());
       const auto count = reader.value<std::uint64_t>();
@@ -305,12 +305,19 @@ std::vector<StateField> split_fields(const BucketState& state) {
       if (field.kind > FieldKind::part || count > reader.left() / width) {
         throw Error(ErrorCode::bad_state, fmt::format("field '{}' is damaged", field.name));
       }
-      const auto values = reader.take(count * width);
-      field.values.assign(values.begin(), values.end());
+      field.values = reader.take(count * width);
       fields.push_back(std::move(field));
     }
   } catch (const Error& error) {
     throw Error(ErrorCode::bad_state, fmt::format("saved state of a bucket: {}", error.what()));
+  }
+  return fields;
+}
+
+std::vector<StateField> split_fields(const BucketState& state) {
+  std::vector<StateField> fields;
+  for (const FieldView& field : view_fields(state)) {
+    fields.push_back({field.name, field.kind, {field.values.begin(), field.values.end()}});
   }
   return fields;
 }

@@ -65,7 +65,15 @@ struct StateField {
   [[nodiscard]] std::vector<float> floats() const;
 };
 
-// Splits a bucket's bytes into fields, and joins them again. split_fields throws Error{bad_state}.
+// The same, with values that lie in a bucket's bytes.
+struct FieldView {
+  std::string name;
+  FieldKind kind = FieldKind::number;
+  std::span<const std::byte> values;
+};
+
+// Split a bucket's bytes into fields, and join them again. The first two throw Error{bad_state}.
+[[nodiscard]] std::vector<FieldView> view_fields(const BucketState& state);
 [[nodiscard]] std::vector<StateField> split_fields(const BucketState& state);
 [[nodiscard]] std::vector<std::byte> join_fields(const std::vector<StateField>& fields);
 
