@@ -69,7 +69,11 @@ def missing_runs(arguments: argparse.Namespace, results: Results) -> list[Run]:
         Run(
             link,
             ranks,
-            [m for m in arguments.methods if key_of(link, ranks, m, arguments.floats) not in results],
+            [
+                m
+                for m in arguments.methods
+                if key_of(link, ranks, m, arguments.floats) not in results
+            ],
         )
         for ranks in sorted(arguments.ranks)
         for link in arguments.links

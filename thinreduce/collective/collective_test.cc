@@ -174,9 +174,9 @@ TEST_P(Collective, BroadcastsOfAllRanksAtOnce) {
                 std::vector<std::byte>(length(rank), std::byte(rank + 1)));
     }
     const std::size_t own = length(transport->rank());
-    EXPECT_EQ(transport->total_traffic().bytes_sent,
-              own == 0 ? 0
-                       : static_cast<std::uint64_t>(world() - 1) * (own + kMessageChecksumBytes));
+    EXPECT_EQ(
+        transport->total_traffic().bytes_sent,
+        own == 0 ? 0 : static_cast<std::uint64_t>(world() - 1) * (own + kMessageChecksumBytes));
     EXPECT_EQ(exchange.payload_bytes, all);
   });
 }

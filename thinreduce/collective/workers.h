@@ -19,8 +19,8 @@
 
 namespace thinreduce {
 
-// Owns the threads. They sleep while there is nothing to do; only for a moment after a job they look
-// for the next one, because to wake a thread takes longer than many a job.
+// Owns the threads. They sleep while there is nothing to do; only for a moment after a job they
+// look for the next one, because to wake a thread takes longer than many a job.
 class WorkerPool {
  public:
   // Starts threads - 1 threads: the one that hands out work is the other. Throws

@@ -62,9 +62,9 @@ class TopK final : public Method {
  private:
   // Selects and writes the payload.
   kernels::Selected encode(std::span<const float> gradient, Workers workers) {
-    const auto sent = feedback_ ? selector_.add_select(residual_, gradient, k_, workers,
-                                                       std::exchange(owed_, {}))
-                                : selector_.select(gradient, k_, workers);
+    const auto sent =
+        feedback_ ? selector_.add_select(residual_, gradient, k_, workers, std::exchange(owed_, {}))
+                  : selector_.select(gradient, k_, workers);
     write_topk_payload(sent, elements_, payload_, TopKValues::f32, workers);
     return sent;
   }

@@ -102,8 +102,8 @@ void CountSketch::accumulate(std::size_t elements, const ValuesOf& values_of, Wo
 }
 
 // A cell must get its values in an order that does not depend on the number of threads. Many values
-// are cut into parts, each of which is added to cells of its own; these are added up in the order of
-// the parts. run_of(run, thread) returns the values of a run.
+// are cut into parts, each of which is added to cells of its own; these are added up in the order
+// of the parts. run_of(run, thread) returns the values of a run.
 template <typename RunOf>
 void CountSketch::share(std::size_t elements, Workers workers, const RunOf& run_of) {
   const std::size_t parts = parts_of(elements);

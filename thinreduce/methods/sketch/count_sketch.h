@@ -94,7 +94,7 @@ class CountSketch {
   std::vector<kernels::SketchRow> rows_;
   std::size_t columns_;
   std::uint64_t seed_;
-  kernels::AlignedFloats cells_;  // a group of columns is one cache line
+  kernels::AlignedFloats cells_;                    // a group of columns is one cache line
   std::vector<kernels::AlignedFloats> more_cells_;  // of the later parts of many values
 };
 

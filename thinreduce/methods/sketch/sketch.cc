@@ -285,12 +285,12 @@ class Sketch final : public Method {
   PlainMomentum plain_;
   bool masks_ = false;
   kernels::TopSelector selector_;
-  std::optional<NominationTurns> turns_;         // of this step
-  std::span<const std::uint32_t> places_;        // that this rank names; in the selector's memory
-  std::vector<std::vector<float>> chosen_from_;  // residuals of a run of places, by thread
-  std::vector<std::vector<std::byte>> messages_;      // nominations, by rank
-  std::vector<std::vector<std::uint32_t>> named_;     // places in them
-  std::vector<float> largest_;  // residual of this step, by thread
+  std::optional<NominationTurns> turns_;           // of this step
+  std::span<const std::uint32_t> places_;          // that this rank names; in the selector's memory
+  std::vector<std::vector<float>> chosen_from_;    // residuals of a run of places, by thread
+  std::vector<std::vector<std::byte>> messages_;   // nominations, by rank
+  std::vector<std::vector<std::uint32_t>> named_;  // places in them
+  std::vector<float> largest_;                     // residual of this step, by thread
   std::vector<std::uint32_t> nominees_;
   std::vector<std::vector<float>> rest_;  // a run of the residual without nominees, by thread
   std::vector<std::uint32_t> candidates_;
