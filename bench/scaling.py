@@ -69,7 +69,11 @@ def missing_runs(arguments: argparse.Namespace, results: Results) -> list[Run]:
         Run(
             link,
             ranks,
-            [m for m in arguments.methods if key_of(link, ranks, m, arguments.floats) not in results],
+            [
+                m
+                for m in arguments.methods
+                if key_of(link, ranks, m, arguments.floats) not in results
+            ],
         )
         for ranks in sorted(arguments.ranks)
         for link in arguments.links
@@ -87,10 +91,8 @@ def measure_missing(arguments: argparse.Namespace, file: Path, results: Results)
     began = time.monotonic()
     finished = 0.0
     for number, run in enumerate(missing, 1):
-        print(
-            f"{number} of {len(missing)}: {run.ranks} ranks, {run.link}, {len(run.methods)} methods",
-            flush=True,
-        )
+        what = f"{run.ranks} ranks, {run.link}, {len(run.methods)} methods"
+        print(f"{number} of {len(missing)}: {what}", flush=True)
         measured = measure(arguments.program, run, arguments.floats)
         results.update(measured)
         partial = file.with_suffix(".new")
