@@ -154,7 +154,10 @@ With the paper's gather `fft` gains {paper[0]:.1f} times over fp32 with 2 ranks 
 The fastest rival with 32 ranks is `{best}`: {seconds[best][-1]:.1f} ms.
 """
     figure = f"faster than fp32 with 32 ranks: {gain[-1]:.1f}x (owners, ours), {paper[-1]:.1f}x (the paper's gather); `{best}` {fp32[-1] / seconds[best][-1]:.1f}x"
-    ahead = seconds["fft"][-1] < 0.95 * seconds[best][-1]
+    # Times of two runs differ by up to a third.
+    ahead = seconds["fft"][-1] < 0.75 * seconds[best][-1] and paper[-1] > 1
+    if 0.75 < seconds["fft"][-1] / seconds[best][-1] < 1.33:
+        figure += " (a difference within the noise)"
     return Shown(
         HOLDS if ahead else IN_PART if gain[-1] > 1 else FAILS, figure, text, ("fft-nodes.svg",)
     )
@@ -164,5 +167,5 @@ CLAIMS = (
     Claim("fft-accuracy", "FFT", "no loss of accuracy or convergence speed", (recorded(RESNET9), ON_RECORDED), show_beside_topk, measure_beside_topk, 60, (LONG.replace("SPEC", "fft:theta=0.85"), LONG.replace("SPEC", "fft:theta=0.95"), LONG.replace("SPEC", "topk:density=0.15"), LONG.replace("SPEC", "topk:density=0.05")), rule="in part, because our setting loses nothing at θ = 0.85 and the paper's does; trained on cifarnet only"),
     Claim("fft-diminishing", "FFT", "converges with a diminishing compression ratio", (LONG.replace("SPEC", "fft:feedback=off,schedule=linear,steps=3900"),), untrained("no schedule was trained"), missing=tuple(LONG.replace("SPEC", spec) for spec in ("fft:feedback=off", "fft:feedback=off,theta=auto", "fft:feedback=off,schedule=cosine,steps=3900", "fft:feedback=off,schedule=step,steps=3900"))),
     Claim("fft-tunable", "FFT", "both parts dynamic and tunable; high throughput", (ON_RECORDED, "thinreduce bench codec --floats 12800000 --shapes none --method fft"), show_tunable, measure_tunable, 40, rule="holds if a core encodes and decodes more than 1.25 GB/s, a link of 10 Gbit/s"),
-    Claim("fft-nodes", "FFT", "better scalability up to 32 nodes", (f"{VIRTUAL} --floats 1000000 --method SPEC",), show_nodes, measure_nodes, 40, rule="holds if `fft` is 5 % faster than every rival with 32 ranks, in part if it is faster than fp32"),
+    Claim("fft-nodes", "FFT", "better scalability up to 32 nodes", (f"{VIRTUAL} --floats 1000000 --method SPEC",), show_nodes, measure_nodes, 40, rule="holds if `fft` needs less than three quarters of every rival's time with 32 ranks and the paper's gather is faster than fp32, in part if ours is faster than fp32"),
 )  # fmt: skip

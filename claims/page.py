@@ -23,7 +23,7 @@ A verdict is *holds*, *holds in part*, *does not hold* or *not shown yet*; a pro
 *Not shown yet* names the training that would show it.
 Figures are of one run and one seed unless said otherwise.
 Accuracies differ by about 0.7 points between seeds, and times by a third between runs on this machine: smaller differences are noise.
-Times with `--simulate` are virtual: every rank has a core and a link of its own ([scaling](scaling.md)).
+Times with `--simulate` are virtual: every rank has a core and a link of its own ([scaling](scaling.md)); other programs ran on the machine meanwhile.
 """
 
 

@@ -98,6 +98,7 @@ def show_topk_distance(found: Json, folder: Path) -> Shown:
     text = f"""
 Recorded gradients of `resnet9`, all with error feedback and the same k; the error of the sum over all steps is the energy that is still held back.
 With all elements as candidates the second round selects the true global top-k.
+Local top-k applies what any of the 4 ranks selects, up to 4k elements per step, and can therefore hold back less.
 
 {table(["density", "", "spec", "payload", "error of the sum", "/ true top-k"], lines)}
 """
