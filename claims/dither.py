@@ -151,7 +151,7 @@ Where nesting pays, and the bound on what it can save: [ndqsg](methods/ndqsg.md#
 
 
 CLAIMS = (
-    Claim("dqsg-noise", "DQSG", "like SGD with independent bounded uniform noise", (recorded(RESNET9), "thinreduce.codec.decode(thinreduce.codec.encode(layer, \"dqsg:collective=gather,levels=7\"))"), show_dither, measure_dither, 20, rule="holds if no error exceeds κ/2, the distribution is uniform at 5 %, and both correlations are within three deviations of 0"),
+    Claim("dqsg-noise", "DQSG", "like SGD with independent bounded uniform noise", (recorded(RESNET9), "thinreduce.codec.decode(thinreduce.codec.encode(layer, \"dqsg:collective=gather,levels=7\"))"), show_dither, measure_dither, 20, rule="holds if no error exceeds κ/2, the distribution is uniform at 5 %, and both correlations are within three deviations of 0; the layers of a step share the seed of the dither, so that their errors are not fully independent and the bound at 5 % is weaker than the number of elements suggests"),
     Claim("dqsg-levels", "DQSG", "levels against training time", (LONG.replace("SPEC", "dqsg:levels=M --link 100mbit"),), untrained("only 3 and 7 levels were trained", "dqsg", "dqsg-paper")),
     Claim("ndqsg-nesting", "NDQSG", "workers' gradients are correlated; far fewer bits at the same variance, no side channel", (recorded(f"{AUTHORS} --ranks 4 --batch B --steps 200 --save-every 20"), ON_RECORDED, f"thinreduce train {AUTHORS} --ranks N --batch 200/N --epochs 2 --method SPEC"), show_nested, measure_nested, 200, rule="in part if nesting saves a tenth at fixed length; holds only if it saves a tenth entropy coded, too"),
 )  # fmt: skip
