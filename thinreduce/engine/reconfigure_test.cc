@@ -207,6 +207,33 @@ TEST(ReconfigureAtEveryMessage, NoWrongMean) {
   }
 }
 
+// One rank has reduced all of a step and the other gives up before it has: both take it back.
+TEST(ReconfigureAfterAStep, ThatOneRankHasNotReducedBothTakeItBack) {
+  auto first = connect_threads(2);
+  auto second = connect_threads(2);
+  std::vector<std::jthread> ranks;
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      Session session(std::move(first[rank]), {.spec = "topk"});
+      auto values = gradient(5000, static_cast<int>(rank), 0);
+      session.begin_step();
+      session.reduce(0, values);
+      session.commit_step();
+      const auto before = fields_of(session.save_bytes());
+      session.begin_step();
+      session.reduce(0, values);
+      if (rank == 1) session.abandon("test");
+      thrown_text(ErrorCode::lost_peer, [&] { session.commit_step(); });
+      const auto change = session.reconfigure(std::move(second[rank]));
+      EXPECT_TRUE(change.repeat);
+      EXPECT_EQ(change.steps, 1U);
+      const auto after = fields_of(session.save_bytes());
+      ASSERT_EQ(after.size(), before.size());
+      for (std::size_t i = 0; i < after.size(); ++i) EXPECT_EQ(after[i].values, before[i].values);
+    });
+  }
+}
+
 // Returns a random plan: up to `most` members at a time, at least 2, `events` deaths, leaves and
 // joins. THINREDUCE_ELASTIC_SEED chooses another.
 ElasticPlan random_plan(const std::string& spec, int events, std::uint64_t steps, unsigned seed) {
