@@ -123,6 +123,7 @@ struct ElasticMember {
   std::set<int> lost;  // members that it was told are lost
   bool gone = false;   // died or left
   bool left = false;
+  bool finished = false;  // all steps
   // The last state, and that at the beginning of the last step, with the place that they are for.
   std::vector<std::byte> state;
   std::vector<std::byte> before;
@@ -174,6 +175,8 @@ class ElasticRank {
     }
     account_.state = session_->save_bytes();
     account_.place = {session_->rank(), session_->size()};
+    account_.finished = true;
+    meeting_.leave();  // others may have lost a rank after the last step
   }
 
  private:
@@ -250,7 +253,9 @@ class ElasticRank {
   bool reconfigure() {
     const bool dies = is_due(ElasticEvent::What::dies);
     for (;;) {
-      if (armed_ && dies && transport_->peer() >= 0) {
+      const bool lost_for_good = account_.changes.size() > 20 + 4 * plan_.events.size();
+      EXPECT_FALSE(lost_for_good) << "member " << member_ << " does not get on";
+      if (lost_for_good || (armed_ && dies && transport_->peer() >= 0)) {
         account_.gone = true;
         session_.reset();
         transport_.reset();

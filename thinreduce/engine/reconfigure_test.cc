@@ -88,8 +88,9 @@ void expect_all_right(const ElasticPlan& plan, const std::vector<ElasticMember>&
   bool heir_was_lost = false;
   for (const ElasticMember& account : accounts) {
     for (const int member : account.lost) {
-      EXPECT_TRUE(accounts[static_cast<std::size_t>(member)].gone) << member;
-      heir_was_lost = heir_was_lost || accounts[static_cast<std::size_t>(member)].left;
+      const ElasticMember& lost = accounts[static_cast<std::size_t>(member)];
+      EXPECT_TRUE(lost.gone || lost.finished) << member;
+      heir_was_lost = heir_was_lost || lost.left;
     }
   }
   if (keeps_everything(plan.spec) && !heir_was_lost) expect_balance(plan, accounts, steps);
@@ -132,6 +133,10 @@ std::vector<StateField> fields_of(const std::vector<std::byte>& state) {
 // A rank joins two others: all have what redistribute() would have given them, owned parts at their
 // new owners included.
 TEST_P(Reconfigure, GivesARankThatJoinsWhatRedistributeWould) {
+  // With four compressed tensors, one part moves to the rank that joins and one to another rank.
+  BucketLayout layout = mixed_layout(0);
+  layout.add("third.weight", {30, 70});
+  layout.add("fourth.weight", {25, 60});
   auto two = connect_threads(2);
   auto three = connect_threads(3);
   std::vector<std::vector<std::byte>> before(2);
@@ -141,7 +146,7 @@ TEST_P(Reconfigure, GivesARankThatJoinsWhatRedistributeWould) {
     ranks.emplace_back([&, rank] {
       Session session(rank < 2 ? std::move(two[rank]) : std::move(connect_threads(1)[0]),
                       {.spec = GetParam(), .link = kOwnerLink, .momentum_inside_ok = true});
-      const auto bucket = session.add_bucket(mixed_layout(0));
+      const auto bucket = session.add_bucket(layout);
       for (std::uint64_t step = 0; rank < 2 && step < steps_of(GetParam(), 3); ++step) {
         auto values = gradient(bucket.layout().elements, static_cast<int>(rank), step);
         session.submit(bucket, values).get();
@@ -176,6 +181,58 @@ INSTANTIATE_TEST_SUITE_P(All, Reconfigure, testing::ValuesIn(elastic_specs()),
                          [](const auto& test) {
                            return fmt::format("{}_{}", test.index, test_name(test.param));
                          });
+
+// A rank dies at each message of a step in turn, so that every number of the others has the means
+// already, or has all of them and waits for the rank at the end of the step.
+TEST(ReconfigureAtEveryMessage, NoWrongMean) {
+  for (const char* spec : {"fp32", "topk", "powersgd"}) {
+    bool repeated = false;
+    bool completed = false;
+    for (std::uint64_t message = 0;; message += kSanitized ? 7 : 1) {
+      SCOPED_TRACE(fmt::format("{}, message {}", spec, message));
+      const ElasticPlan plan{
+          .spec = spec, .members = 3, .steps = 2, .events = {{What::dies, 1, 1, message}}};
+      const auto accounts = run_elastic(plan);
+      if (!accounts[1].gone) break;  // the step has fewer messages
+      expect_all_right(plan, accounts);
+      if (testing::Test::HasFatalFailure()) return;
+      for (const int member : {0, 2}) {
+        for (const auto& change : accounts[static_cast<std::size_t>(member)].changes) {
+          (change.repeat ? repeated : completed) = true;
+        }
+      }
+    }
+    EXPECT_TRUE(repeated) << spec;
+    EXPECT_TRUE(completed || kSanitized) << spec;
+  }
+}
+
+// One rank has reduced all of a step and the other gives up before it has: both take it back.
+TEST(ReconfigureAfterAStep, ThatOneRankHasNotReducedBothTakeItBack) {
+  auto first = connect_threads(2);
+  auto second = connect_threads(2);
+  std::vector<std::jthread> ranks;
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      Session session(std::move(first[rank]), {.spec = "topk"});
+      auto values = gradient(5000, static_cast<int>(rank), 0);
+      session.begin_step();
+      session.reduce(0, values);
+      session.commit_step();
+      const auto before = fields_of(session.save_bytes());
+      session.begin_step();
+      session.reduce(0, values);
+      if (rank == 1) session.abandon("test");
+      thrown_text(ErrorCode::lost_peer, [&] { session.commit_step(); });
+      const auto change = session.reconfigure(std::move(second[rank]));
+      EXPECT_TRUE(change.repeat);
+      EXPECT_EQ(change.steps, 1U);
+      const auto after = fields_of(session.save_bytes());
+      ASSERT_EQ(after.size(), before.size());
+      for (std::size_t i = 0; i < after.size(); ++i) EXPECT_EQ(after[i].values, before[i].values);
+    });
+  }
+}
 
 // Returns a random plan: up to `most` members at a time, at least 2, `events` deaths, leaves and
 // joins. THINREDUCE_ELASTIC_SEED chooses another.
