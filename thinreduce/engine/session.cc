@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -16,6 +15,7 @@
 #include "thinreduce/engine/membership.h"
 #include "thinreduce/engine/probe.h"
 #include "thinreduce/engine/reducer.h"
+#include "thinreduce/engine/settings.h"
 #include "thinreduce/engine/state_file.h"
 #include "thinreduce/error.h"
 #include "thinreduce/method/spec.h"
@@ -25,84 +25,6 @@ namespace thinreduce {
 namespace {
 
 constexpr std::uint32_t kNoBucket = 0xFFFFFFFF;
-
-// Returns the settings that must be equal on all ranks and in a resumed run.
-std::string settings_text(const Spec& spec, const SessionOptions& options) {
-  return fmt::format("{} min_elements={} warmup_steps={} check_replicas_every={} seed={}",
-                     spec.full_text(), options.min_elements, options.warmup_steps,
-                     options.check_replicas_every, options.seed);
-}
-
-Spec checked_spec(const std::string& text, const SessionOptions& options) {
-  Spec spec = Spec::parse(text);
-  if (spec.momentum_inside() && !options.momentum_inside_ok) {
-    throw Error(ErrorCode::bad_spec,
-                fmt::format("'{}' applies momentum itself, so the optimizer must apply none: set "
-                            "the optimizer's momentum to 0 and momentum_inside_ok to true, or use "
-                            "{}:momentum=0",
-                            text, spec.info->name));
-  }
-  return spec;
-}
-
-// Returns the settings that ranks must share, but that a resumed run may change.
-std::string guard_text(const SessionOptions& options) {
-  if (options.guard == Guard::off) return "";
-  if (!(options.guard_factor > 1) || std::isinf(options.guard_factor)) {
-    throw Error(ErrorCode::bad_input, fmt::format("guard_factor must be finite and above 1, got {}",
-                                                  options.guard_factor));
-  }
-  return fmt::format(" guard={} guard_factor={}", to_string(options.guard), options.guard_factor);
-}
-
-int checked_threads(const SessionOptions& options) {
-  if (options.threads < 1 || options.threads > SessionOptions::kMaxThreads) {
-    throw Error(ErrorCode::bad_input, fmt::format("threads must be 1 to {}, got {}",
-                                                  SessionOptions::kMaxThreads, options.threads));
-  }
-  return options.threads;
-}
-
-// Returns the first words in which the settings of rank 0 and of another rank differ.
-std::string first_difference(std::string_view own, std::string_view other, std::size_t rank) {
-  const auto next_word = [](std::string_view& text) {
-    const auto word = text.substr(0, text.find(' '));
-    text.remove_prefix(std::min(text.size(), word.size() + 1));
-    return word;
-  };
-  for (;;) {
-    const auto first = next_word(own);
-    const auto second = next_word(other);
-    if (first != second || (own.empty() && other.empty())) {
-      return fmt::format("{} on rank 0, {} on rank {}", first, second, rank);
-    }
-  }
-}
-
-// Returns the text of every rank.
-std::vector<std::string> gather_texts(Transport& transport, const WaitLimits& limits,
-                                      const std::string& own) {
-  constexpr std::size_t kLongestText = std::size_t{64} * 1024;
-  Exchange exchange(transport, limits, FrameId{.bucket = kNoBucket});
-  std::vector<std::string> texts;
-  gather(exchange, std::as_bytes(std::span(own)), kLongestText,
-         [&](int /*rank*/, std::span<const std::byte> text) {
-           texts.emplace_back(reinterpret_cast<const char*>(text.data()), text.size());
-         });
-  return texts;
-}
-
-// Throws the same Error{mismatch} on all ranks when their settings differ.
-void require_equal(const std::vector<std::string>& texts) {
-  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
-    if (texts[rank] == texts[0]) continue;
-    throw Error(
-        ErrorCode::mismatch,
-        fmt::format("rank 0 runs '{}', rank {} runs '{}': {}; start all ranks with the "
-                    "same spec and options",
-                    texts[0], rank, texts[rank], first_difference(texts[0], texts[rank], rank)));
-  }
-}
 
 Error refusal_of(const BucketLayout& layout, const Refusal& refusal) {
   return Error(ErrorCode::bad_input,
@@ -281,8 +203,8 @@ class Session::Worker {
     std::vector<std::string> all;
     Link link;
     try {
-      all = gather_texts(*transport_, options_.limits(),
-                         settings_ + guard_text(options_) + (own.empty() ? "" : " " + own));
+      Exchange texts(*transport_, options_.limits(), {.bucket = kNoBucket});
+      all = gather_texts(texts, settings_ + guard_text(options_) + (own.empty() ? "" : " " + own));
       require_equal(all);
       Exchange exchange(*transport_, options_.limits(), {.bucket = kNoBucket});
       world_ = gather_ids(exchange, id_);

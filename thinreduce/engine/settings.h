@@ -1,0 +1,28 @@
+// The settings of a session: checked, as a text, and compared between the ranks.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "thinreduce/collective/exchange.h"
+#include "thinreduce/engine/session.h"
+#include "thinreduce/method/spec.h"
+
+namespace thinreduce {
+
+// Returns the settings that must be equal on all ranks and in a resumed run.
+[[nodiscard]] std::string settings_text(const Spec& spec, const SessionOptions& options);
+// Returns those that ranks must share, but that a resumed run may change. Throws Error{bad_input}.
+[[nodiscard]] std::string guard_text(const SessionOptions& options);
+
+// Throws Error{bad_spec}, also for momentum that the optimizer might apply as well.
+[[nodiscard]] Spec checked_spec(const std::string& text, const SessionOptions& options);
+// Throws Error{bad_input}.
+[[nodiscard]] int checked_threads(const SessionOptions& options);
+
+// Returns the text of every rank, in rank order.
+[[nodiscard]] std::vector<std::string> gather_texts(Exchange& exchange, const std::string& own);
+// Throws the same Error{mismatch} on all ranks when their settings differ.
+void require_equal(const std::vector<std::string>& texts);
+
+}  // namespace thinreduce
