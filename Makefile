@@ -82,7 +82,7 @@ fuzz: setup ## feed hostile bytes to everything that reads bytes, for TIME=60 se
 	@scripts/fuzz.sh $(TIME) $(DRIVERS)
 
 # Not part of test, which runs a few trials of each scenario. ONLY="kill flip" chooses scenarios, COUNT=20 the trials per scenario.
-chaos: python build ## kill and stop ranks, alter their bytes, fill their disk: thousands of trials; takes an hour, continues after a stop
+chaos: python build ## kill and stop ranks, alter their bytes, fill their disk: thousands of trials; takes half an hour or more, continues after a stop
 	@PYTHONPATH=build/release/python PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 tests/chaos \
 	  $(if $(COUNT),--count $(COUNT)) $(if $(ONLY)$(COUNT),,--page docs/reliability.md) $(ONLY)
 

@@ -155,14 +155,15 @@ class Launcher {
         continue;
       }
       const bool killed = WIFSIGNALED(status);
+      const pid_t process = one->first;
       const bool was_in_world = one->second.was_in_world;
       ::close(one->second.socket);
       one = members_.erase(one);
       code_ = status == 0 ? 0 : kFailed;
       if (WIFEXITED(status) && WEXITSTATUS(status) == kUsage) code_ = kUsage;
       if (!killed) continue;
-      say(fmt::format("a rank was ended by signal {} ({}){}", WTERMSIG(status),
-                      strsignal(WTERMSIG(status)),
+      say(fmt::format("the rank of process {} was ended by signal {} ({}){}", process,
+                      WTERMSIG(status), strsignal(WTERMSIG(status)),
                       was_in_world && !members_.empty() ? "; a new one starts" : ""));
       if (was_in_world && !members_.empty()) start();
     }

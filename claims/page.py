@@ -20,7 +20,7 @@ OPENING = """# The claims of the papers
 Written by `make claims` on {date}; {cpu}, {cores} cores.
 One row per claim of the five papers: the command that measures it, what it found, and a verdict.
 A verdict is *holds*, *holds in part*, *does not hold* or *not shown yet*; a program derives it from the figures, by the rule at the end of the claim's section.
-*Not shown yet* names the training that would show it.
+*Not shown yet* means that `make claims` has not reached the row (*not measured yet*), or that a training is missing, whose command the section names.
 Figures are of one run and one seed unless said otherwise.
 Accuracies differ by about 0.7 points between seeds, and times by a third between runs on this machine: smaller differences are noise.
 Times with `--simulate` are virtual: every rank has a core and a link of its own ([scaling](scaling.md)); other programs ran on the machine meanwhile.

@@ -76,7 +76,9 @@ class Rank:
         self.state = thinreduce.State(args.method, model=self.net)
         self.asked = 0
         self.meet()
-        self.step = self.state.reconfigure().steps  # in the first world: 0
+        change = self.state.reconfigure()
+        self.step = change.steps  # in the first world: 0
+        self.share_parameters(change)
 
     def meet(self) -> None:
         """Forms a new world with all ranks that are alive."""
@@ -91,24 +93,33 @@ class Rank:
         self.model = DistributedDataParallel(self.net)
         self.model.register_comm_hook(self.state, thinreduce.hook)
 
+    def share_parameters(self, change: thinreduce.Reconfiguration) -> None:
+        """Gives ranks that have joined the parameters after the optimizer's last step: those that
+        DDP has sent may be from before it."""
+        if change.joined:
+            for one in self.net.parameters():
+                dist.broadcast(one.data, change.source)
+
     def one_step(self) -> None:
         generator = torch.Generator().manual_seed(1000 * self.step + self.rank)
         labels = torch.randint(0, 10, (16,), generator=generator)
         images = torch.randn(16, 256, generator=generator) + labels.view(-1, 1) / 3
         self.optimizer.zero_grad()
+        change = None
         try:
             with self.state.errors():
                 F.cross_entropy(self.model(images), labels).backward()
                 self.state.commit()
-        except thinreduce.LostPeer:
+        except (thinreduce.LostPeer, thinreduce.Timeout):
             self.meet()
             change = self.state.reconfigure()
             if self.rank == 0:
                 print(change.text, flush=True)
-            if change.repeat:
-                return
-        self.optimizer.step()
-        self.step += 1
+        if change is None or not change.repeat:
+            self.optimizer.step()
+            self.step += 1
+        if change is not None:
+            self.share_parameters(change)
 
 
 def main() -> None:

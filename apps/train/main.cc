@@ -219,11 +219,14 @@ void add_options(CLI::App& app, Arguments& arguments) {
   add_run_options(app, options);
   app.add_flag("--elastic", options.elastic,
                "Ranks are local processes over Gloo that may die, leave and join: the others go on "
-               "without a restart. A rank that is killed is replaced; SIGUSR1 to the launcher adds "
-               "one, SIGTERM to a rank makes it leave.");
+               "without a restart. A rank that crashes or gets SIGKILL is replaced; SIGUSR1 to the "
+               "launcher adds one, SIGTERM to a rank makes it leave after its step. Not with "
+               "--local-steps or --save-gradients.");
   app.add_option("--guard", options.guard,
-                 "What happens when the norm of a rank's gradient is far above the median of all: "
-                 "the rank is named, its gradient is scaled down, or the run ends.")
+                 "What happens when the norm of a rank's gradient, in one bucket and step, is more "
+                 "than --guard-factor times the median of all ranks. report: the rank is printed; "
+                 "clip: its gradient is also scaled down to that many times the median; refuse: "
+                 "the run ends.")
       ->type_name("WORD")
       ->transform(one_of({"off", "report", "clip", "refuse"}));
   app.add_option("--guard-factor", options.guard_factor,

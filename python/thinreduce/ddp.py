@@ -230,8 +230,8 @@ class State:
         """Ends a step, between ``backward()`` and ``optimizer.step()``: waits until all ranks have
         reduced all their buckets. This costs one latency, and lets :meth:`reconfigure` go on from
         this step. With ``leave``, this rank hands the gradient that it has not sent yet to another
-        one, and must then be closed. Returns the ranks that leave: the others must call
-        :meth:`reconfigure` after ``optimizer.step()``."""
+        one, and must then be closed. Returns the ranks that leave: the others must do
+        ``optimizer.step()`` and then call :meth:`reconfigure`."""
         reduction = self._connected()
         reduction.settle()
         return reduction.session.commit_step(leave)
@@ -245,13 +245,15 @@ class State:
         from the last step that all of them have completed. The new group must have a store of its
         own (``init_process_group()``), and a new DDP model must be made for it and registered with
         this State; DDP gives all ranks the parameters of rank 0, which must not be a new rank.
-        Every step must call :meth:`commit`. For example::
+        Every step must call :meth:`commit`. If ``repeat`` is False, the old ranks must do
+        ``optimizer.step()``, and then send the parameters to the ranks in ``joined``: those that
+        DDP has sent are from before that step. For example::
 
             try:
                 with state.errors():
                     loss.backward()
                     state.commit()
-            except thinreduce.LostPeer:
+            except (thinreduce.LostPeer, thinreduce.Timeout):
                 model = meet_again()  # a new process group, and a DDP model for it
                 if state.reconfigure().repeat:
                     continue  # compute this step's gradients again

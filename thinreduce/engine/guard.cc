@@ -32,7 +32,8 @@ Error refused_outliers(const FrameId& id, const std::map<int, double>& outliers,
   }
   return {ErrorCode::bad_input,
           fmt::format("bucket {}, step {}: the norms of the gradients differ too much: {}; the "
-                      "guard allows {:g} times; nothing was reduced",
+                      "guard allows {:g} times; this bucket was not reduced. Look at that rank's "
+                      "data and loss, raise guard_factor, or use guard=clip",
                       id.bucket, id.step, who, factor)};
 }
 

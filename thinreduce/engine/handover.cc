@@ -41,13 +41,17 @@ std::vector<std::uint64_t> announce_sizes(Exchange& exchange,
 }
 
 [[noreturn]] void refuse(const SessionState& other, const std::string& why) {
-  throw Error(ErrorCode::bad_state, fmt::format("the state that rank {} of {} hands over: {}",
-                                                other.rank, other.world, why));
+  throw Error(ErrorCode::bad_state,
+              fmt::format("old rank {} (of {}) handed over a state that does not fit: {}; run the "
+                          "same build with the same settings on all ranks, or restart from a "
+                          "checkpoint",
+                          other.rank, other.world, why));
 }
 
 void check_settings(const SessionState& own, const SessionState& other) {
   if (own.settings == other.settings) return;
-  refuse(other, fmt::format("it has '{}', this session has '{}'", other.settings, own.settings));
+  refuse(other,
+         fmt::format("its settings are '{}', this rank's are '{}'", other.settings, own.settings));
 }
 
 void take_over_field(StateField& field, const StateField& other) {
@@ -187,9 +191,10 @@ std::vector<std::vector<std::byte>> exchange_messages(
       receive->wait_payload(exchange);
       const auto piece = receive->payload();
       if (piece.size() != std::min<std::uint64_t>(kPieceBytes, sizes[rank] - first)) {
-        throw Error(ErrorCode::bad_frame,
-                    fmt::format("rank {} announced a message of {} bytes; the piece at {} has {}",
-                                rank, sizes[rank], first, piece.size()));
+        throw Error(
+            ErrorCode::bad_frame,
+            fmt::format("rank {} announced a message of {} bytes; its piece at byte {} has {}",
+                        rank, sizes[rank], first, piece.size()));
       }
       incoming[rank].insert(incoming[rank].end(), piece.begin(), piece.end());
     }
@@ -225,7 +230,8 @@ void take_over(SessionState& state, const SessionState& other) {
       }
       take_over_field(field, others[at++]);
     });
-    if (at != others.size()) refuse(other, fmt::format("bucket {} has more fields", id));
+    if (at != others.size())
+      refuse(other, fmt::format("bucket {} has more fields than this rank's", id));
   }
 }
 

@@ -32,10 +32,10 @@ std::uint64_t common_step(const std::vector<Member>& members) {
     const Member& member = members[rank];
     if (member.joins() || member.steps == *common) continue;
     if (member.steps == *common + 1 && member.phase == StepPhase::reduced) continue;
-    disagree(
-        fmt::format("rank {} has completed {} steps, another rank {}; call commit_step() on "
-                    "all ranks before the optimizer's step, or restart from a checkpoint",
-                    rank, member.steps, *common));
+    disagree(fmt::format(
+        "rank {} has completed {} steps, but another rank only {}; commit every step on "
+        "all ranks before the optimizer's step, or restart from a checkpoint",
+        rank, member.steps, *common));
   }
   return common.value_or(0);
 }
@@ -43,7 +43,8 @@ std::uint64_t common_step(const std::vector<Member>& members) {
 std::set<MemberId> ids_of(const std::vector<Member>& members) {
   std::set<MemberId> ids;
   for (const Member& member : members) {
-    if (!ids.insert(member.id).second) disagree("two ranks have the same session");
+    if (!ids.insert(member.id).second)
+      disagree("two ranks have the same session; make one per rank");
   }
   return ids;
 }
@@ -143,8 +144,7 @@ void compare_progress(Exchange& exchange, const std::vector<Member>& members,
   if (other < 0) return;
   throw Error(ErrorCode::mismatch,
               fmt::format("reconfigure: rank {} stopped at another step than the ranks before it; "
-                          "call begin_step() and commit_step() in every step, or restart from a "
-                          "checkpoint",
+                          "begin and commit every step on all ranks, or restart from a checkpoint",
                           other));
 }
 

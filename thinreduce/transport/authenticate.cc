@@ -236,7 +236,7 @@ std::unique_ptr<Transport> authenticate(std::unique_ptr<Transport> inner, const 
                                         Seconds timeout) {
   if (!secret || inner->size() == 1) return inner;
   if (inner->counted_time()) {
-    throw Error(ErrorCode::bad_input, "a simulated cluster takes no secret: its ranks are threads");
+    throw Error(ErrorCode::bad_input, "a simulated cluster takes no secret: leave it out");
   }
   const auto failed = [&](const Error& error) {
     inner->abandon(error.what());

@@ -383,8 +383,9 @@ MethodInfo sketch_info() {
                          "Number of elements that the summed sketch proposes for the second "
                          "round, divided by k: 0.1 means 0.1 * k."),
       OptionInfo::number("nominees", 0.9, 0, 1000,
-                         "Number of elements, divided by k, that the ranks propose for the second "
-                         "round, each among its share of the elements. 0: none, as in the paper."),
+                         "Number of elements that all ranks together propose for the second round, "
+                         "divided by k; each rank proposes the largest of its 1/N of the elements. "
+                         "0: none, as in the paper."),
       OptionInfo::number("momentum", 0, 0, 0.9999,
                          "Momentum applied inside the method, as in the paper; the optimizer's "
                          "momentum must then be 0. 0: momentum is left to the optimizer.")

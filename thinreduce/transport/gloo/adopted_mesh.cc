@@ -135,7 +135,7 @@ class AdoptedPair final : public tcp::Pair {
     signalException(std::make_exception_ptr(
         Error(ErrorCode::bad_frame,
               fmt::format("rank {} sent bytes that Gloo can't read ({}); they were altered in "
-                          "transit",
+                          "transit, or the rank runs another build",
                           rank_, what))));
   }
 
