@@ -68,7 +68,8 @@ void say(const std::string& what) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
-std::atomic<int> wanted_ranks = 0;  // by SIGUSR1
+std::atomic<int> wanted_ranks = 0;    // by SIGUSR1
+std::atomic<bool> must_stop = false;  // by SIGTERM
 
 class Launcher {
  public:
@@ -78,11 +79,14 @@ class Launcher {
     const int ranks = ranks_of(options_);
     std::signal(SIGINT, SIG_IGN);  // a terminal sends it to the ranks as well: wait for them
     std::signal(SIGUSR1, [](int /*signal*/) { ++wanted_ranks; });
+    std::signal(SIGTERM, [](int /*signal*/) { must_stop = true; });
     for (int i = 0; i < ranks; ++i) start();
     while (!members_.empty()) {
-      for (; wanted_ranks > 0; --wanted_ranks) start();
+      for (; wanted_ranks > 0; --wanted_ranks) add();
+      if (must_stop.exchange(false)) end_all(SIGINT);  // they save and end
       read_messages();
       reap();
+      dismiss();
       open_world();
     }
     return code_;
@@ -105,6 +109,7 @@ class Launcher {
     const pid_t parent = ::getpid();
     const pid_t child = ::fork();
     if (child < 0) {
+      for (const int socket : sockets) ::close(socket);
       throw Error(ErrorCode::unavailable,
                   fmt::format("can't start a rank: {}", std::strerror(errno)));
     }
@@ -121,6 +126,26 @@ class Launcher {
     }
     ::close(sockets[1]);
     members_[next_++] = {.process = child, .socket = sockets[0]};
+  }
+
+  // Starts a further rank; the others go on without it if that fails.
+  void add() {
+    try {
+      start();
+    } catch (const Error& error) {
+      say(error.what());
+    }
+  }
+
+  void end_all(int signal) const {
+    for (const auto& [number, member] : members_) ::kill(member.process, signal);
+  }
+
+  // Ends ranks that wait to join a run which is over.
+  void dismiss() {
+    over_ = opened_ &&
+            std::ranges::none_of(members_, [](const auto& one) { return one.second.was_in_world; });
+    if (over_) end_all(SIGKILL);
   }
 
   // Waits a little for messages and takes note of them.
@@ -155,17 +180,18 @@ class Launcher {
         continue;
       }
       const bool killed = WIFSIGNALED(status);
-      const pid_t process = one->first;
+      const pid_t process = one->second.process;
       const bool was_in_world = one->second.was_in_world;
       ::close(one->second.socket);
       one = members_.erase(one);
+      if (over_) continue;
       code_ = status == 0 ? 0 : kFailed;
       if (WIFEXITED(status) && WEXITSTATUS(status) == kUsage) code_ = kUsage;
       if (!killed) continue;
       say(fmt::format("the rank of process {} was ended by signal {} ({}){}", process,
                       WTERMSIG(status), strsignal(WTERMSIG(status)),
                       was_in_world && !members_.empty() ? "; a new one starts" : ""));
-      if (was_in_world && !members_.empty()) start();
+      if (was_in_world && !members_.empty()) add();
     }
   }
 
@@ -173,8 +199,7 @@ class Launcher {
   // for, unless this is the first world.
   void open_world() {
     std::vector<Member*> present;
-    bool is_first = true;
-    for (auto& [number, member] : members_) is_first = is_first && !member.was_in_world;
+    const bool is_first = !opened_;
     for (auto& [number, member] : members_) {
       if (!member.waits && (member.was_in_world || is_first)) return;
       if (member.waits) present.push_back(&member);
@@ -193,12 +218,15 @@ class Launcher {
       member.waits = false;
     }
     for (Member* member : present) member->was_in_world = true;
+    opened_ = true;
   }
 
   const LaunchOptions& options_;
   std::map<int, Member> members_;  // in the order of their start
   int next_ = 0;
-  int code_ = 0;  // of the rank that ended last
+  bool opened_ = false;  // whether there was a world
+  bool over_ = false;    // whether all ranks that were in one have ended
+  int code_ = 0;         // of the rank that ended last
 };
 
 }  // namespace

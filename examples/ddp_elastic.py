@@ -73,7 +73,7 @@ class Rank:
         layers = torch.nn.Linear(256, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)
         self.net = torch.nn.Sequential(*layers)
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.05)
-        self.state = thinreduce.State(args.method, model=self.net)
+        self.state = thinreduce.State(args.method, model=self.net, warmup_steps=args.warmup_steps)
         self.asked = 0
         self.meet()
         change = self.state.reconfigure()
@@ -127,6 +127,7 @@ def main() -> None:
     parser.add_argument("--method", default="topk:density=0.05")
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--warmup-steps", type=int, default=1, help="uncompressed, at the start")
     parser.add_argument("--kill-at", type=int, default=0, help="step at which process 1 ends")
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--number", type=int, help=argparse.SUPPRESS)

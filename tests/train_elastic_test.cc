@@ -110,6 +110,18 @@ TEST_F(TrainElastic, RanksAreAddedAndLeave) {
       has(stop(launcher), "; old rank 1 left and handed over the gradient that was not sent yet"));
 }
 
+// As a scheduler ends a job.
+TEST_F(TrainElastic, ALauncherThatGetsSigtermLetsItsRanksSave) {
+  Process launcher = start({"--ranks", "2"});
+  wait_for(2);
+  launcher.kill(SIGTERM);
+  const Finished end = launcher.finish();
+  EXPECT_EQ(end.code, 1) << end.err;
+  const auto summary = json_of(folder / "a" / "summary.json");
+  EXPECT_EQ(summary["status"], "interrupted");
+  EXPECT_TRUE(fs::exists(folder / "a" / "checkpoint.json"));
+}
+
 TEST_F(TrainElastic, RefusesOptionsThatItCannotHave) {
   const Finished local = run(command("a", {"--elastic", "--local-steps", "4"}));
   EXPECT_EQ(local.code, 2);

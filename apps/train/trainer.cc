@@ -176,6 +176,12 @@ class Trainer {
                       message.begin() + sizeof state_ + sizeof first_step_);
     replica_->session().broadcast(change.source, message);
     if (std::ranges::count(change.joined, transport_->rank()) == 0) return;
+    if (message.size() < sizeof state_ + sizeof first_step_) {
+      throw Error(ErrorCode::bad_frame,
+                  fmt::format("rank {} described the run in {} bytes, which is too short; run the "
+                              "same build on all ranks",
+                              change.source, message.size()));
+    }
     std::memcpy(&state_, message.data(), sizeof state_);
     std::memcpy(&first_step_, &message[sizeof state_], sizeof first_step_);
     out_ = std::string(
@@ -204,15 +210,17 @@ class Trainer {
     const bool record = writer_ && number % options_.save_every == 0;
     // Rounded to float, so that differences between math libraries do not reach the parameters.
     const auto rate = static_cast<double>(static_cast<float>(schedule_.at(state_.step)));
-    const bool leave = elastic_.leaves && elastic_.leaves() && transport_->size() > 1;
-    const StepResult result = replica_->step({.step = state_.step,
-                                              .learning_rate = rate,
-                                              .stop = options_.interrupted(),
-                                              .save = wants_checkpoint(),
-                                              .meet = elastic_.rank && elastic_.rank->is_called(),
-                                              .leave = leave,
-                                              .last = number == *options_.steps,
-                                              .record = record ? &*writer_ : nullptr});
+    const bool asked_to_leave = elastic_.leaves && elastic_.leaves();
+    const bool leave = asked_to_leave && transport_->size() > 1;
+    const StepResult result =
+        replica_->step({.step = state_.step,
+                        .learning_rate = rate,
+                        .stop = options_.interrupted() || (asked_to_leave && !leave),
+                        .save = wants_checkpoint(),
+                        .meet = elastic_.rank && elastic_.rank->is_called(),
+                        .leave = leave,
+                        .last = number == *options_.steps,
+                        .record = record ? &*writer_ : nullptr});
     state_.step = number;
     state_.seconds += result.step_seconds;
     own_figures_.push_back({result.bytes_sent, result.report.payload_bytes, result.report.stages});
@@ -231,8 +239,6 @@ class Trainer {
     show_progress(result);
     if (!result.report.outliers.empty() && leads_) show_outliers(result.report);
     if (elastic_.rank != nullptr) write_steps();
-    if (leave) return left_ = true;
-    if (result.meet) change_world(nullptr);
     const bool stop = result.stop || number == options_.stop_after;
     const bool last = number == *options_.steps;
     const bool evaluation = !last && number % *options_.evaluate_every == 0;
@@ -251,7 +257,11 @@ class Trainer {
     if (evaluation) evaluate(*options_.evaluate_samples);
     if (last) evaluate(kAllSamples);
     if (checkpoint) save();
-    return stop;
+    if (stop || last) return stop;  // with all ranks that are there
+    // Ranks that leave take part in what is due after this step, and those that join do not.
+    if (leave) return left_ = true;
+    if (result.meet) change_world(nullptr);
+    return false;
   }
 
   // Rank 0's clock decides for all ranks.

@@ -145,14 +145,17 @@ def test_a_run_that_crashes_and_resumes_ends_with_the_same_bits(tmp_path):
     assert len({bits for _, bits in weights}) == 1, weights
 
 
-def test_a_run_goes_on_when_a_rank_is_killed():
+# Also while gradients are sent uncompressed, when buckets are those of DDP.
+@pytest.mark.parametrize(("kill_at", "warmup_steps"), [(20, 1), (3, 10)])
+def test_a_run_goes_on_when_a_rank_is_killed(kill_at, warmup_steps):
     pytest.importorskip("torch")
-    command = [sys.executable, str(EXAMPLES / "ddp_elastic.py"), "--kill-at", "20"]
+    options = ["--kill-at", str(kill_at), "--warmup-steps", str(warmup_steps)]
+    command = [sys.executable, str(EXAMPLES / "ddp_elastic.py"), *options]
     run = subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=ranks.PATIENCE
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "3 ranks go on after 20 steps; old rank 1 lost, with all gradient" in run.stdout
+    assert f"3 ranks go on after {kill_at} steps; old rank 1 lost, with all gradient" in run.stdout
     assert "new rank 2 joined" in run.stdout
     weights = re.findall(r"weights (\w{16}) after step 40", run.stdout)
     assert len(weights) == 3 and len(set(weights)) == 1, run.stdout

@@ -76,6 +76,7 @@ class Reduction:
         """Continues from other progress, after the session has loaded the state that belongs to
         it."""
         self.progress = progress
+        self._begun = False  # whether progress.step counts a step that may be taken back
         self.plans: dict[tuple[int, ...], list[Visit]] = {}
         self._warm_up: dict[tuple[int, ...], _core.Bucket] = {}
         self._gathering: dict[int, Gathering] = {}
@@ -97,8 +98,9 @@ class Reduction:
         self._gathering.clear()
         change = self.session.reconfigure(connection)
         self._outcome.failed = False
-        if change["repeat"]:
+        if change["repeat"] and self._begun:
             self.progress.step -= 1
+            self._begun = False
         return change
 
     def reduce(self, bucket: GradientBucket) -> torch.futures.Future[torch.Tensor]:
@@ -137,6 +139,7 @@ class Reduction:
         self._outcome.begin_step()
         self.session.begin_step()
         self.progress.step += 1
+        self._begun = True
 
     def _reduce_uncompressed(self, one: DdpBucket, bucket: GradientBucket) -> None:
         one.groups_left = 1

@@ -267,11 +267,10 @@ class State:
         reduction = self._connected()
         change = Reconfiguration(**reduction.reconfigure(connection))
         self._process_group = process_group
-        if change.joined:
-            told = reduction.session.broadcast(change.source, reduction.progress.as_bytes())
-            if reduction.session.rank in change.joined:
-                self._progress = self._progress_of(json.loads(told))
-                reduction.restart(self._progress)
+        # The new DDP models have buckets of their own: all ranks must go on with the same numbers.
+        told = reduction.session.broadcast(change.source, reduction.progress.as_bytes())
+        self._progress = self._progress_of(json.loads(told))
+        reduction.restart(self._progress)
         return change
 
     def close(self) -> None:

@@ -148,6 +148,8 @@ class Session::Worker {
     world_.clear();
     for (const Member& member : members) world_.push_back(member.id);
     steps_ = outcome.steps;
+    // If what the caller does next fails, the step is still one to repeat.
+    if (outcome.repeat) phase_ = StepPhase::begun;
     return outcome;
   }
 
