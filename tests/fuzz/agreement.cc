@@ -18,7 +18,8 @@ Statement own_statement() {
 }
 
 BucketLayout layout() {
-  BucketLayout layout{.id = 1};
+  BucketLayout layout;
+  layout.id = 1;
   layout.add("weight", {10, 8});
   layout.add("bias", {20});
   return layout;

@@ -36,13 +36,6 @@ void reconfigure(const std::string& spec, bool joins, std::shared_ptr<Transport>
   reduce(session, 1);
 }
 
-void run(Input input) {
-  const std::string spec = spec_of(input.value<std::uint16_t>());
-  const bool joins = (input.value<std::uint8_t>() & 1U) != 0;
-  const auto transport = std::make_shared<ScriptedTransport>(0, 2, input, kMostBytes);
-  accepts([&] { reconfigure(spec, joins, transport); });
-}
-
 Bytes record(const std::string& spec, bool joins) {
   auto transports = connect_threads(2);
   const auto recording = std::make_shared<RecordingTransport>(std::move(transports[0]));
@@ -58,6 +51,13 @@ Bytes record(const std::string& spec, bool joins) {
 
 }  // namespace
 
+void run(Input input) {
+  const std::string spec = spec_of(input.value<std::uint16_t>());
+  const bool joins = (input.value<std::uint8_t>() & 1U) != 0;
+  const auto transport = std::make_shared<ScriptedTransport>(0, 2, input, kMostBytes);
+  accepts([&] { reconfigure(spec, joins, transport); });
+}
+
 std::vector<Bytes> seeds() {
   std::vector<Bytes> all;
   for (const std::string& spec : default_specs()) {
@@ -68,8 +68,3 @@ std::vector<Bytes> seeds() {
 }
 
 }  // namespace thinreduce::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  thinreduce::fuzz::run({data, size});
-  return 0;
-}
