@@ -226,7 +226,7 @@ class Launcher {
   int next_ = 0;
   bool opened_ = false;  // whether there was a world
   bool over_ = false;    // whether all ranks that were in one have ended
-  int code_ = 0;         // of the rank that ended last
+  int code_ = 0;         // exit code of the rank that ended last
 };
 
 }  // namespace

@@ -84,7 +84,7 @@ struct Pipe {
 
 struct Times {
   double seconds;
-  double cpu;  // of all ranks together, their ends included
+  double cpu;  // CPU seconds of all ranks together, until their processes have ended
 };
 
 double cpu_of_children() {

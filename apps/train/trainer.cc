@@ -46,7 +46,7 @@ std::string show_time(double seconds) {
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
-// Of a rank whose peers may die, leave and join; empty otherwise.
+// What a rank of an elastic run needs; empty in other runs.
 struct ElasticPeers {
   apps::ElasticRank* rank = nullptr;
   std::function<bool()> leaves{};  // whether this rank should leave
@@ -450,7 +450,7 @@ class Trainer {
   bool leads_;                    // rank 0
   bool left_ = false;             // this rank has left the others
   std::uint64_t first_step_ = 0;  // number of steps before those of the session
-  Json changes_ = Json::array();  // of the world, as this rank has seen them
+  Json changes_ = Json::array();  // every change of the world that this rank took part in
   Schedule schedule_;
   fs::path out_;
   std::optional<RunFolder> folder_;  // rank 0

@@ -7,5 +7,5 @@ import signal
 # PyTorch end there with an illegal instruction. Which instructions PyTorch uses is not tested here.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
-# What is started in the background ignores Ctrl-C, and so would the ranks of tests that send it.
+# A shell lets background jobs ignore SIGINT, and ranks inherit that; some tests send it to ranks.
 signal.signal(signal.SIGINT, signal.default_int_handler)

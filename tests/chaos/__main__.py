@@ -35,8 +35,8 @@ from trial import Trial
 
 class Scenario(NamedTuple):
     title: str
-    count: int  # of trials, or of rounds of the one trial of a long run
-    run: Callable[..., Trial]  # of random numbers, or of the rounds of a long run
+    count: int  # trials; a long run is one trial, with so many rounds
+    run: Callable[..., Trial]  # takes a random.Random, or the number of rounds of a long run
     long: bool = False
 
 

@@ -147,7 +147,7 @@ def cut(numbers: random.Random) -> Trial:
         return trial
 
 
-# Of the trials that alter bytes.
+# Ranks and steps of the trials that alter bytes.
 _RANKS, _STEPS = 3, 8
 
 

@@ -18,7 +18,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 _HELLO = struct.Struct("<8s16sII")  # magic, token, rank, use
-_PORT = slice(18, 20)  # of an address on the board: a byte for "fine", family, 16 bytes, port
+_PORT = slice(
+    18, 20
+)  # place of the port in an address on the board: a byte for "fine", family, 16 bytes, port
 
 Stream = tuple[int, int, int]  # sender, receiver, use
 
@@ -30,7 +32,7 @@ class Fault:
     stream: Stream
     kind: str  # "flip", "drop" or "duplicate"
     offset: int  # first byte
-    bit: int = 0  # of a flip
+    bit: int = 0  # number of the bit that a flip changes
     length: int = 1  # of the others
 
     def alter(self, chunk: bytes, first: int) -> bytes:
