@@ -46,7 +46,7 @@ std::string show_time(double seconds) {
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
-// What a rank of an elastic run needs; empty in other runs.
+// The peers of a rank in an elastic run; empty in other runs.
 struct ElasticPeers {
   apps::ElasticRank* rank = nullptr;
   std::function<bool()> leaves{};  // whether this rank should leave

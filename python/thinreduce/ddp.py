@@ -38,7 +38,7 @@ class Reconfiguration(NamedTuple):
     lost: list[int]
     """Old ranks that are gone, with the gradient that they had not sent."""
     left: list[int]
-    """Old ranks that left with ``commit(leave=True)``: what they had not sent was kept."""
+    """Old ranks that left with ``commit(leave=True)``; their unsent gradient was kept."""
     joined: list[int]
     """New ranks that were not in the old world."""
     source: int

@@ -125,7 +125,8 @@ TEST_P(FailedMessage, LosesNothing) {
   });
 }
 
-// Returns the specs that keep a residual. What variance drops on request is lost.
+// Returns the specs that keep a residual. With residual=drop, variance loses its rounding
+// errors.
 std::vector<Trial> keeping_trials() {
   std::vector<Trial> trials;
   const std::vector<std::string> defaults = default_specs();

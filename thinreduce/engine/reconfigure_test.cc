@@ -1,5 +1,5 @@
-// Ranks that die, leave and join: the others go on from the last completed step, nobody has a wrong
-// mean, and only what a lost rank owed is lost.
+// Ranks that die, leave and join: the others go on from the last completed step, no rank has a
+// wrong mean, and only the residuals of lost ranks are lost.
 //
 // Specs come from methods(), so a new method is under these laws by being registered.
 #include <fmt/format.h>

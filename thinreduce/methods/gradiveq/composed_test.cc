@@ -98,8 +98,8 @@ TEST(GradiveqComposed, FineCodesOfLowRankGradientsAreNearlyExact) {
   }
 }
 
-// What was applied, what each rank holds back and what it owes make up the gradients, and what is
-// held back stays bounded, even with quantizers whose error is larger than what they quantize.
+// The applied means, the values that each rank holds back and its residual make up the gradients.
+// The values held back stay bounded, even with quantizers whose error is larger than their input.
 TEST(GradiveqComposed, NothingIsLostAndNothingGrows) {
   constexpr std::size_t kSlice = 32;
   constexpr std::size_t kElements = kSlice * 50 + 9;

@@ -60,17 +60,18 @@ TEST(Gradiveq, OddSizes) {
 
 TEST(Gradiveq, LowRankGradientsAreExactOnceTheBasisIsKnown) {
   constexpr std::size_t kSlices = 40;
-  for (const auto& [slice, rank] : {std::pair<std::size_t, std::size_t>{16, 2}, {40, 5}, {64, 8}}) {
+  for (const auto& [slice, basis_size] :
+       {std::pair<std::size_t, std::size_t>{16, 2}, {40, 5}, {64, 8}}) {
     for (const int world : {1, 2, 4, 8}) {
       for (const bool phases : {false, true}) {
-        SCOPED_TRACE(testing::Message() << slice << " " << rank << ", " << world << " ranks");
+        SCOPED_TRACE(testing::Message() << slice << " " << basis_size << ", " << world << " ranks");
         auto settings = quick(3, 50);
         settings.phases = phases;
         settings.slice = slice;
-        settings.basis_size = rank;
+        settings.basis_size = basis_size;
         GradiveqWorld ranks(world, settings, shapeless(kSlices * slice + 3));
         for (unsigned step = 0; step < 10; ++step) {
-          auto gradients = low_rank_gradients(world, kSlices, slice, rank, step);
+          auto gradients = low_rank_gradients(world, kSlices, slice, basis_size, step);
           for (auto& gradient : gradients) gradient.resize(kSlices * slice + 3, 0.5f);
           EXPECT_LT(error_of(ranks.mean(gradients), gradients), 1e-11) << step;
         }
@@ -176,7 +177,7 @@ TEST(Gradiveq, RealLayersAreProjectedAsDefined) {
         ASSERT_NEAR(result[i], expected / c.world, 2e-5 * std::sqrt(static_cast<double>(k)));
       }
     }
-    // What fills no slice is exact.
+    // Elements that fill no slice are exact.
     for (std::size_t place = slicing.sliced(); place < layout.elements; ++place) {
       float value = 0;
       float truth = 0;
