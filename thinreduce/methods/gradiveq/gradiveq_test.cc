@@ -263,18 +263,12 @@ TEST(Gradiveq, WhiteNoiseIsConserved) {
     settings.sample = settings.flush = 0.03;
     settings.trigger = 0;
     GradiveqWorld ranks(3, settings, shapeless(kElements));
-    std::vector<double> given(kElements);
-    std::vector<double> applied(kElements);
+    Totals so_far(kElements);
     for (unsigned step = 0; step < 80; ++step) {
       const auto gradients = normal_gradients(3, kElements, step);
-      const auto sum = exact_sum(gradients);
-      const auto mean = ranks.mean(gradients);
-      for (std::size_t i = 0; i < kElements; ++i) {
-        given[i] += sum[i];
-        applied[i] += 3.0 * static_cast<double>(mean[i]);
-      }
+      so_far.add(gradients, ranks.mean(gradients));
       if (step % 6 != 3) continue;
-      auto total = applied;
+      auto total = so_far.applied;
       double held = 0;
       for (std::size_t rank = 0; rank < 3; ++rank) {
         const auto residual = residual_of(ranks.saved(rank), kSlice);
@@ -284,7 +278,8 @@ TEST(Gradiveq, WhiteNoiseIsConserved) {
         }
       }
       // Roundings of sums of up to 80 normal numbers.
-      for (std::size_t i = 0; i < kElements; ++i) ASSERT_NEAR(total[i], given[i], 3e-4) << step;
+      for (std::size_t i = 0; i < kElements; ++i)
+        ASSERT_NEAR(total[i], so_far.given[i], 3e-4) << step;
       if (ranks.statistics[0].contains("loss")) {
         EXPECT_GT(held, 1);
       }
