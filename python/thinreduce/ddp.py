@@ -35,7 +35,7 @@ class State(ConnectedState):
     ``process_group``: the process group that DDP uses; default that of ``model``. DDP does not tell
     its hook, so without both the State takes the default group, and refuses to connect on a rank
     that is also in a group of some ranks only.
-    ``nonfinite``: what happens when a gradient is NaN or Inf on some rank. "skip": all ranks get
+    ``nonfinite``: the reaction to a gradient that is NaN or Inf on some rank. "skip": all ranks get
     NaN, as with plain DDP, so that a GradScaler skips the step on all of them. "raise":
     ``backward()`` raises on all ranks. Either way the residuals are as before the step.
     ``warmup_steps``: number of steps at the start that are sent uncompressed.
@@ -56,8 +56,8 @@ class State(ConnectedState):
     ``check_replicas_every``: number of steps after which the ranks compare the bits of their means.
     ``threads``: threads of this rank that share the work on a large bucket; the means have the same
     bits for any number.
-    ``guard``: what happens when the norm of a rank's gradient is more than ``guard_factor`` times
-    the median of all ranks, in one bucket and step. "report": ``stats()["outliers"]`` names the
+    ``guard``: the reaction to a rank whose gradient has more than ``guard_factor`` times the median
+    norm of all ranks, in one bucket and step. "report": ``stats()["outliers"]`` names the
     rank; "clip": the gradient is also scaled down to that norm; "refuse": ``backward()`` raises
     :class:`BadInput` on all ranks; "off": norms are not compared.
 
