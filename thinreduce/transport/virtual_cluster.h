@@ -79,7 +79,7 @@ struct Cluster {
   void wake(Rank& rank, const Stream& stream, std::uint64_t count);
   // Lets all ranks that wait in align() go on.
   void end_alignment();
-  // From now on every wait is the inner transport's, which knows the ranks that failed or left.
+  // Makes every wait that of the inner transport, which knows the ranks that failed or left.
   void end();
 
   bool over = false;
