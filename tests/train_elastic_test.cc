@@ -41,7 +41,7 @@ class TrainElastic : public TrainTest {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
   }
-  // Waits until the world has this number of ranks and has trained some steps.
+  // Waits until the world has so many ranks and has trained some steps.
   void wait_for(int ranks) const {
     const auto world = [&] {
       const auto config = nlohmann::json::parse(text_of(folder / "a" / "config.json"), nullptr,

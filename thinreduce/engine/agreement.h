@@ -73,7 +73,7 @@ void check_agreement(const std::vector<Statement>& statements, const BucketLayou
 [[nodiscard]] Error nonfinite_gradient(const FrameId& id, int rank, std::string_view place,
                                        std::string_view consequence);
 
-// The facts about all ranks that follow from an agreement.
+// What the ranks know of each other after an agreement.
 struct Agreed {
   // Of the last step: when the bucket was ready, on average over the ranks, and the most seconds.
   StepFigures figures;

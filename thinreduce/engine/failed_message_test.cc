@@ -125,8 +125,7 @@ TEST_P(FailedMessage, LosesNothing) {
   });
 }
 
-// Returns the specs that keep a residual. With residual=drop, variance loses its rounding
-// errors.
+// Returns the specs that keep a residual. What variance drops on request is lost.
 std::vector<Trial> keeping_trials() {
   std::vector<Trial> trials;
   const std::vector<std::string> defaults = default_specs();

@@ -148,7 +148,7 @@ class TaggedReceive final : public Operation {
 
 class Authenticated final : public Transport {
  public:
-  // The messages from one rank to another. Only one thread at a time uses a channel.
+  // What one rank sends to another. Only one thread at a time uses a channel.
   struct Direction {
     std::string key;
     std::array<std::uint64_t, 256> messages{};  // so far, by channel
