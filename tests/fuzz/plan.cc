@@ -43,7 +43,7 @@ void try_all(Input input) {
   accepts([&] {
     const auto trials = try_candidates({options(), 0, make}, bucket, sample);
     Planner planner(options(), 2);
-    planner.note(3, kElements, {.seconds = 1e-3, .exchange = 1e-3});
+    planner.note(3, kElements, {.seconds = 1e-3, .wait = 1e-4});
     for (const auto& [id, choice] : planner.decide({{3, trials}}, kSlowLink)) {
       expect(choice < options().candidates.size(), "a plan names a candidate");
     }
@@ -76,7 +76,7 @@ void plan(Input input) {
     for (std::uint32_t bucket = 0; bucket < 2; ++bucket) {
       BucketTimes times;
       for (double* time :
-           {&times.ready, &times.seconds, &times.busy, &times.exchange, &times.latency}) {
+           {&times.ready, &times.seconds, &times.busy, &times.wait, &times.latency}) {
         *time = figure(input);
       }
       planner.note(bucket, 1000 + bucket, times);

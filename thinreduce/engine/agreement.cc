@@ -186,14 +186,13 @@ BucketTimes combine_figures(const std::vector<Statement>& statements) {
   std::vector<double> waits;
   for (const Statement& statement : statements) {
     const StepFigures& figures = statement.figures;
-    const double seconds = figures.seconds;
     times.ready += figures.ready / static_cast<double>(statements.size());
-    times.seconds = std::max(times.seconds, seconds);
+    times.seconds = std::max(times.seconds, static_cast<double>(figures.seconds));
     times.busy = std::max(times.busy, static_cast<double>(figures.busy));
-    times.exchange = std::max(times.exchange, seconds - figures.wait);
     waits.push_back(figures.wait);
   }
   std::ranges::sort(waits);
+  times.wait = waits.empty() ? 0 : waits.back();
   if (waits.size() > 1) times.latency = (waits[0] + waits[1]) / 2;
   return times;
 }

@@ -8,8 +8,8 @@ struct BucketTimes {
   double ready = 0;    // from the step's first bucket until this one was submitted; the ranks' mean
   double seconds = 0;  // from then until the mean was there; the most of any rank
   double busy = 0;     // of them, encoding and decoding; the most of any rank
-  double exchange = 0;  // `seconds` without the wait for other ranks; the most of any rank
-  double latency = 0;   // of one message
+  double wait = 0;     // of them, in the agreement; the most of any rank
+  double latency = 0;  // of one message
 };
 
 }  // namespace thinreduce

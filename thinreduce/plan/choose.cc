@@ -175,7 +175,7 @@ void Planner::take_step_as_trial(Known& bucket) const {
                    .figures = std::vector<TrialFigures>(options_.candidates.size()),
                    .link = now_.link};
   bucket.trials.tried[0] = true;
-  bucket.trials.figures[0] = {.seconds = bucket.last.exchange,
+  bucket.trials.figures[0] = {.seconds = std::max(0.0, bucket.last.seconds - bucket.last.wait),
                               .decode = bucket.last.busy,
                               .bytes = uncompressed_bytes(bucket.elements)};
 }

@@ -92,22 +92,20 @@ bool Planner::has_new_bucket() const {
 
 std::optional<Planner::Observed> Planner::observe() const {
   Observed step;
-  double first = 0;
+  const BucketTimes* first = nullptr;
   for (const auto& [id, bucket] : buckets_) {
     if (!is_active(bucket)) continue;
     if (bucket.seen_at + 1 != opened_) return {};  // incomplete
     const BucketTimes& last = bucket.last;
     step.finish = std::max(step.finish, last.ready + last.seconds);
-    step.exchange = std::max(step.exchange, last.ready + last.exchange);
-    // The statement of a later bucket may wait behind the bytes of an earlier one.
-    if (step.latency == 0 || last.ready < first) {
-      first = last.ready;
-      step.latency = last.latency;
-    }
     step.busy += last.busy;
+    if (first == nullptr || last.ready < first->ready) first = &last;
   }
   if (!(step.finish > 0)) return {};
-  step.exchange += step.latency;  // of the agreement, which the prediction contains
+  // The statements of later buckets may wait behind the bytes of earlier ones.
+  step.latency = first->latency;
+  const double late = std::max(0.0, first->wait - first->latency);  // the last rank's begin
+  step.finish = std::max(step.finish - late, 0.0);
   return step;
 }
 
@@ -135,7 +133,7 @@ void Planner::watch() {
   ratios_.push_back(step->finish / predicted);
   if (ratios_.size() > kWindow) ratios_.pop_front();
   seen_.push_back(
-      {.ratio = step->exchange / predicted, .busy = step->busy, .latency = step->latency});
+      {.ratio = step->finish / predicted, .busy = step->busy, .latency = step->latency});
   if (seen_.size() > kWindow) seen_.pop_front();
 }
 

@@ -113,10 +113,9 @@ class Planner {
   };
   // A whole step.
   struct Observed {
-    double finish = 0;    // from the first bucket to the last mean
-    double exchange = 0;  // the same without waits for late ranks
-    double busy = 0;      // encoding and decoding of all buckets
-    double latency = 0;   // of a message
+    double finish = 0;   // from the first bucket to the last mean, once all ranks have begun
+    double busy = 0;     // encoding and decoding of all buckets
+    double latency = 0;  // of a message
   };
   // Times of steps over their predictions, and what else tells why they change.
   struct Seen {

@@ -39,7 +39,7 @@ Planner::Trials trials_of(const Planner& planner, double rate, double latency = 
 
 // A bucket that is submitted after `ready` seconds and takes `seconds` from then.
 BucketTimes times_of(double ready, double seconds) {
-  return {.ready = ready, .seconds = seconds, .busy = 0, .exchange = seconds, .latency = 0};
+  return {.ready = ready, .seconds = seconds, .busy = 0, .wait = 0, .latency = 0};
 }
 
 // Opens steps until the planner wants trials; every step takes `seconds` per bucket.
@@ -173,8 +173,9 @@ TEST(Planner, ALateRankIsNoSlowLink) {
   BucketTimes times = times_of(0, planner.plan().predicted);
   EXPECT_EQ(open_until_new_plan(planner, 20, times), 21);
   times.seconds += 0.5;  // in which most ranks wait for the last one's statement
+  times.wait += 0.5;
   for (int step = 0; step < 40; ++step) {
-    EXPECT_NE(planner.open_step(), Planner::Task::change_plan);
+    EXPECT_EQ(planner.open_step(), Planner::Task::none);
     planner.note(7, 1'000'000, times);
   }
   EXPECT_EQ(planner.link().bytes_per_second, 1e11);
@@ -200,8 +201,8 @@ TEST(Planner, TheLatencyIsFollowedToo) {
   EXPECT_EQ(choose(planner, 125e6, 0.0321), kCoarse);
   BucketTimes times = times_of(0, planner.plan().predicted);
   EXPECT_EQ(open_until_new_plan(planner, 20, times), 21);
-  times.seconds += 3 * 0.05;
-  times.exchange += 2 * 0.05;
+  times.seconds += 3 * 0.05;  // of them, one in the agreement
+  times.wait = 0.05;
   times.latency = 0.05;
   EXPECT_LE(open_until_new_plan(planner, 20, times), 10);
   EXPECT_NEAR(planner.link().latency.count(), 0.05, 1e-6);
