@@ -27,6 +27,16 @@ bool differs(double value, double usual) {
 
 }  // namespace
 
+bool Planner::may_react() const {
+  return reacted_at_ == 0 || opened_ >= reacted_at_ + reaction_interval_;
+}
+
+void Planner::react() {
+  const bool lately = reacted_at_ > 0 && opened_ < reacted_at_ + 4 * reaction_interval_;
+  reaction_interval_ = lately ? std::min(2 * reaction_interval_, kMostInterval) : kLeastInterval;
+  reacted_at_ = opened_;
+}
+
 bool Planner::follow_link() {
   if (seen_.size() < kWindow) return false;
   const auto typical = [&](double Seen::*field) {
@@ -42,13 +52,10 @@ bool Planner::follow_link() {
     return false;
   }
   if (!differs(seen.ratio, usual_->ratio)) return false;
-  if (opened_ < followed_at_ + follow_interval_) return false;
+  if (!may_react()) return false;
   const std::optional<Conditions> found = explain_times(seen);
   if (!found) return false;
-  // A link that changes all the time is followed less and less often.
-  const bool lately = followed_ > 0 && opened_ < followed_at_ + 4 * follow_interval_;
-  follow_interval_ = lately ? std::min(2 * follow_interval_, kMostInterval) : kLeastInterval;
-  followed_at_ = opened_;
+  react();
   ++followed_;
   now_ = *found;
   predict_all();

@@ -151,8 +151,12 @@ bool Planner::is_off() {
   const double ratio = median(ratios_);
   const bool changed =
       differs(ratio, usual_ratio_) || (previous_ratio_ > 0 && differs(ratio, previous_ratio_));
-  if (changed) interval_ = kLeastInterval;
-  if (changed && differs(ratio, 1)) return opened_ >= tried_at_ + interval_;
+  if (changed && differs(ratio, 1) && may_react()) {
+    interval_ = kLeastInterval;
+    if (opened_ < tried_at_ + interval_) return false;
+    react();
+    return true;
+  }
   if (opened_ < hold_until_) return false;
   return differs(ratio, 1) && opened_ >= tried_at_ + std::max(interval_, affordable_);
 }

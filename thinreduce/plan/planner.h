@@ -161,6 +161,10 @@ class Planner {
   [[nodiscard]] bool is_off();
   // Goes back to fp32 if the plan was measured to be slower. Returns whether it did.
   [[nodiscard]] bool fall_back();
+  // Returns whether times that have changed may have consequences in this step.
+  [[nodiscard]] bool may_react() const;
+  // Takes note that they have. A link that changes all the time is followed less and less often.
+  void react();
   // Plans for the link that explains the times of the last steps, if they have changed. Returns
   // whether it did.
   [[nodiscard]] bool follow_link();
@@ -199,8 +203,8 @@ class Planner {
   bool slower_ = false;           // the plan was measured to be slower than fp32
   std::deque<Seen> seen_;         // the last steps of this plan
   std::optional<Seen> usual_;     // of the first ones
-  std::uint64_t followed_at_ = 0;
-  std::uint64_t follow_interval_ = kLeastInterval;
+  std::uint64_t reacted_at_ = 0;  // to a change, by a new plan or by trials
+  std::uint64_t reaction_interval_ = kLeastInterval;
   std::uint64_t trials_ = 0;
   std::uint64_t changes_ = 0;
   std::uint64_t followed_ = 0;
