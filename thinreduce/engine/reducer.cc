@@ -122,10 +122,10 @@ std::map<int, double> Reducer::agree_on(Slot& slot, const Job& job, Transport& t
   try {
     const Statement own = statement_of(slot, job, Workers(pool_, transport));
     const Agreed agreed = agree(transport, own, options_.limits(), bucket.layout);
-    const StepFigures& last = agreed.figures;
+    const BucketTimes& last = agreed.times;
     if (!slot.given->variants.empty()) planner_->set_choice(bucket.id(), slot.variant);
     if (!slot.given->variants.empty() && last.seconds > 0) {
-      planner_->note(bucket.id(), bucket.elements() - bucket.raw, last.ready, last.seconds);
+      planner_->note(bucket.id(), bucket.elements() - bucket.raw, last);
     }
     // The ranks agree with each other; the bucket must also be the same as in the last step.
     if (bucket.hash != slot.bucket->hash) {
@@ -218,7 +218,10 @@ Report Reducer::reduce(Job& job, Transport& track) {
   report.queued = Seconds(started - job.submitted.time).count();
   report.total = Seconds(track.now() - job.submitted.time).count();
   if (planner_ != nullptr) {
-    slot.figures = {static_cast<float>(job.ready), static_cast<float>(report.total)};
+    slot.figures = {.ready = static_cast<float>(job.ready),
+                    .seconds = static_cast<float>(report.total),
+                    .busy = static_cast<float>(report.stages.encode + report.stages.decode),
+                    .wait = static_cast<float>(report.stages.wait)};
   }
   report.statistics = std::move(exchange.statistics);
   report.outliers = std::move(outliers);

@@ -52,9 +52,9 @@ class Reducer {
   void set_planner(Planner* planner) { planner_ = planner; }
 
   // Opens a step of a session with a planner, before its first bucket is reduced and while no other
-  // is in flight. May try the candidates over the track and change the methods of buckets. Throws
-  // Disagreement if another rank opens no step, or Error.
-  void open_step(Transport& track);
+  // is in flight. May try the candidates over the track and change the methods of buckets. Returns
+  // the seconds that this took. Throws Disagreement if another rank opens no step, or Error.
+  double open_step(Transport& track);
 
   // Compares the job with those of the other ranks, then reduces it. Throws Disagreement, or Error
   // when the exchange failed: the gradient is then kept.
@@ -130,6 +130,8 @@ class Reducer {
   // Keeps a sample of an `auto` bucket's gradient, for trials before the next step.
   void keep_sample(Slot& slot, const Job& job) const;
   void try_candidates(Transport& track);
+  // Gives the buckets the methods of a new plan.
+  void follow(const Planner::Choices& choices);
   [[nodiscard]] bool compresses(const Slot& slot) const {
     return slot.bucket->compressible && slot.step >= options_.warmup_steps;
   }
@@ -157,7 +159,9 @@ class Reducer {
   std::vector<SpareBuffers> spare_;  // of exchanges; as many as were ever in flight at once
   Link link_ = kLocalNetwork;
   Planner* planner_ = nullptr;
-  bool keeping_samples_ = false;  // the current step does
+  bool keeping_samples_ = false;                  // the current step does
+  bool has_tried_ = false;                        // candidates were tried before
+  std::optional<Clock::time_point> step_opened_;  // with a planner
 };
 
 }  // namespace thinreduce

@@ -42,7 +42,7 @@ class Session::Worker {
         settings_(settings_text(spec_, options)),
         pool_(checked_threads(options)),
         reducer_(*transport_, options_, pool_) {
-    if (spec_.is_auto()) planner_.emplace(auto_options(spec_));
+    if (spec_.is_auto()) planner_.emplace(auto_options(spec_), transport_->size());
     reducer_.set_planner(planner_ ? &*planner_ : nullptr);
     options_.limits().check();
     meet_others();
