@@ -59,7 +59,7 @@ void Reducer::try_candidates(Transport& track) {
   const TrialSetup setup{
       .options = planner_->options(),
       .seed = options_.seed,
-      .make_exchange = [&](const FrameId& id) { return make_exchange(track, id, spare.buffers); }};
+      .make_exchange = [&](const FrameId& id) { return make_exchange(track, id, spare.lent.buffers); }};
   std::map<std::uint32_t, Planner::Trials> trials;
   for (auto& [id, slot] : slots_) {
     if (slot.sample.empty()) continue;

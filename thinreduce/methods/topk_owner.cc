@@ -81,9 +81,15 @@ class TopKOwner final : public Method, private OwnerPayload {
     const auto own = part(source_, owned_);
     own_.assign(own.begin(), own.end());
     std::fill(own.begin(), own.end(), 0.0f);
-    sent_ = selector_.select(source_, values_to_send(density_, others));
+    const auto put_back = [&] { std::copy(own_.begin(), own_.end(), own.begin()); };
+    try {
+      sent_ = selector_.select(source_, values_to_send(density_, others));
+    } catch (...) {
+      put_back();  // they must not be lost when memory runs out
+      throw;
+    }
+    put_back();
     round_to_bf16(sent_.values, rounded_);
-    std::copy(own_.begin(), own_.end(), own.begin());
   }
 
   [[nodiscard]] std::size_t units() const override { return elements_; }
