@@ -1,5 +1,5 @@
-// Memory runs out at every allocation of a step in turn: the residual then holds the whole gradient,
-// as after any other failure.
+// Memory runs out at every allocation of a step in turn: the residual then holds the whole
+// gradient, as after any other failure.
 //
 // operator new of this program fails on request, which is why it is a program of its own.
 #include <gtest/gtest.h>

@@ -62,8 +62,8 @@ class Exchange {
     if (early_work_) std::exchange(early_work_, nullptr)();
   }
 
-  // Sets where the caller's gradient is kept, if the method has no residual that would hold it after
-  // a failure. The first wait keeps all of it, while the first messages travel: until then no
+  // Sets where the caller's gradient is kept, if the method has no residual that would hold it
+  // after a failure. The first wait keeps all of it, while the first messages travel: until then no
   // method writes the mean.
   void set_original(Original* original) { original_ = original; }
   // Keeps the gradient unless that was done.

@@ -194,7 +194,8 @@ std::vector<Trial> trials_of_all_methods() {
           "dqsg:collective=ring", "dqsg:collective=owner", "qsgd:collective=owner"}) {
       trials.push_back({.spec = spec, .world = 2, .layout = large, .steps = {0}});
     }
-    trials.push_back({.spec = "fp32", .world = 3, .layout = large, .link = kRingLink, .steps = {0}});
+    trials.push_back(
+        {.spec = "fp32", .world = 3, .layout = large, .link = kRingLink, .steps = {0}});
   }
   // Flushed slices and errors of codes that are taken back after they were delivered, because the
   // exchange of new bases failed.
@@ -256,8 +257,8 @@ TEST_P(FailedFlights, LoseNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Laws, FailedFlights,
-                         testing::Values("topk", "powersgd", "dqsg:feedback=on", "fft", "fp32", "dqsg",
-                                         "qsgd"),
+                         testing::Values("topk", "powersgd", "dqsg:feedback=on", "fft", "fp32",
+                                         "dqsg", "qsgd"),
                          [](const auto& test) { return test_name(test.param); });
 
 // With `auto` the caller does not know the method in use: every gradient is kept.

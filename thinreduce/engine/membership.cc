@@ -72,9 +72,9 @@ MemberId new_member_id() {
 }
 
 std::vector<std::byte> encode_member(const Member& member) {
-  std::vector<std::uint64_t> words = {
-      member.id, member.steps, static_cast<std::uint64_t>(member.phase), member.old_world.size(),
-      member.took_over.size()};
+  std::vector<std::uint64_t> words = {member.id, member.steps,
+                                      static_cast<std::uint64_t>(member.phase),
+                                      member.old_world.size(), member.took_over.size()};
   words.insert(words.end(), member.old_world.begin(), member.old_world.end());
   words.insert(words.end(), member.took_over.begin(), member.took_over.end());
   words.insert(words.end(), member.heir_of.begin(), member.heir_of.end());

@@ -167,7 +167,7 @@ class Reducer {
   std::map<std::uint32_t, Slot> slots_;  // by bucket id
   // State of buckets that were loaded and not submitted yet, by bucket id.
   std::map<std::uint32_t, BucketState> loaded_;
-  std::uint64_t begun_ = 0;          // number of steps that began; 0: nothing is copied
+  std::uint64_t begun_ = 0;  // number of steps that began; 0: nothing is copied
   std::vector<Lent> spare_;  // by exchanges; as many as were ever in flight at once
   Link link_ = kLocalNetwork;
   Planner* planner_ = nullptr;

@@ -22,10 +22,7 @@ class Bf16Owner final : public OwnerPayload {
  public:
   // `sum` is memory for the sum of a piece. `original` is where the gradient is kept, or null.
   Bf16Owner(std::span<float> values, int world, std::vector<float>& sum, Original* original)
-      : values_(values),
-        scale_(1.0f / static_cast<float>(world)),
-        sum_(sum),
-        original_(original) {}
+      : values_(values), scale_(1.0f / static_cast<float>(world)), sum_(sum), original_(original) {}
 
   [[nodiscard]] std::size_t units() const override { return values_.size(); }
   [[nodiscard]] std::size_t unit_elements() const override { return 1; }

@@ -249,9 +249,8 @@ Selected TopSelector::add_select(std::span<float> values, std::span<const float>
   try {
     prepare(values.size(), k);
     const AscendingSet cleared(zeros, values.size());
-    guessed = guess(values.size(), k, workers, [&](std::size_t i) {
-      return (cleared.has(i) ? 0.0F : values[i]) + addend[i];
-    });
+    guessed = guess(values.size(), k, workers,
+                    [&](std::size_t i) { return (cleared.has(i) ? 0.0F : values[i]) + addend[i]; });
   } catch (...) {
     clear_and_add({0, values.size()});
     throw;

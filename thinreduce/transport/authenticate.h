@@ -1,10 +1,10 @@
 // A secret that all ranks share: ranks prove to one another that they know it, and every message
 // carries a tag that only they can make.
 //
-// Long messages travel in pieces with a tag each. The tag covers the piece, its sender and receiver,
-// its channel and its number on that channel,
-// so a message that was altered, replayed, dropped or put in another place is an error that names
-// its sender. Nothing is encrypted. docs/security.md says what this protects from.
+// Long messages travel in pieces with a tag each. The tag covers the piece, its sender and
+// receiver, its channel and its number on that channel, so a message that was altered, replayed,
+// dropped or put in another place is an error that names its sender. Nothing is encrypted.
+// docs/security.md says what this protects from.
 #pragma once
 
 #include <array>

@@ -279,10 +279,9 @@ TEST(Authenticate, WithoutASecretTheTransportIsTheSame) {
 
 // A message of a simulated cluster takes the time of its bytes and tags, on a track as well.
 TEST(Authenticate, KeepsAVirtualClock) {
-  auto ranks = simulate(
-      connect_threads(2),
-      {.links = ClusterLinks::parse("1gbit,2ms"),
-       .cpu_time = [] { return std::chrono::nanoseconds(0); }});
+  auto ranks =
+      simulate(connect_threads(2), {.links = ClusterLinks::parse("1gbit,2ms"),
+                                    .cpu_time = [] { return std::chrono::nanoseconds(0); }});
   std::vector<std::jthread> threads;
   for (auto& rank : ranks) {
     threads.emplace_back([inner = std::move(rank)]() mutable {
