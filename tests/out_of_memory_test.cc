@@ -64,21 +64,21 @@ class OutOfMemory : public testing::TestWithParam<std::string> {
     const BucketLayout layout{.id = 0, .elements = kElements, .tensors = {}};
     const auto transports = connect_threads(1);
     const auto method = Spec::parse(GetParam()).make({.layout = layout});
-    const auto step = [&](std::uint64_t which, std::vector<float>& values) {
+    const auto step = [&](std::uint64_t which, std::vector<float>& values, long fails) {
       Exchange exchange(*transports[0], Seconds(60), {.step = which, .elements = kElements});
+      left = fails;
       method->reduce(Bucket{layout, values, {}}, exchange);
+      left = -1;
     };
     auto first = gradient(kElements / 2, 0, 0);  // few candidates: the second step needs more room
     first.resize(kElements);
-    step(0, first);
+    step(0, first, -1);
     std::vector<float> expected(kElements);
     method->add_residual(expected);
     auto values = gradient(kElements, 0, 1);
     for (std::size_t i = 0; i < kElements; ++i) expected[i] += values[i];
-    left = number;
     try {
-      step(1, values);
-      left = -1;
+      step(1, values, number);
       return false;
     } catch (const std::bad_alloc&) {
       left = -1;

@@ -15,11 +15,11 @@ pytest.importorskip("torch")
 
 import ranks
 import torch
-
-import thinreduce
 from thinreduce._new_world import name_of_meeting
 from thinreduce._store import StoreView
 from thinreduce._time_limit import TimeLimit
+
+import thinreduce
 
 SCRIPT = Path(__file__).parent / "elastic_ranks.py"
 

@@ -27,12 +27,12 @@ class TopKChunks final : public Method {
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
-    exchange.statistics["owner"] = 0;
     ensure(bucket.values.size() == shape_.elements, "top-k: the bucket must keep its size",
            bucket.values.size(), shape_.elements);
     ensure(!options_.feedback || residual_.size() == shape_.elements,
            "top-k: each element must have a residual", residual_.size(), shape_.elements);
     exchange.timed(Stage::encode, [&] { encode(bucket.values, exchange.workers); });
+    exchange.statistics["owner"] = 0;
     if (shape_.elements > 0) {
       exchange.statistics["sent"] =
           static_cast<double>(count_sent()) / static_cast<double>(shape_.elements);

@@ -29,7 +29,6 @@ class TopKOwner final : public Method, private OwnerPayload {
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
-    exchange.statistics["owner"] = 1;
     ensure(bucket.values.size() == elements_, "top-k: the bucket must keep its size",
            bucket.values.size(), elements_);
     ensure(!feedback_ || residual_.size() == elements_, "top-k: each element must have a residual",
@@ -48,6 +47,7 @@ class TopKOwner final : public Method, private OwnerPayload {
       }
       select();
     });
+    exchange.statistics["owner"] = 1;
     exchange.statistics["sent"] =
         static_cast<double>(sent_.indices.size()) / static_cast<double>(elements_);
     owner_reduce(exchange, *this);
