@@ -102,7 +102,7 @@ std::array<unsigned char, crypto_onetimeauth_KEYBYTES> message_key(const Place& 
 // are small.
 template <typename Visit>
 void for_pieces(std::size_t bytes, Visit&& visit) {
-  constexpr std::size_t kWhole = 16 * 1024;  // messages up to this size travel in one piece
+  constexpr std::size_t kWhole = 24 * 1024;  // up to this size a piece more costs what it hides
   constexpr std::array<std::size_t, 2> kEdges{8 * 1024, 32 * 1024};
   constexpr std::size_t kLargest = 256 * 1024;
   if (bytes <= kWhole) return visit(std::size_t{0}, bytes);
