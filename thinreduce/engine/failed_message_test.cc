@@ -41,16 +41,24 @@ std::vector<std::uint64_t> interesting_steps(const std::string& spec) {
 // Residuals are rounded when they are taken apart and put together again.
 constexpr double kRounding = 2e-4;
 
+// The states of a rank before a step that failed and after it.
+struct Around {
+  Around(const Trial& trial, int rank, const std::vector<std::byte>& before, const Outcome& outcome)
+      : old(saved_by(trial, rank, before)), now(saved_by(trial, rank, outcome.state)) {
+    EXPECT_EQ(now.step(), old.step());
+    EXPECT_EQ(now.fingerprint(), old.fingerprint());
+  }
+  Saved old;
+  Saved now;
+};
+
 // Everything that a failed rank put in is in the state that it saves.
 void expect_kept(const Trial& trial, int rank, std::uint64_t step,
                  const std::vector<std::byte>& before, const Outcome& outcome) {
-  const Saved old = saved_by(trial, rank, before);
-  const Saved now = saved_by(trial, rank, outcome.state);
-  EXPECT_EQ(now.step(), old.step());
-  EXPECT_EQ(now.fingerprint(), old.fingerprint());
+  const Around state(trial, rank, before, outcome);
   const auto given = gradient(trial.layout.elements, rank, step);
   for (std::size_t i = 0; i < given.size(); ++i) {
-    ASSERT_NEAR(now.owed()[i], old.owed()[i] + given[i], kRounding)
+    ASSERT_NEAR(state.now.owed()[i], state.old.owed()[i] + given[i], kRounding)
         << "element " << i << " of rank " << rank << ", which said: " << outcome.error->what();
   }
 }
@@ -62,11 +70,8 @@ bool keeps(const Trial& trial) {
 // The caller of a failed rank has its gradient again, bit by bit, and the state is as before.
 void expect_given_back(const Trial& trial, int rank, std::uint64_t step,
                        const std::vector<std::byte>& before, const Outcome& outcome) {
-  const Saved old = saved_by(trial, rank, before);
-  const Saved now = saved_by(trial, rank, outcome.state);
-  EXPECT_EQ(now.step(), old.step());
-  EXPECT_EQ(now.fingerprint(), old.fingerprint());
-  EXPECT_EQ(now.owed(), old.owed());
+  const Around state(trial, rank, before, outcome);
+  EXPECT_EQ(state.now.owed(), state.old.owed());
   const auto given = gradient(trial.layout.elements, rank, step);
   for (std::size_t i = 0; i < given.size(); ++i) {
     ASSERT_EQ(outcome.values[i], given[i])
