@@ -195,8 +195,8 @@ class Launcher {
     }
   }
 
-  // Gives all their places if nobody is missing. A new rank that has not asked yet is not waited
-  // for, unless this is the first world.
+  // Gives all ranks their places if none is missing. A new rank that has not asked yet is not
+  // waited for, unless this is the first world.
   void open_world() {
     std::vector<Member*> present;
     const bool is_first = !opened_;

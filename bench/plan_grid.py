@@ -53,9 +53,9 @@ def measure(program: str, link: str, ranks: int, floats: str, spec: str) -> Poin
     }  # fmt: skip
 
 
-def percentile(values: list[float], share: float) -> float:
+def percentile(values: list[float], fraction: float) -> float:
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    return ordered[min(len(ordered) - 1, int(fraction * len(ordered)))]
 
 
 def print_table(points: list[Point]) -> None:

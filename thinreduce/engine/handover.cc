@@ -164,7 +164,7 @@ std::vector<std::vector<std::byte>> exchange_messages(
     Exchange& exchange, std::span<const std::vector<std::byte>> outgoing) {
   const std::vector<std::uint64_t> sizes = announce_sizes(exchange, outgoing);
   std::vector<std::vector<std::byte>> incoming(sizes.size());
-  // Piece p of every message is on its way at the same time.
+  // Piece p of every message is in flight at the same time.
   const auto piece_of = [&](std::size_t rank, std::size_t first) {
     const auto whole = std::span(outgoing[rank]);
     return whole.subspan(first, std::min(kPieceBytes, whole.size() - first));

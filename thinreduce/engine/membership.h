@@ -1,5 +1,5 @@
-// Who is in a new world, and how far the ranks of the old one are. Every rank of the new world
-// sends a record to every other; all see the same records, so all come to the same verdict.
+// Finds the members of a new world, and how far the ranks of the old one are. Every rank of the new
+// world sends a record to every other; all see the same records, so all come to the same verdict.
 //
 // A reconfiguration that fails may have succeeded on some ranks: their old world is then another
 // one than that of the rest. So ranks know each other by a random number that a session keeps, and

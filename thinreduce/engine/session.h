@@ -43,7 +43,7 @@
 
 namespace thinreduce {
 
-// What happens when the norm of a rank's gradient is far above the median of all ranks. The norms
+// The reaction to a rank whose gradient has a norm far above the median of all ranks. The norms
 // of a bucket in one step are compared; they travel in the agreement.
 enum class Guard {
   off,
@@ -99,13 +99,13 @@ struct Reconfiguration {
   // again and submit them. Otherwise a step whose commit_step() failed is complete: its means are
   // right on all ranks, and the optimizer's step comes next.
   bool repeat = false;
-  std::vector<int> lost{};    // old ranks whose states are gone: what they owed was lost
-  std::vector<int> left{};    // old ranks that left with commit_step(): what they owed was kept
+  std::vector<int> lost{};    // old ranks whose states, with their residuals, are lost
+  std::vector<int> left{};    // old ranks that left with commit_step(); their residuals were kept
   std::vector<int> joined{};  // new ranks that were not in the old world
   // The first new rank that was in the old world: new ones need its parameters. 0 if none was.
   int source = 0;
   double seconds = 0;  // of the call
-  std::string text{};  // all that in words
+  std::string text{};  // all fields in words
 };
 
 struct RegisteredBucket;

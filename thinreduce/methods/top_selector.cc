@@ -122,7 +122,7 @@ void TopSelector::collect_part(Part& part, std::size_t k, std::uint32_t threshol
   }
 }
 
-// Makes room for so many candidates; returns false if they are more than a part may have.
+// Makes room for `candidates`; returns false if they are more than a part may have.
 bool TopSelector::make_room(Part& part, std::size_t k, std::size_t candidates) {
   if (candidates <= part.indices.size()) return true;
   const std::size_t most =

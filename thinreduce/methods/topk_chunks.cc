@@ -60,9 +60,8 @@ class TopKChunks final : public Method {
   struct Block {
     std::vector<std::uint32_t> indices;  // in the bucket
     std::vector<float> sent;             // as received
-    // Of one chunk.
-    std::vector<std::uint32_t> offsets;
-    std::vector<float> values;
+    std::vector<std::uint32_t> offsets;  // of one chunk
+    std::vector<float> values;           // of one chunk
     std::uint32_t guess = 1;  // magnitude that about as many elements of a chunk exceed as are sent
     TopKCodeWriter writer;
   };

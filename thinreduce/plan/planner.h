@@ -43,7 +43,7 @@ class Planner {
   static constexpr double kTrialShare = 0.005;
   // Steps for which fp32 stays after a plan was slower, the first time; then twice as many.
   static constexpr std::uint64_t kFirstHold = 40;
-  // A bucket that was not reduced in so many steps is left out.
+  // A bucket that was not reduced in this many steps is left out.
   static constexpr std::uint64_t kForgotten = 5;
 
   [[nodiscard]] const AutoOptions& options() const { return options_; }

@@ -43,7 +43,7 @@ class THINREDUCE_EXPORT Secret {
   Key key_{};
 };
 
-// What errors say that the user should do.
+// Advice of the errors about a secret.
 inline constexpr const char* kSameSecret =
     "give all ranks the same THINREDUCE_SECRET or THINREDUCE_SECRET_FILE";
 

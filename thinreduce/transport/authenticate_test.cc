@@ -42,7 +42,7 @@ void run_ranks(int world, const std::function<void(std::unique_ptr<Transport>)>&
   }
 }
 
-// What happens to a message, chosen by its number among those on Channel::data.
+// An attack on one message, chosen by its number among those on Channel::data.
 struct Attack {
   enum Kind { none, flip, replay, swap, drop } kind = none;
   std::size_t number = 0;

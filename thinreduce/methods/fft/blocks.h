@@ -32,7 +32,7 @@ class FftBlocks {
   // Floats per group; its spectrum has as many.
   [[nodiscard]] std::size_t group_floats() const { return tables_.length * kernels::kBlockLanes; }
 
-  // Lets so many threads, numbered from 0, transform groups at a time. Each must pass its number.
+  // Lets `threads` threads, numbered from 0, transform groups at a time. Each must pass its number.
   void set_threads(std::size_t threads);
 
   // Writes the spectrum of a group of `values` + `more`; `more` may be empty. Both are whole

@@ -41,7 +41,7 @@ class SelectedPairs {
   void select(std::span<const float> spectrum, std::size_t k);
 
   [[nodiscard]] const SpectrumHead& head() const { return selection_.head; }
-  // Lets so many threads, numbered from 0, call the functions below at a time, for different
+  // Lets `threads` threads, numbered from 0, call the functions below at a time, for different
   // groups. Each must pass its number.
   void set_threads(std::size_t threads) { rooms_.resize(std::max(rooms_.size(), threads)); }
   // Replaces `payload` by the selected pairs of some groups.
