@@ -1,5 +1,5 @@
-"""Ranks that are forked from one process which has imported torch: to import it takes a second or two
-per rank, longer than most tests.
+"""Ranks that are forked from one process which has imported torch. To import it takes a second or
+two per rank, longer than most tests.
 
 That process has one thread and no connection, so a forked rank differs from a new Python in two
 points: all ranks hash strings alike, and nothing is torn down after the functions of atexit.
@@ -20,13 +20,21 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TextIO
 
+import pytest
+
 _server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(["imports_of_ranks"])
-_FOLDER = str(Path(__file__).parent)
+# PyTorch 2 imports the last when an optimizer steps; PyTorch 1.13 has none.
+_server.set_forkserver_preload(
+    ["torch.nn.parallel", "thinreduce.ddp", "thinreduce.local_steps", "torch._dynamo"]
+)
 
 
 def _run(
-    script: str, args: Sequence[str], environment: Mapping[str, str], out: Connection, err: Connection
+    script: str,
+    args: Sequence[str],
+    environment: Mapping[str, str],
+    out: Connection,
+    err: Connection,
 ) -> None:
     """Runs a script in a forked process, as a new Python would."""
     for end, number in ((out, 1), (err, 2)):
@@ -42,27 +50,18 @@ def _run(
         atexit._run_exitfuncs()
 
 
-def _start_server(environment: Mapping[str, str]) -> None:
-    """Starts the process that forks ranks, if it does not run yet.
-
-    Libraries read variables such as OMP_NUM_THREADS when they are loaded, and the process must find
-    the modules that it imports.
-    """
-    before = dict(os.environ)
-    try:
-        os.environ.update(environment)
-        os.environ["PYTHONPATH"] = os.pathsep.join([_FOLDER, environment.get("PYTHONPATH", "")])
+def _start_server() -> None:
+    """Starts the process that forks ranks, if it does not run yet."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")  # which libraries read when they are loaded
         multiprocessing.forkserver.ensure_running()
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 class ForkedRank:
     """A forked rank, with as much of subprocess.Popen as the tests use."""
 
     def __init__(self, script: Path, args: Sequence[str], environment: Mapping[str, str]) -> None:
-        _start_server(environment)
+        _start_server()
         self.stdout, out = self._pipe()
         self.stderr, err = self._pipe()
         given = (str(script), args, dict(environment), out, err)
