@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -52,18 +50,13 @@ def test_ranks_meet_again_in_one_store(gone):
 def test_the_others_go_on_and_a_new_rank_joins(what, transport):
     second_port = str(ranks.free_port())
     started = ranks.start(SCRIPT, 3, what, transport, second_port)
-    joiner = subprocess.Popen(
-        [sys.executable, str(SCRIPT), "join", transport, second_port],
-        env={
-            **os.environ,
-            "RANK": "2",
-            "MASTER_ADDR": "127.0.0.1",
-            "OMP_NUM_THREADS": "1",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    environment = {
+        **os.environ,
+        "RANK": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "OMP_NUM_THREADS": "1",
+    }
+    joiner = ranks.start_rank(SCRIPT, "join", transport, second_port, environment=environment)
     *finished, joined = ranks.finish([*started, joiner])
     code, _, err = finished.pop(1)
     assert code == (-signal.SIGKILL if what == "kill" else 0), err
