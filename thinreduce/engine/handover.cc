@@ -215,7 +215,8 @@ void broadcast_message(Exchange& exchange, int root, std::vector<std::byte>& mes
 
 void take_over(SessionState& state, const SessionState& other) {
   check_settings(state, other);
-  for (const auto& [id, theirs] : other.buckets) {
+  for (const auto& [number, theirs] : other.buckets) {
+    const std::uint32_t id = number;  // a lambda of clang can't hold on to a binding
     const auto found = state.buckets.find(id);
     if (found == state.buckets.end() && theirs.step == 0) continue;  // nobody has reduced it
     if (found == state.buckets.end() || found->second.step != theirs.step ||
