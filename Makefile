@@ -97,8 +97,8 @@ bench: build ## time kernels, codecs and all-reduces, and compare with memcpy, G
 	@$(THINREDUCE) bench reduce --ranks 2 --floats 1000 --steps 200
 	@$(THINREDUCE) train --bench-plain --steps 100
 
-bench-plan: build ## compare what auto chooses with every fixed method on a grid of links; takes an hour, continues after a stop
-	@python3 bench/plan_grid.py build/plan-grid.json
+bench-plan: build ## compare what auto chooses with every fixed method on a grid of links, for docs/planner.md; takes hours (MINUTES=30: no longer), continues after a stop
+	@python3 bench/plan_grid.py docs/planner.md $(if $(MINUTES),--minutes $(MINUTES))
 
 # Debian's Python, because another one does not see Debian's packages.
 reproduce: setup build/release/build.ninja ## write the results page: train CIFAR-10 with every method; takes over an hour, continues after a stop

@@ -112,6 +112,7 @@ class RankBench {
     const Spec spec = Spec::parse(text);
     const bool records = transport_->rank() == 0;
     std::vector<double> seconds;
+    std::vector<double> all_seconds;
     std::vector<double> latency;
     Report last;
     bool identical = true;
@@ -138,6 +139,7 @@ class RankBench {
         synthetic_gradient({transport_->rank(), static_cast<std::uint64_t>(step)}, values_);
         const double took = timed([&] { last = reduce(); });
         if (step >= warmup) seconds.push_back(took);
+        all_seconds.push_back(took);
         chain = chain_;
         const auto hashes = gather_values(*transport_, options_.launch.timeout,
                                           checksum(std::as_bytes(std::span(values_))));
@@ -162,6 +164,7 @@ class RankBench {
                      {"identical", identical},
                      {"nmse", normalised_error(applied, wanted)},
                      {"latency_us", median(latency) * 1e6},
+                     {"step_seconds", all_seconds},
                      {"cycle", whole},
                      {"plan", planned}});
   }

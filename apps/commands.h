@@ -49,6 +49,7 @@ struct PlanOptions {
   std::size_t floats = 25'600'000;  // of a synthetic gradient
   std::filesystem::path gradients;  // folder of recorded gradients; empty: a synthetic gradient
   bool probe = false;               // on real ranks; else on a virtual cluster
+  double compute = 0;               // seconds per step without exchange; 0: not known
   std::string html;                 // page to write; "": none
   bool json = false;
   LaunchOptions launch;

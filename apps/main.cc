@@ -135,6 +135,13 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
   command->add_flag("--probe", options.probe,
                     "Runs in real time on the network between the ranks. Without it, the ranks are "
                     "a virtual cluster: each has a core and the link of --link.");
+  command
+      ->add_option("--compute", options.compute,
+                   "Seconds that a step computes without the exchange. If the machine would wait "
+                   "for longer than that, the plan recommends local steps.")
+      ->type_name("SECONDS")
+      ->transform(number(0, 1e6))
+      ->default_str("not known");
   command->add_flag("--json", options.json, "Prints the plan as JSON.");
   command
       ->add_option("--html", options.html,

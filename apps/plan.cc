@@ -11,10 +11,13 @@
 #include "apps/plan_json.h"
 #include "apps/plan_page.h"
 #include "apps/plan_rates.h"
+#include "apps/plan_table.h"
 #include "apps/synthetic.h"
 #include "apps/terminal.h"
 #include "thinreduce/engine/session.h"
 #include "thinreduce/error.h"
+#include "thinreduce/method/spec.h"
+#include "thinreduce/plan/recommend.h"
 
 namespace thinreduce::apps {
 namespace {
@@ -47,10 +50,17 @@ class Gradients {
   std::optional<RecordedGradients> recorded_;
 };
 
+// Returns the spec with trials of all candidates: the table is to show more than the choice.
+std::string spec_with_all_trials(const std::string& text) {
+  Spec spec = Spec::parse(text);
+  spec.options.values["try"] = "all";
+  return spec.full_text();
+}
+
 Plan make_plan(const PlanOptions& options, const std::shared_ptr<Transport>& transport) {
   const Gradients gradients(options);
   std::vector<std::vector<float>> values;  // outlive the session, which writes to them
-  Session session(transport, {.spec = options.spec,
+  Session session(transport, {.spec = spec_with_all_trials(options.spec),
                               .timeout = options.launch.timeout,
                               .patience = options.launch.patience,
                               .threads = options.launch.threads});
@@ -73,25 +83,19 @@ Plan make_plan(const PlanOptions& options, const std::shared_ptr<Transport>& tra
     static_cast<void>(transport->now());  // a virtual clock must know that this rank waited
     progress.advance();
   }
-  return session.plan();
+  Plan plan = session.plan();
+  recommend_for(plan, options.compute);  // what this loop computes says nothing about a training
+  return plan;
 }
 
 void print_bucket(const PlanBucket& bucket) {
-  std::vector<std::vector<std::string>> rows{{"method", "error", "encode+decode", "wire", "latency",
-                                              "in all", "vs fp32", "sent/rank", ""}};
+  std::vector<std::vector<std::string>> rows{plan_table_heading()};
   for (const PlanCandidate& candidate : bucket.candidates) {
-    if (!candidate.tried) continue;
-    const char* remark = "";
-    if (!candidate.allowed) remark = "too coarse";
-    if (candidate.spec == bucket.spec) remark = "chosen";
-    rows.push_back({candidate.spec, fmt::format("{:.2g}", candidate.error),
-                    show_seconds(candidate.busy), show_seconds(candidate.wire),
-                    show_seconds(candidate.latency), show_seconds(candidate.seconds),
-                    fmt::format("{:.2f}x", bucket.candidates[0].seconds / candidate.seconds),
-                    show_bytes(candidate.bytes), remark});
+    if (candidate.tried) rows.push_back(plan_table_row(bucket, candidate));
   }
-  fmt::print("bucket {}: {} elements that may be compressed\n{}\n", bucket.id, bucket.elements,
+  fmt::print("bucket {}: {} elements that may be compressed\n{}", bucket.id, bucket.elements,
              table(rows));
+  fmt::print("{}\n", wrapped(fmt::format("{}: {}.", bucket.spec, bucket.reason), 0));
 }
 
 void print_rates(const PlanBucket& bucket) {
@@ -118,7 +122,7 @@ void print(const Plan& plan, const PlanOptions& options, int ranks) {
     }
   }
   if (const PlanBucket* largest = largest_bucket(plan)) print_rates(*largest);
-  fmt::print("{}", wrapped("Plan: " + plan.reason + ".", 0));
+  fmt::print("{}", wrapped("Plan: " + plan.sentence() + ".", 0));
   if (plan.measured > 0) {
     fmt::print("{}",
                wrapped(fmt::format("The last step took {}.", show_seconds(plan.measured)), 0));

@@ -8,6 +8,7 @@
 
 #include "apps/plan_rates.h"
 #include "apps/report/page.h"
+#include "apps/report/plan_section.h"
 #include "apps/terminal.h"
 
 namespace thinreduce::apps {
@@ -151,25 +152,6 @@ std::string chart_of(const PlanBucket& bucket) {
              (Chart::kLeft + Chart::kRight) / 2, Chart::kHeight - 8);
 }
 
-std::string table_of(const PlanBucket& bucket) {
-  std::string text =
-      "<table><tr><th>method</th><th>error</th><th>encode + decode</th><th>wire</th>"
-      "<th>latency</th><th>in all</th><th>vs fp32</th><th>sent per rank</th></tr>\n";
-  for (const PlanCandidate& candidate : bucket.candidates) {
-    if (!candidate.tried) continue;
-    const char* kind = candidate.allowed ? "" : " class=\"coarse\"";
-    if (candidate.spec == bucket.spec) kind = " class=\"chosen\"";
-    text += fmt::format(
-        "<tr{}><td>{}</td><td>{:.2g}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>"
-        "<td>{:.2f}x</td><td>{}</td></tr>\n",
-        kind, escape_html(candidate.spec), candidate.error, show_seconds(candidate.busy),
-        show_seconds(candidate.wire), show_seconds(candidate.latency),
-        show_seconds(candidate.seconds), bucket.candidates[0].seconds / candidate.seconds,
-        show_bytes(candidate.bytes));
-  }
-  return text + "</table>\n";
-}
-
 // Names the fastest method of each range of rates.
 std::string ranges_of(const PlanBucket& bucket) {
   const auto name = [](double bits) {
@@ -204,7 +186,7 @@ std::string plan_page(const Plan& plan, const std::string& title) {
   std::string body = fmt::format(
       "<h1>{}</h1>\n<p>Link as measured: {}, {:.3g} ms. The plan: {}.</p>\n", escape_html(title),
       mbit > 0 ? fmt::format("{:.3g} Mbit per second", mbit) : "no limit of its rate",
-      plan.link.latency.count() * 1e3, escape_html(plan.reason));
+      plan.link.latency.count() * 1e3, escape_html(plan.sentence()));
   if (const PlanBucket* largest = largest_bucket(plan)) {
     body += fmt::format(
         "<h2>Predicted time per step over the rate of the link</h2>\n{}"
@@ -214,13 +196,7 @@ std::string plan_page(const Plan& plan, const std::string& title) {
         chart_of(*largest), largest->id, largest->elements, ranges_of(*largest));
   }
   for (const PlanBucket& bucket : plan.buckets) {
-    body += fmt::format("<h2>Bucket {}</h2>\n", bucket.id);
-    body += bucket.candidates.empty()
-                ? "<p>Nothing in it is compressed.</p>\n"
-                : fmt::format(
-                      "<p>{} elements; the choice is <code>{}</code>."
-                      "</p>\n{}",
-                      bucket.elements, escape_html(bucket.spec), table_of(bucket));
+    body += fmt::format("<h2>Bucket {}</h2>\n{}", bucket.id, plan_bucket_html(bucket));
   }
   return fmt::format(
       "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\">\n<meta name=\"viewport\" "

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Checks the planner: time per step with `auto` against fp32, bf16 and every fixed candidate.
 
-    bench/plan_grid.py build/plan-grid.json      runs what the file lacks, then prints the table
+    bench/plan_grid.py docs/planner.md           measures what docs/planner/grid.json lacks
+    bench/plan_grid.py docs/planner.md --draw    measures nothing
 
-Every point is one `thinreduce bench reduce --simulate LINK --ranks N --floats F` with all
-candidates in the same process. Its result is written at once, so a measurement that was interrupted
-goes on where it stopped.
+Both write the tables of the page between its markers. A point of the grid is a link, a number of
+ranks and a size of the gradient, on the virtual cluster. Its result is written at once, so a
+measurement that was interrupted goes on where it stopped. The order is shuffled, always in the same
+way, with cheap points first more often than not: whatever was measured when it stops is a fair
+selection of the grid.
 """
 
 from __future__ import annotations
@@ -13,44 +16,77 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
+import random
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 RATES = ["10mbit", "50mbit", "100mbit", "500mbit", "1gbit", "2.5gbit", "10gbit", "unlimited"]
 LATENCIES = ["0.1ms", "5ms", "15ms", "50ms"]
 RANKS = [2, 4, 8, 16]
-FLOATS = ["0.8M", "25.6M"]
-CANDIDATES = [
-    "fp32", "bf16", "dqsg:levels=31", "dqsg:levels=15", "fft:theta=0.5", "dqsg", "ndqsg", "fft",
-    "topk:density=0.1", "terngrad", "dqsg:levels=3", "topk", "qsgd",
-]  # fmt: skip
+# Sizes of gradients, in floats: the small GPT, CifarNet and ResNet-50.
+SIZES = {"gpt": 824_000, "cifarnet": 1_068_298, "25.6M": 25_600_000}
+# The first steps of `auto`, planning included, that are measured. The rest of the 50 steps that a
+# planner has to make up for its planning take as long as the last of them.
+STEPS = 50
+MEASURED = {"gpt": 50, "cifarnet": 50, "25.6M": 12}
+LAST = 5
+BEGIN = "<!-- grid: written by make bench-plan -->\n"
+END = "<!-- end of grid -->"
 Point = dict[str, Any]
 
 
-def measure(program: str, link: str, ranks: int, floats: str, spec: str) -> Point:
-    base = [program, "bench", "reduce", "--json", "--simulate", link, "--ranks", str(ranks)]
-    base += ["--floats", floats, "--steps", "3"]
-    methods = [spec, *CANDIDATES]
-    command = base + [word for method in methods for word in ("--method", method)]
+class Place(NamedTuple):
+    rate: str
+    latency: str
+    ranks: int
+    size: str
+
+    @property
+    def link(self) -> str:
+        return f"{self.rate},{self.latency}"
+
+    @property
+    def key(self) -> str:
+        return f"{self.link} {self.ranks} {self.size}"
+
+
+def order(places: list[Place]) -> list[Place]:
+    chance = random.Random(21)
+    weights = {p: chance.random() * math.sqrt(p.ranks * SIZES[p.size]) for p in places}
+    return sorted(places, key=lambda place: weights[place])
+
+
+def bench(program: str, place: Place, methods: list[str], *more: str) -> list[Point]:
+    command = [program, "bench", "reduce", "--json", "--simulate", place.link, *more]
+    command += ["--ranks", str(place.ranks), "--floats", str(SIZES[place.size])]
+    command += [word for method in methods for word in ("--method", method)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    planned, *fixed = json.loads(done.stdout)
-    bucket = planned["plan"]["buckets"][0]
-    allowed = {c["spec"]: c for c in bucket["candidates"] if c["allowed"]}
+    parsed = json.loads(done.stdout)
+    return parsed if isinstance(parsed, list) else [parsed]
+
+
+def measure(program: str, place: Place) -> Point:
+    steps = MEASURED[place.size]
+    [planned] = bench(program, place, ["auto"], "--warmup", "0", "--steps", str(steps))
+    [tried] = bench(program, place, ["auto:try=all"], "--steps", "1")
+    [bucket] = tried["plan"]["buckets"]
+    candidates = {c["spec"]: c for c in bucket["candidates"] if c["allowed"]}
+    fixed = bench(program, place, list(candidates), "--steps", str(LAST))
+    last = statistics.median(planned["step_seconds"][-LAST:])
+    plan = planned["plan"]
     return {
-        "link": link, "ranks": ranks, "floats": floats, "spec": spec,
-        "choice": bucket["spec"],
-        "seconds": planned["seconds"],
-        "predicted": {name: c["seconds"] for name, c in allowed.items()},
-        "measured": {
-            name: result["seconds"]
-            for name, result in zip(CANDIDATES, fixed, strict=True)
-            if name in allowed
-        },
-    }  # fmt: skip
+        "choice": plan["buckets"][0]["spec"],
+        "mean": (sum(planned["step_seconds"]) + (STEPS - steps) * last) / STEPS,
+        "last": last,
+        "planning": plan["planning_seconds"],
+        "predicted": {name: c["seconds"] for name, c in candidates.items()},
+        "measured": {name: one["seconds"] for name, one in zip(candidates, fixed, strict=True)},
+    }
 
 
 def percentile(values: list[float], fraction: float) -> float:
@@ -58,68 +94,114 @@ def percentile(values: list[float], fraction: float) -> float:
     return ordered[min(len(ordered) - 1, int(fraction * len(ordered)))]
 
 
-def print_table(points: list[Point]) -> None:
-    print("| link | ranks | floats | choice | auto | fp32 | bf16 | best fixed | off by |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    slower, regret, off = [], [], []
-    for point in points:
-        measured, predicted = point["measured"], point["predicted"]
-        plain = min(measured["fp32"], measured["bf16"])
-        best = min(measured, key=lambda name: measured[name])
-        slower.append(point["seconds"] / plain)
-        regret.append(point["seconds"] / measured[best] - 1)
-        errors = [abs(predicted[name] / measured[name] - 1) for name in measured]
-        off += errors
-        own = abs(predicted[point["choice"]] / point["seconds"] - 1)
-        times = [point["seconds"], measured["fp32"], measured["bf16"], measured[best]]
+class Verdict(NamedTuple):
+    """How `auto` does at a point, relative to fixed methods."""
+
+    mean: float  # over 50 steps, planning included, against the better of fp32 and bf16
+    last: float  # the same of the last steps
+    regret: float  # of the last steps, against the best fixed candidate
+    off: list[float]  # predictions of all candidates
+    best: str
+
+
+def judge(point: Point) -> Verdict:
+    measured, predicted = point["measured"], point["predicted"]
+    plain = min(measured["fp32"], measured["bf16"])
+    best = min(measured, key=lambda name: measured[name])
+    off = [abs(predicted[name] / measured[name] - 1) for name in measured]
+    regret = point["last"] / measured[best] - 1
+    return Verdict(point["mean"] / plain, point["last"] / plain, regret, off, best)
+
+
+def spread(values: list[float], show: str) -> str:
+    figures = [statistics.median(values), percentile(values, 0.95), max(values)]
+    return " | ".join(show.format(figure) for figure in figures)
+
+
+def tables(points: dict[Place, Point], all_places: int) -> str:
+    verdicts = {place: judge(point) for place, point in points.items()}
+    every = list(verdicts.values())
+    means = [one.mean for one in every]
+    planning = [1e3 * point["planning"] for point in points.values()]
+    shares = [
+        100 * point["planning"] / (STEPS * point["mean"]) for point in points.values()
+    ]
+    misses = sum(mean > 1.02 for mean in means)
+    lines = [
+        f"{len(points)} of {all_places} points were measured.",
+        f"At {misses} of them the mean over {STEPS} steps, planning included, is above 1.02 times "
+        "the better of fp32 and bf16.",
+        "",
+        "| | median | 95th percentile | largest |",
+        "|---|---|---|---|",
+        f"| mean of {STEPS} steps / better of fp32 and bf16 | {spread(means, '{:.3f}')} |",
+        "| last steps / better of fp32 and bf16 | "
+        + spread([one.last for one in every], "{:.3f}") + " |",
+        "| regret against the best fixed method | "
+        + spread([100 * one.regret for one in every], "{:.1f} %") + " |",
+        "| predictions of all candidates off by | "
+        + spread([100 * off for one in every for off in one.off], "{:.1f} %") + " |",
+        f"| planning | {spread(planning, '{:.2f} ms')} |",
+        f"| planning, part of {STEPS} steps | {spread(shares, '{:.2f} %')} |",
+        "",
+        "| link | ranks | gradient | choice | mean of 50 | last steps | fp32 | bf16 | best fixed "
+        "| mean / plain |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for place in sorted(points, key=lambda p: (list(SIZES).index(p.size), p.ranks)):
+        point, verdict = points[place], verdicts[place]
+        measured = point["measured"]
+        times = [point["mean"], point["last"], measured["fp32"], measured["bf16"]]
         cells = [f"{1000 * seconds:.3g} ms" for seconds in times]
-        cells[-1] += f" ({best})"
-        print(
-            f"| {point['link']} | {point['ranks']} | {point['floats']} | {point['choice']} | "
-            + " | ".join(cells)
-            + f" | {100 * own:.0f} % |"
-        )
-    print(
-        f"\n{len(points)} points. auto against the better of fp32 and bf16: median "
-        f"{statistics.median(slower):.2f}, largest {max(slower):.2f}. Regret against the best "
-        f"fixed candidate: median {100 * statistics.median(regret):.1f} %, 95th percentile "
-        f"{100 * percentile(regret, 0.95):.1f} %. Predictions of all candidates are off by "
-        f"{100 * statistics.median(off):.0f} % (median), {100 * percentile(off, 0.95):.0f} % "
-        "(95th percentile)."
-    )
+        best = f"{1000 * measured[verdict.best]:.3g} ms (`{verdict.best}`)"
+        lines.append(
+            f"| {place.link} | {place.ranks} | {place.size} | `{point['choice']}` | "
+            + " | ".join(cells) + f" | {best} | {verdict.mean:.2f} |"
+        )  # fmt: skip
+    return "\n".join(lines)
+
+
+def write_page(page: Path, points: dict[Place, Point], all_places: int) -> None:
+    before, begin, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{page} has no lines '{BEGIN.strip()}' and '{END}'")
+    page.write_text(f"{before}{begin}\n{tables(points, all_places)}\n\n{end}{after}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--program", default="build/release/bin/thinreduce")
-    parser.add_argument("--spec", default="auto")
-    parser.add_argument("--rates", nargs="+", default=RATES)
-    parser.add_argument("--latencies", nargs="+", default=LATENCIES)
-    parser.add_argument("--ranks", nargs="+", type=int, default=RANKS)
-    parser.add_argument("--floats", nargs="+", default=FLOATS)
-    arguments = parser.parse_args()
-
-    results: dict[str, Point] = {}
-    if arguments.file.exists():
-        results = json.loads(arguments.file.read_text())
-    grid = list(
-        itertools.product(arguments.floats, arguments.ranks, arguments.rates, arguments.latencies)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    keys = {}
-    for floats, ranks, rate, latency in grid:
-        link = f"{rate},{latency}"
-        keys[f"{arguments.spec} {link} {ranks} {floats}"] = (link, ranks, floats)
-    missing = [key for key in keys if key not in results]
+    parser.add_argument("page", type=Path, help="the page with the tables")
+    parser.add_argument("--program", default="build/release/bin/thinreduce")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="stop after this time")
+    parser.add_argument("--draw", action="store_true", help="measure nothing")
+    arguments = parser.parse_args()
+    file = arguments.page.with_suffix("") / "grid.json"
+    file.parent.mkdir(exist_ok=True)
+    results: dict[str, Point] = json.loads(file.read_text()) if file.exists() else {}
+    places = [Place(*one) for one in itertools.product(RATES, LATENCIES, RANKS, SIZES)]
+    missing = [] if arguments.draw else [p for p in order(places) if p.key not in results]
     began = time.monotonic()
-    for number, key in enumerate(missing, 1):
-        results[key] = measure(arguments.program, *keys[key], arguments.spec)
-        partial = arguments.file.with_suffix(".new")
+    for number, place in enumerate(missing, 1):
+        if time.monotonic() - began > 60 * arguments.minutes:
+            break
+        results[place.key] = measure(arguments.program, place)
+        partial = file.with_suffix(".new")
         partial.write_text(json.dumps(results, indent=1) + "\n")
-        partial.replace(arguments.file)
-        left = (time.monotonic() - began) / number * (len(missing) - number)
-        print(f"{number}/{len(missing)} {key}, {left / 60:.0f} min left", file=sys.stderr)
-    print_table([results[key] for key in keys])
+        partial.replace(file)
+        verdict = judge(results[place.key])
+        print(
+            f"{number}/{len(missing)} {place.key}: {results[place.key]['choice']}, mean "
+            f"{verdict.mean:.3f}, last {verdict.last:.3f}, regret {100 * verdict.regret:.1f} %, "
+            f"planning {1e3 * results[place.key]['planning']:.2f} ms, "
+            f"{(time.monotonic() - began) / 60:.1f} min",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
+    measured = {place: results[place.key] for place in places if place.key in results}
+    if measured:
+        write_page(arguments.page, measured, len(places))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,25 @@ JsonObject JsonObject::object(const char* key) const {
   return {value == nullptr ? json::object() : *value, fmt::format("{} \"{}\"", where_, key)};
 }
 
+bool JsonObject::flag(const char* key) const {
+  const nlohmann::json* value = find(key);
+  if (value == nullptr) return false;
+  if (!value->is_boolean()) fail(fmt::format("\"{}\" must be true or false", key));
+  return value->get<bool>();
+}
+
+std::vector<JsonObject> JsonObject::objects(const char* key) const {
+  std::vector<JsonObject> list;
+  const nlohmann::json* value = find(key);
+  if (value == nullptr) return list;
+  if (!value->is_array()) fail(fmt::format("\"{}\" must be a list", key));
+  for (const nlohmann::json& one : *value) {
+    if (!one.is_object()) fail(fmt::format("\"{}\" must hold objects alone", key));
+    list.emplace_back(one, where_);
+  }
+  return list;
+}
+
 std::map<std::string, double> JsonObject::numbers() const {
   std::map<std::string, double> all;
   for (const auto& item : value_.items()) all[item.key()] = number(item.key().c_str());

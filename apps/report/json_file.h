@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 namespace thinreduce::apps {
 
@@ -18,6 +19,10 @@ class JsonObject {
   [[nodiscard]] double number(const char* key) const;
   [[nodiscard]] std::string text(const char* key) const;
   [[nodiscard]] JsonObject object(const char* key) const;
+  // Returns false for a missing key or null; throws Error for a value of another type.
+  [[nodiscard]] bool flag(const char* key) const;
+  // Returns the objects of a list; none for a missing key or null. Throws Error for anything else.
+  [[nodiscard]] std::vector<JsonObject> objects(const char* key) const;
   // Returns all keys; each value must be a number or null.
   [[nodiscard]] std::map<std::string, double> numbers() const;
   [[nodiscard]] const nlohmann::json* find(const char* key) const;

@@ -7,6 +7,7 @@
 
 #include "apps/report/assets.h"
 #include "apps/report/overview.h"
+#include "apps/report/plan_section.h"
 #include "apps/report/series.h"
 #include "apps/report/statistics.h"
 #include "thinreduce/ensure.h"
@@ -201,6 +202,7 @@ std::string make_page(const std::vector<RunRecord>& runs, const std::vector<Summ
                {"RESULT_TITLE", by_loss ? "Test loss" : "Test accuracy"},
                {"RESULT", by_loss ? "loss" : "accuracy"},
                {"WORSE", by_loss ? "above" : "below"},
+               {"PLAN", plan_section(runs, rows)},
                {"STATISTICS", statistics_section(runs, rows)},
                {"LOSS_WINDOW", fmt::format("{}", window)},
                {"RATE_DISTORTION", codec.empty() ? "" : std::string(assets::kRateDistortionHtml)},

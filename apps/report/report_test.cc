@@ -240,6 +240,64 @@ TEST(Page, ShowsTheStatisticsOfMethods) {
   EXPECT_THAT(page, Not(HasSubstr("<img")));
 }
 
+// Adds a plan to the summary of a run.
+fs::path with_plan(const fs::path& folder, const nlohmann::json& plan) {
+  auto summary = nlohmann::json::parse(read_file(folder / "summary.json"));
+  summary["plan"] = plan;
+  write_file(folder / "summary.json", summary.dump());
+  return folder;
+}
+
+TEST(Page, ShowsThePlanOfAuto) {
+  const Folder folder;
+  std::vector<RunRecord> runs{read_run(write_run(folder / "fp32", {}))};
+  EXPECT_THAT(make_page(runs, summarise(runs), {}), Not(HasSubstr("id=\"plan\"")));
+  const auto candidate = [](const char* spec, double seconds, bool allowed) {
+    return nlohmann::json{{"spec", spec},        {"tried", true},
+                          {"allowed", allowed},  {"error", 0.02},
+                          {"seconds", seconds},  {"exposed_seconds", 0.25},
+                          {"encode_seconds", 0}, {"bytes_sent", 1'000'000}};
+  };
+  const nlohmann::json bucket{{"id", 4},
+                              {"elements", 1234},
+                              {"spec", "dqsg:levels=15"},
+                              {"reason", kHostile},
+                              {"candidates",
+                               {candidate("fp32", 0.5, true),
+                                candidate("dqsg:levels=15", 0.125, true),
+                                candidate(kHostile, 0.125, false),
+                                {{"spec", "topk"}, {"tried", false}}}}};
+  const nlohmann::json plan{
+      {"bytes_per_second", 12.5e6}, {"predicted_seconds", 0.125},
+      {"planning_seconds", 0.03},   {"trials", 1},
+      {"reason", "it is faster"},   {"buckets", {bucket, {{"id", 5}, {"spec", "fp32"}}}}};
+  runs.push_back(
+      read_run(with_plan(write_run(folder / "auto", {.method = "auto", .steps = 40}), plan)));
+  const std::string page = make_page(runs, summarise(runs), {});
+  for (const char* text :
+       {"id=\"plan\"", "it is faster", "Planning took 30.0 ms", "with 1 round of trials",
+        "Bucket 4: <code>dqsg:levels=15</code>", "4.00x", "1.00 MB", "chosen", "too coarse",
+        "Bucket 5: <code>fp32</code>"}) {
+    EXPECT_THAT(page, HasSubstr(text));
+  }
+  EXPECT_THAT(page, Not(HasSubstr("<img")));
+  EXPECT_THAT(page, Not(HasSubstr(">topk<")));
+}
+
+TEST(ReadRun, RefusesAPlanThatIsNone) {
+  const Folder folder;
+  for (const auto& [plan, said] :
+       {std::pair<nlohmann::json, const char*>{"fast", "\"plan\""},
+        {{{"buckets", 3}}, "\"buckets\" must be a list"},
+        {{{"buckets", {3}}}, "\"buckets\" must hold objects alone"},
+        {{{"trials", "two"}}, "\"trials\""},
+        {{{"buckets", {{{"candidates", {{{"tried", 1}}}}}}}}, "\"tried\" must be true or"}}) {
+    write_run(folder / "a", {.method = "auto", .steps = 10});
+    EXPECT_THAT(complaint([&, &plan = plan] { return read_run(with_plan(folder / "a", plan)); }),
+                HasSubstr(said));
+  }
+}
+
 TEST(Page, ShowsHostileTextAsText) {
   const Folder folder;
   nlohmann::json config;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "apps/report/json_file.h"
+#include "apps/report/plan_section.h"
 #include "apps/terminal.h"
 #include "thinreduce/error.h"
 
@@ -140,6 +141,7 @@ RunRecord read_run(const std::filesystem::path& folder) {
     if (!identical->is_boolean()) summary.fail("\"identical\" must be true or false");
     run.identical = identical->get<bool>();
   }
+  if (summary.find("plan") != nullptr) run.plan = read_plan(summary.object("plan"));
   return run;
 }
 

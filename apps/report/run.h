@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "thinreduce/plan/plan.h"
+
 namespace thinreduce::apps {
 
 // Figures that are missing or null in a file are NaN: charts show a gap, tables a dash.
@@ -76,6 +78,7 @@ struct RunRecord {
   double bytes_sent = kMissing;
   double ratio = kMissing;
   std::optional<bool> identical;
+  std::optional<Plan> plan;  // of a run with the method `auto`
 };
 
 // Throws Error that names the file, the line and the problem. Skips a cut last line of a run that

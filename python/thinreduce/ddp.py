@@ -191,10 +191,12 @@ class State(ConnectedState):
         """Returns which method each bucket has with the spec "auto", and why; None with another
         spec and before the first step.
 
-        "reason" is a sentence; "buckets" lists per bucket the "spec" that was chosen and, under
-        "candidates", the predictions for each method that was "tried": "seconds", "bytes_sent" and
-        "error", the squared error of the mean relative to its sum of squares. docs/planner.md
-        explains the figures.
+        "reason" is a sentence; "local_steps" is how many local steps it recommends, 1 for none;
+        "planning_seconds" is the time that probes, trials and decisions took on this rank.
+        "buckets" lists per bucket the "spec" that was chosen, its "reason" and, under "candidates",
+        the predictions for each method that was "tried": "encode_seconds", "wire_seconds",
+        "decode_seconds", "seconds" in all, "exposed_seconds" of the step, "bytes_sent" and "error",
+        the squared error of the mean relative to its sum of squares. docs/planner.md explains them.
         """
         return None if self._reduction is None else self._reduction.session.plan()
 

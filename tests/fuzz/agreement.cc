@@ -12,7 +12,7 @@ namespace {
 
 Statement own_statement() {
   return {.id = {.method = 4, .bucket = 1, .step = 5, .elements = 100, .layout_hash = 77},
-          .figures = {0.5F, 0.25F},
+          .figures = {0.5F, 0.25F, 0.125F, 0.0625F},
           .fingerprint = 123,
           .last_result = 9};
 }
@@ -44,7 +44,7 @@ void run(Input input) {
     }
     std::optional<Statement> statement;
     if (!accepts([&] { statement = decode_statement(bytes, rank); })) return;
-    expect(std::isfinite(statement->figures.ready) && std::isfinite(statement->figures.seconds),
+    expect(std::isfinite(statement->figures.ready) && std::isfinite(statement->figures.wait),
            "figures are finite");
     statements.push_back(*statement);
   }

@@ -31,9 +31,9 @@ double figure(Input& input) {
 
 void try_all(Input input) {
   ScriptedTransport transport(0, 2, input, kMostBytes);
-  const RegisteredBucket bucket({.id = 3, .elements = kElements, .tensors = {}},
-                                Spec::parse("auto"), 16);
-  const auto sample = gradient_of(kElements, 1);
+  static const RegisteredBucket bucket({.id = 3, .elements = kElements, .tensors = {}},
+                                       Spec::parse("auto"), 16);
+  static const auto sample = gradient_of(kElements, 1);
   const auto make = [&](const FrameId& id) {
     transport.begin(id);
     Exchange exchange(transport, Seconds(20), id);
@@ -42,8 +42,8 @@ void try_all(Input input) {
   };
   accepts([&] {
     const auto trials = try_candidates({options(), 0, make}, bucket, sample);
-    Planner planner(options());
-    planner.note(3, kElements, 0, 1e-3);
+    Planner planner(options(), 2);
+    planner.note(3, kElements, {.seconds = 1e-3, .wait = 1e-4});
     for (const auto& [id, choice] : planner.decide({{3, trials}}, kSlowLink)) {
       expect(choice < options().candidates.size(), "a plan names a candidate");
     }
@@ -51,7 +51,7 @@ void try_all(Input input) {
 }
 
 void plan(Input input) {
-  Planner planner(options());
+  Planner planner(options(), 2);
   const std::size_t candidates = options().candidates.size();
   for (unsigned step = 0; step < 200 && input.left() > 0; ++step) {
     if (planner.open_step() == Planner::Task::try_candidates) {
@@ -62,7 +62,8 @@ void plan(Input input) {
         one.tried.assign(candidates, true);
         for (std::size_t i = 0; i < candidates; ++i) {
           one.figures.push_back({.seconds = figure(input),
-                                 .busy = figure(input),
+                                 .encode = figure(input),
+                                 .decode = figure(input),
                                  .bytes = figure(input),
                                  .error = figure(input)});
         }
@@ -73,8 +74,12 @@ void plan(Input input) {
       }
     }
     for (std::uint32_t bucket = 0; bucket < 2; ++bucket) {
-      const double ready = figure(input);
-      planner.note(bucket, 1000 + bucket, ready, figure(input));
+      BucketTimes times;
+      for (double* time :
+           {&times.ready, &times.seconds, &times.busy, &times.wait, &times.latency}) {
+        *time = figure(input);
+      }
+      planner.note(bucket, 1000 + bucket, times);
     }
     static_cast<void>(planner.plan());
   }

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "thinreduce/wire/bytes.h"
+#include "thinreduce/wire/short_seconds.h"
 
 namespace thinreduce {
 namespace {
@@ -22,16 +23,6 @@ void same_on_all(const std::vector<Statement>& statements, const char* what, con
                 fmt::format("bucket {}, step {}: {} is {} on rank 0 and {} on rank {}; {}",
                             statements[0].id.bucket, statements[0].id.step, what, first, other,
                             rank, advice));
-  }
-}
-
-void check_figures(const StepFigures& figures, int rank) {
-  for (const float seconds : {figures.ready, figures.seconds}) {
-    if (seconds >= 0 && std::isfinite(seconds)) continue;
-    throw Error(ErrorCode::bad_frame,
-                fmt::format("rank {} says that its last step took {} s and began after {} s; both "
-                            "must be finite and at least 0",
-                            rank, figures.seconds, figures.ready));
   }
 }
 
@@ -58,8 +49,11 @@ StatementBytes encode_statement(const Statement& statement, int rank) {
   store_value(payload, 2, statement.id.method);
   store_value(payload, 4, statement.norm);
   if (statement.numbers == Numbers::good) {
-    store_value(payload, 8, statement.figures.ready);
-    store_value(payload, 12, statement.figures.seconds);
+    const StepFigures& figures = statement.figures;
+    store_value(payload, 8, encode_seconds(figures.ready));
+    store_value(payload, 10, encode_seconds(figures.seconds));
+    store_value(payload, 12, encode_seconds(figures.busy));
+    store_value(payload, 14, encode_seconds(figures.wait));
   } else {
     store_value(payload, 8, statement.first_bad);
   }
@@ -91,8 +85,11 @@ Statement decode_statement(const StatementBytes& bytes, int rank) {
   statement.norm = norm;
   statement.numbers = static_cast<Numbers>(status);
   if (statement.numbers == Numbers::good) {
-    statement.figures = {load_value<float>(payload, 8), load_value<float>(payload, 12)};
-    check_figures(statement.figures, rank);
+    const auto seconds = [&](std::size_t offset) {
+      return decode_seconds(load_value<std::uint16_t>(payload, offset));
+    };
+    statement.figures = {
+        .ready = seconds(8), .seconds = seconds(10), .busy = seconds(12), .wait = seconds(14)};
   } else {
     statement.first_bad = load_value<std::uint64_t>(payload, 8);
   }
@@ -179,14 +176,25 @@ Agreed agree(Transport& transport, const Statement& own, const WaitLimits& limit
     statements.push_back(decode_statement(in[rank], static_cast<int>(rank)));
   }
   check_agreement(statements, layout);
-  Agreed agreed;
-  for (const Statement& statement : statements) {
-    StepFigures& figures = agreed.figures;
-    figures.ready += statement.figures.ready / static_cast<float>(statements.size());
-    figures.seconds = std::max(figures.seconds, statement.figures.seconds);
-    agreed.norms.push_back(statement.norm);
-  }
+  Agreed agreed{.times = combine_figures(statements), .norms = {}};
+  for (const Statement& statement : statements) agreed.norms.push_back(statement.norm);
   return agreed;
+}
+
+BucketTimes combine_figures(const std::vector<Statement>& statements) {
+  BucketTimes times;
+  std::vector<double> waits;
+  for (const Statement& statement : statements) {
+    const StepFigures& figures = statement.figures;
+    times.ready += figures.ready / static_cast<double>(statements.size());
+    times.seconds = std::max(times.seconds, static_cast<double>(figures.seconds));
+    times.busy = std::max(times.busy, static_cast<double>(figures.busy));
+    waits.push_back(figures.wait);
+  }
+  std::ranges::sort(waits);
+  times.wait = waits.empty() ? 0 : waits.back();
+  if (waits.size() > 1) times.latency = (waits[0] + waits[1]) / 2;
+  return times;
 }
 
 }  // namespace thinreduce

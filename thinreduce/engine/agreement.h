@@ -14,6 +14,7 @@
 
 #include "thinreduce/error.h"
 #include "thinreduce/method/layout.h"
+#include "thinreduce/plan/bucket_times.h"
 #include "thinreduce/transport/transport.h"
 #include "thinreduce/wire/frame.h"
 
@@ -40,10 +41,13 @@ struct Refusal {
 // Returns the reason of a refusal in words.
 [[nodiscard]] std::string describe_refusal(const Refusal& refusal, std::uint64_t elements);
 
-// Seconds of a bucket's last step; 0 unless a planner needs them.
+// Seconds of a bucket's last step on one rank; 0 unless a planner needs them. On the wire they have
+// 16 bits each.
 struct StepFigures {
   float ready = 0;    // from the step's first bucket until this one was submitted
   float seconds = 0;  // from then until the mean was there
+  float busy = 0;     // of them, encoding and decoding
+  float wait = 0;     // of them, in the agreement
 };
 
 struct Statement {
@@ -73,10 +77,13 @@ void check_agreement(const std::vector<Statement>& statements, const BucketLayou
 [[nodiscard]] Error nonfinite_gradient(const FrameId& id, int rank, std::string_view place,
                                        std::string_view consequence);
 
+// Combines the figures of all ranks. Of the waits, the two smallest sum up to two latencies: those
+// of the last rank and of the one before it, each of which waits for the other's statement.
+[[nodiscard]] BucketTimes combine_figures(const std::vector<Statement>& statements);
+
 // What the ranks know of each other after an agreement.
 struct Agreed {
-  // Of the last step: when the bucket was ready, on average over the ranks, and the most seconds.
-  StepFigures figures;
+  BucketTimes times;         // of the last step
   std::vector<float> norms;  // of the gradients, in rank order
 };
 

@@ -215,12 +215,15 @@ TEST(Auto, RanksThatSubmitInAnotherOrderGetAnError) {
   });
 }
 
-TEST(Auto, FollowsALinkThatBecomesSlow) {
-  auto ranks = make_cluster("1gbit", 2);
+// Runs steps on `before`, changes the link of all ranks, and runs 20 steps more.
+void run_with_change(const std::string& before, const std::string& after, int world,
+                     const std::function<void(const Session&)>& then,
+                     const std::function<void(const Session&)>& at_end) {
+  auto ranks = make_cluster(before, world);
   std::vector<std::jthread> threads;
   for (auto& rank : ranks) {
-    threads.emplace_back([transport = std::shared_ptr<SimulatedTransport>(std::move(rank))] {
-      Session session(transport, {.spec = "auto:methods=dqsg"});
+    threads.emplace_back([&, transport = std::shared_ptr<SimulatedTransport>(std::move(rank))] {
+      Session session(transport, {.spec = "auto:methods=bf16+dqsg"});
       const auto run_steps = [&](std::uint64_t first, std::uint64_t last) {
         for (std::uint64_t step = first; step < last; ++step) {
           auto values = gradient(kElements, session.rank(), step);
@@ -228,16 +231,45 @@ TEST(Auto, FollowsALinkThatBecomesSlow) {
         }
       };
       run_steps(0, 20);
-      EXPECT_EQ(session.plan().trials, 1);
-      EXPECT_GT(session.plan().link.bytes_per_second, 1e8);
+      then(session);
       transport->align();
-      transport->set_link(Link::parse("10mbit,1ms"));
+      transport->set_link(Link::parse(after));
       transport->align();
       run_steps(20, 40);
-      EXPECT_TRUE(session.plan().buckets.at(0).spec.starts_with("dqsg")) << session.plan().reason;
-      EXPECT_NEAR(session.plan().link.bytes_per_second, 1.25e6, 0.1e6);
+      at_end(session);
     });
   }
+}
+
+TEST(Auto, FollowsALinkThatChangesWithoutAProbe) {
+  for (const int world : {2, 4}) {
+    run_with_change(
+        "1gbit,0.5ms", "50mbit,0.5ms", world,
+        [](const Session& session) {
+          EXPECT_EQ(session.plan().trials, 1);
+          EXPECT_EQ(session.plan().followed, 0);
+          EXPECT_NEAR(session.plan().link.bytes_per_second, 1.25e8, 0.2e8);
+        },
+        [](const Session& session) {
+          const Plan plan = session.plan();
+          EXPECT_EQ(plan.trials, 1) << "neither a probe nor trials";
+          EXPECT_EQ(plan.followed, 1);
+          EXPECT_TRUE(plan.buckets.at(0).spec.starts_with("dqsg")) << plan.reason;
+          EXPECT_NEAR(plan.link.bytes_per_second, 6.25e6, 1.5e6);
+        });
+  }
+}
+
+TEST(Auto, TriesTheCandidatesWhenALinkBecomesSlowOnWhichThereWasNothingToGain) {
+  run_with_change(
+      "unlimited", "10mbit,1ms", 2,
+      [](const Session& session) {
+        EXPECT_EQ(session.plan().buckets.at(0).spec, "fp32");
+        EXPECT_FALSE(session.plan().buckets.at(0).candidates.at(1).tried);
+      },
+      [](const Session& session) {
+        EXPECT_TRUE(session.plan().buckets.at(0).spec.starts_with("dqsg")) << session.plan().reason;
+      });
 }
 
 TEST(Auto, SeveralBucketsInFlightAreCompressed) {

@@ -222,6 +222,7 @@ Report Flights::reduce(Flight& flight, Transport& track) {
     const Traffic traffic = track.total_traffic();
     report.bytes_sent = traffic.bytes_sent - before.bytes_sent;
     report.bytes_received = traffic.bytes_received - before.bytes_received;
+    if (flight.opens_step) report.statistics["planning_seconds"] = flight.planning;
     return report;
   } catch (const Disagreement& disagreement) {
     // All ranks throw the same error and nothing was changed, so the session goes on.
@@ -233,7 +234,7 @@ Report Flights::reduce(Flight& flight, Transport& track) {
 
 void Flights::open_step(Flight& flight, Transport& track) {
   try {
-    reducer_.open_step(track);
+    flight.planning = reducer_.open_step(track);
   } catch (const Error&) {
     reducer_.keep(flight.job);
     throw;

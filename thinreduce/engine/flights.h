@@ -71,6 +71,7 @@ class Flights {
     Moment ready;             // when it may start, on a virtual clock
     bool opens_step = false;  // only with a planner
     bool opened = false;      // that is done
+    double planning = 0;      // seconds that it took
     bool started = false;
     bool finished = false;
     Moment ended;

@@ -6,13 +6,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <barrier>
 #include <cmath>
 #include <cstdlib>
+#include <mutex>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "tests/elastic_world.h"
+#include "tests/faulty_transport.h"
 #include "tests/law_specs.h"
 #include "tests/ranks.h"
 #include "thinreduce/engine/session.h"
@@ -294,6 +297,82 @@ TEST(ReconfigureTwice, AStepToRepeatStaysOne) {
   });
 }
 
+// What all ranks owe together, before and after this: in a step of three ranks rank 1 leaves, and
+// an operation of its commit fails; the others form a world without it, which fails at once, and
+// then one with it.
+struct Return {
+  std::vector<double> before;  // by element
+  std::vector<double> after;
+  bool struck = false;
+  bool joined = false;  // rank 1, in the last world
+};
+Return leave_and_come_back(const Fault& fault) {
+  constexpr std::size_t kElements = 3000;
+  const BucketLayout layout{.id = 0, .elements = kElements, .tensors = {}};
+  auto first = connect_threads(3);
+  auto without = connect_threads(2);
+  auto again = connect_threads(3);
+  Return result{.before = std::vector<double>(kElements), .after = std::vector<double>(kElements)};
+  std::mutex mutex;
+  std::barrier together(3);
+  std::vector<std::jthread> ranks;
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const RankInWorld place{static_cast<int>(rank), 3};
+      const auto faulty = std::make_shared<FaultyTransport>(std::move(first[rank]));
+      Session session(faulty, {.spec = "topk"});
+      const auto add_owed = [&](std::vector<double>& sum) {
+        const Saved saved({.spec = "topk", .layout = layout}, place, session.save_bytes());
+        const std::lock_guard lock(mutex);
+        add_to(sum, saved.owed(), 1);
+      };
+      auto values = gradient(kElements, place.rank, 0);
+      session.begin_step();
+      session.reduce(0, values);
+      add_owed(result.before);
+      together.arrive_and_wait();
+      faulty->arm(rank == 1 ? fault : Fault{});
+      together.arrive_and_wait();
+      try {
+        (void)session.commit_step(rank == 1);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::lost_peer) << error.what();
+      }
+      if (rank == 1) result.struck = faulty->peer() >= 0;
+      if (rank != 1) (void)session.reconfigure(std::move(without[rank / 2]));
+      together.arrive_and_wait();
+      const auto change = session.reconfigure(std::move(again[rank]));
+      EXPECT_FALSE(change.repeat);
+      if (rank == 1) result.joined = std::ranges::count(change.joined, 1) > 0;
+      add_owed(result.after);
+      values = gradient(kElements, place.rank, 1);
+      session.begin_step();
+      EXPECT_EQ(session.reduce(0, values).step, 2U);
+      session.commit_step();
+    });
+  }
+  ranks.clear();
+  return result;
+}
+
+TEST(ReconfigureAfterALeave, ADebtThatAnHeirHasTakenOverCountsOnce) {
+  bool joined = false;
+  bool stayed = false;
+  for (const FaultKind kind : {FaultKind::failed_send, FaultKind::failed_receive}) {
+    for (std::uint64_t number = 0;; ++number) {
+      SCOPED_TRACE(fmt::format("operation {} of kind {}", number, static_cast<int>(kind)));
+      const Return result = leave_and_come_back({.kind = kind, .number = number});
+      for (std::size_t i = 0; i < result.before.size(); ++i) {
+        ASSERT_NEAR(result.after[i], result.before[i], 1e-5) << "element " << i;
+      }
+      (result.joined ? joined : stayed) = true;
+      if (!result.struck) break;  // the commit has fewer messages
+    }
+  }
+  EXPECT_TRUE(joined);
+  EXPECT_TRUE(stayed);
+}
+
 TEST(ReconfigureErrors, StepsWithoutACommitAreNamed) {
   auto second = connect_threads(2);
   run_ranks(2, [&](std::unique_ptr<Transport> first) {
@@ -330,6 +409,50 @@ TEST(ReconfigureErrors, OtherOptionsAreNamed) {
   EXPECT_EQ(session.reduce(0, values).step, 2U);  // the old world goes on
 }
 
+<<<<<<< HEAD
+=======
+Member member_at(MemberId id, std::uint64_t steps, StepPhase phase = StepPhase::begun) {
+  return {.id = id, .steps = steps, .phase = phase, .old_world = {11, 12, 13}};
+}
+
+TEST(Membership, SaysWhoWasLostLeftAndJoined) {
+  auto heir = member_at(13, 7);
+  heir.took_over = {12};
+  const auto change = describe_change({Member{.id = 50}, heir}, 1);
+  EXPECT_EQ(change.steps, 7U);
+  EXPECT_EQ(change.lost, std::vector<int>{0});
+  EXPECT_EQ(change.left, std::vector<int>{1});
+  EXPECT_EQ(change.joined, std::vector<int>{0});
+  EXPECT_EQ(change.source, 1);
+  EXPECT_EQ(change.text,
+            "2 ranks go on after 7 steps; old rank 0 lost, with all gradient that was not sent "
+            "yet; old rank 1 left and handed over the gradient that was not sent yet; new rank 0 "
+            "joined");
+}
+
+TEST(Membership, AStepThatNotAllHaveReducedIsNoCompletedOne) {
+  EXPECT_EQ(describe_change({member_at(11, 7, StepPhase::reduced), member_at(12, 6)}, 0).steps, 6U);
+  EXPECT_EQ(describe_change({member_at(11, 7, StepPhase::reduced), member_at(12, 7)}, 0).steps, 7U);
+  const auto text = thrown_text(ErrorCode::mismatch, [] {
+    (void)describe_change({member_at(11, 7), member_at(12, 6)}, 0);
+  });
+  EXPECT_NE(text.find("commit every step"), std::string::npos) << text;
+}
+
+TEST(Membership, DamagedRecordsAreRefused) {
+  auto member = member_at(11, 7);
+  member.took_over = {14};
+  member.heir_of = {12};
+  const auto good = encode_member(member);
+  EXPECT_EQ(decode_member(good, 3).took_over, member.took_over);
+  EXPECT_EQ(decode_member(good, 3).heir_of, member.heir_of);
+  for (std::size_t size = 0; size < good.size(); ++size) {
+    if (size == good.size() - sizeof(MemberId)) continue;  // without the rank that it is heir of
+    thrown_text(ErrorCode::bad_frame, [&] { (void)decode_member(std::span(good).first(size), 3); });
+  }
+}
+
+>>>>>>> trust
 TEST(SessionBroadcast, GivesAllRanksTheMessageOfOne) {
   run_ranks(3, [](std::unique_ptr<Transport> transport) {
     Session session(std::move(transport), {});

@@ -38,6 +38,13 @@ void for_raw_elements(const BucketLayout& compressed, std::span<float> values, s
   });
 }
 
+// Keeps the uncompressed elements of a bucket, which the reducer sets to zero for the method.
+void keep_raw(const RegisteredBucket& bucket, Original& original) {
+  for_uncompressed(bucket.compressed, [&](std::size_t first, std::size_t count) {
+    original.keep({first, first + count});
+  });
+}
+
 }  // namespace
 
 void Reducer::add_finite(std::span<float> to, std::span<const float> values) {
@@ -49,13 +56,13 @@ void Reducer::add_finite(std::span<float> to, std::span<const float> values) {
 Reducer::Spare::Spare(Reducer& reducer) : reducer_(reducer) {
   const std::lock_guard lock(reducer_.mutex_);
   if (reducer_.spare_.empty()) return;
-  buffers = std::move(reducer_.spare_.back());
+  lent = std::move(reducer_.spare_.back());
   reducer_.spare_.pop_back();
 }
 
 Reducer::Spare::~Spare() {
   const std::lock_guard lock(reducer_.mutex_);
-  reducer_.spare_.push_back(std::move(buffers));
+  reducer_.spare_.push_back(std::move(lent));
 }
 
 std::uint16_t Reducer::method_id(const Slot& slot) const {
@@ -122,10 +129,10 @@ std::map<int, double> Reducer::agree_on(Slot& slot, const Job& job, Transport& t
   try {
     const Statement own = statement_of(slot, job, Workers(pool_, transport));
     const Agreed agreed = agree(transport, own, options_.limits(), bucket.layout);
-    const StepFigures& last = agreed.figures;
+    const BucketTimes& last = agreed.times;
     if (!slot.given->variants.empty()) planner_->set_choice(bucket.id(), slot.variant);
     if (!slot.given->variants.empty() && last.seconds > 0) {
-      planner_->note(bucket.id(), bucket.elements() - bucket.raw, last.ready, last.seconds);
+      planner_->note(bucket.id(), bucket.elements() - bucket.raw, last);
     }
     // The ranks agree with each other; the bucket must also be the same as in the last step.
     if (bucket.hash != slot.bucket->hash) {
@@ -181,7 +188,7 @@ Report Reducer::reduce(Job& job, Transport& track) {
                                      .step = slot.step,
                                      .elements = bucket.elements(),
                                      .layout_hash = bucket.hash},
-                                    spare.buffers);
+                                    spare.lent.buffers);
   std::map<int, double> outliers;
   try {
     outliers = agree_on(slot, job, track);
@@ -189,8 +196,10 @@ Report Reducer::reduce(Job& job, Transport& track) {
     keep(job);
     throw;
   }
+  Original original(job.values, spare.lent.original);
   if (const auto own = outliers.find(track.rank());
       own != outliers.end() && options_.guard == Guard::clip) {
+    if (!slot.bucket->keeps) original.keep_all();
     scale(exchange.workers, job.values, static_cast<float>(options_.guard_factor / own->second));
   }
   exchange.stages.wait = Seconds(track.now() - started).count();
@@ -198,7 +207,7 @@ Report Reducer::reduce(Job& job, Transport& track) {
   copy_for_undo(slot);
   if (keeping_samples_) keep_sample(slot, job);
   try {
-    reduce_slot(slot, job, exchange);
+    reduce_slot(slot, job, exchange, original);
   } catch (...) {
     slot.sample = {};  // it may hold what the step failed by
     throw;
@@ -218,19 +227,36 @@ Report Reducer::reduce(Job& job, Transport& track) {
   report.queued = Seconds(started - job.submitted.time).count();
   report.total = Seconds(track.now() - job.submitted.time).count();
   if (planner_ != nullptr) {
-    slot.figures = {static_cast<float>(job.ready), static_cast<float>(report.total)};
+    slot.figures = {.ready = static_cast<float>(job.ready),
+                    .seconds = static_cast<float>(report.total),
+                    .busy = static_cast<float>(report.stages.encode + report.stages.decode),
+                    .wait = static_cast<float>(report.stages.wait)};
   }
   report.statistics = std::move(exchange.statistics);
   report.outliers = std::move(outliers);
   return report;
 }
 
-void Reducer::reduce_slot(Slot& slot, const Job& job, Exchange& exchange) {
+void Reducer::reduce_slot(Slot& slot, const Job& job, Exchange& exchange, Original& original) {
+  const bool give_back = !slot.bucket->keeps;  // no residual has the gradient after a failure
+  if (give_back) exchange.set_original(&original);
+  // Nobody waits in a world of one rank. What is added here must not be given back.
+  if (exchange.size() == 1 || !slot.unsent.empty()) exchange.keep_original();
   if (!slot.unsent.empty()) add_finite(job.values, slot.unsent);
-  if (compresses(slot)) {
-    reduce_compressed(slot, job, exchange);
-  } else {
-    reduce_uncompressed(slot, job, exchange);
+  try {
+    if (compresses(slot)) {
+      if (give_back) keep_raw(*slot.bucket, original);
+      reduce_compressed(slot, job, exchange);
+    } else {
+      reduce_uncompressed(slot, job, exchange);
+    }
+  } catch (const Disagreement&) {
+    if (give_back) original.restore();
+    throw;
+  } catch (...) {
+    if (give_back) original.restore();
+    if (give_back && keeps(slot)) add_unsent(slot, job);
+    throw;
   }
   slot.unsent.clear();
 }
@@ -281,7 +307,7 @@ void Reducer::reduce_uncompressed(Slot& slot, const Job& job, Exchange& exchange
         if (error) throw Disagreement{*error};
       }
     } else {
-      sum_floats(exchange, job.values, share);
+      sum_bucket(exchange, job.values, share);
     }
   } catch (...) {
     if (slot.bucket->keeps) slot.unsent = std::move(slot.raw_gradient);
@@ -300,9 +326,13 @@ void Reducer::keep(const Job& job) {
     return;  // no step of this bucket would have succeeded
   }
   Slot& slot = *found;
-  const bool finite = kernels::first_nonfinite(job.values) == job.values.size();
-  if (!slot.bucket->keeps || slot.bucket->hash != bucket.hash || !finite) return;
+  if (!keeps(slot) || slot.bucket->hash != bucket.hash) return;
   copy_for_undo(slot);  // a step that is taken back takes this back, too
+  add_unsent(slot, job);
+}
+
+void Reducer::add_unsent(Slot& slot, const Job& job) {
+  if (kernels::first_nonfinite(job.values) < job.values.size()) return;
   slot.unsent.resize(job.values.size());
   add_finite(slot.unsent, job.values);
 }

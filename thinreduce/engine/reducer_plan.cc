@@ -18,17 +18,34 @@ constexpr std::uint32_t kNoBucket = 0xFFFFFFFF;
 
 }  // namespace
 
-void Reducer::open_step(Transport& track) {
+double Reducer::open_step(Transport& track) {
+  const auto started = track.now();
+  if (step_opened_) planner_->note_period(Seconds(started - *step_opened_).count());
+  step_opened_ = started;
   const Planner::Task task = planner_->open_step();
   keeping_samples_ = task == Planner::Task::keep_samples;
   if (task == Planner::Task::try_candidates) try_candidates(track);
+  if (task == Planner::Task::change_plan) follow(planner_->choices());
+  const double seconds = Seconds(track.now() - started).count();
+  planner_->note_planning(seconds);
+  return seconds;
+}
+
+void Reducer::follow(const Planner::Choices& choices) {
+  link_ = planner_->link();
+  for (const auto& [id, variant] : choices) {
+    if (const auto found = slots_.find(id); found != slots_.end()) {
+      change_variant(found->second, variant);
+    }
+  }
 }
 
 void Reducer::keep_sample(Slot& slot, const Job& job) const {
   const RegisteredBucket& given = *slot.given;
   const bool compresses = given.raw < given.elements() && slot.step >= options_.warmup_steps;
   if (given.variants.empty() || !compresses) return;
-  slot.sample = take_sample(given.compressed, job.values, sample_size(link_, transport_.size()));
+  const std::size_t size = sample_size(link_, transport_.size(), given.elements() - given.raw);
+  slot.sample = take_sample(given.compressed, job.values, size);
 }
 
 void Reducer::try_candidates(Transport& track) {
@@ -52,25 +69,24 @@ void Reducer::try_candidates(Transport& track) {
             "submit the same buckets in the same order: {}",
             error.what()))};
   }
-  if (planner_->plan().trials > 0) {
-    link_ = agree_on_link(track, options_.limits(), options_.link);
-  }
+  // The first trials follow the probe at the start.
+  if (has_tried_) link_ = agree_on_link(track, options_.limits(), options_.link);
+  has_tried_ = true;
+  planner_->set_link(link_);
   Spare spare(*this);
-  const TrialSetup setup{
-      .options = planner_->options(),
-      .seed = options_.seed,
-      .make_exchange = [&](const FrameId& id) { return make_exchange(track, id, spare.buffers); }};
+  const TrialSetup setup{.options = planner_->options(),
+                         .seed = options_.seed,
+                         .make_exchange = [&](const FrameId& id) {
+                           return make_exchange(track, id, spare.lent.buffers);
+                         }};
   std::map<std::uint32_t, Planner::Trials> trials;
   for (auto& [id, slot] : slots_) {
     if (slot.sample.empty()) continue;
-    trials[id] = thinreduce::try_candidates(setup, *slot.given, slot.sample);
-    slot.sample = {};
+    const std::vector<float> sample = std::exchange(slot.sample, {});
+    if (!planner_->may_gain(slot.given->elements() - slot.given->raw)) continue;
+    trials[id] = thinreduce::try_candidates(setup, *slot.given, sample);
   }
-  for (const auto& [id, variant] : planner_->decide(trials, link_)) {
-    if (const auto found = slots_.find(id); found != slots_.end()) {
-      change_variant(found->second, variant);
-    }
-  }
+  follow(planner_->decide(trials, link_));
 }
 
 void Reducer::change_variant(Slot& slot, std::size_t variant) {

@@ -91,7 +91,7 @@ void Reducer::show_state(Slot& slot, Archive& archive) {
                               spec.full_text()));
     }
   }
-  if (slot.bucket->keeps || is_auto) {
+  if (keeps(slot)) {
     archive.summed("unsent", slot.unsent, Archive::Length::per_element_or_none);
     if (const auto bad = kernels::first_nonfinite(slot.unsent); bad < slot.unsent.size()) {
       throw Error(ErrorCode::bad_state,

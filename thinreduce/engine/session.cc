@@ -42,7 +42,7 @@ class Session::Worker {
         settings_(settings_text(spec_, options)),
         pool_(checked_threads(options)),
         reducer_(*transport_, options_, pool_) {
-    if (spec_.is_auto()) planner_.emplace(auto_options(spec_));
+    if (spec_.is_auto()) planner_.emplace(auto_options(spec_), transport_->size());
     reducer_.set_planner(planner_ ? &*planner_ : nullptr);
     options_.limits().check();
     meet_others();
@@ -130,21 +130,22 @@ class Session::Worker {
     Exchange exchange(*transport_, options_.limits(), {.bucket = kNoBucket, .step = 1});
     const std::vector<Member> members = gather_members(exchange, old.member());
     Reconfiguration outcome = describe_change(members, exchange.rank());
-    old.go_back_to(outcome.steps);
-    outcome.repeat = old.phase_ == StepPhase::begun;
+    const Member& own = members[static_cast<std::size_t>(exchange.rank())];
+    if (!own.joins()) old.go_back_to(outcome.steps);
+    outcome.repeat = !own.joins() && old.phase_ == StepPhase::begun;
     SessionState state = old.save();
     compare_progress(exchange, members, state);
-    heir_of_ = old.heir_of_;
+    took_over_ = own.took_over;
     for (const auto& [id, left] : old.inherited_) {
       const auto has_id = [id = id](const Member& member) { return member.id == id; };
-      if (std::ranges::any_of(members, has_id)) continue;  // it has stayed
+      if (own.joins() || std::ranges::any_of(members, has_id)) continue;  // it has stayed
       take_over(state, left);
-      heir_of_.push_back(id);
+      took_over_.push_back(id);
     }
     exchange_states(exchange, members, state);
     reducer_.load(state);
-    just_joined_ = members[static_cast<std::size_t>(exchange.rank())].joins();
-    id_ = old.id_;
+    just_joined_ = own.joins();
+    id_ = own.id;
     world_.clear();
     for (const Member& member : members) world_.push_back(member.id);
     steps_ = outcome.steps;
@@ -242,7 +243,7 @@ class Session::Worker {
     // A rank that has joined and done nothing since has the state of others, and owes nothing.
     const bool is_new = transport_->size() == 1 && steps_ == 0 && reducer_.is_new();
     const bool joins = is_new || just_joined_;
-    Member own{.id = id_, .steps = steps_, .phase = phase_, .heir_of = heir_of_};
+    Member own{.id = id_, .steps = steps_, .phase = phase_, .took_over = took_over_};
     if (!joins) own.old_world = world_;
     for (const auto& [id, state] : inherited_) own.heir_of.push_back(id);
     return own;
@@ -279,7 +280,7 @@ class Session::Worker {
   MemberId id_ = new_member_id();
   std::vector<MemberId> world_;                 // in rank order
   std::map<MemberId, SessionState> inherited_;  // from ranks that leave, until the next world
-  std::vector<MemberId> heir_of_;               // ranks whose debts this one has taken over
+  std::vector<MemberId> took_over_;             // ranks that left, whose debts this one has
   std::optional<Flights> flights_;              // the last member: its threads use the others
 };
 

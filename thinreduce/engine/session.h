@@ -10,15 +10,13 @@
 //
 // All ranks must submit the same buckets in the same order. Before a bucket is reduced, the ranks
 // compare their descriptions of it. When these differ, or a gradient is not finite, every rank gets
-// the same Error, the gradient and all residuals are as before, and the session goes on. There is
-// one exception: in a bucket of more than 1 MiB that travels uncompressed and whose spec keeps no
-// residual, NaN and Inf are only found during the sum; the session goes on then too, but the
-// bucket's values are undefined.
+// the same Error, the gradient and all residuals are as before, and the session goes on.
 //
 // Every other failure during a reduce ends the session, and every later call repeats its Error:
 // codes lost_peer, timeout and bad_frame, a mismatch found in the middle of an exchange, and
-// whatever a method throws. If the spec keeps a residual, save() then stores the gradients of all
-// submitted buckets that were not reduced. docs/errors.md has the table.
+// whatever a method throws. If the spec keeps a residual, or is `auto`, save() then stores the
+// gradients of all submitted buckets that were not reduced. Otherwise the memory of these buckets
+// holds their gradients as before. docs/errors.md has the table.
 #pragma once
 
 #include <cstddef>

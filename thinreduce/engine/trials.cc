@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
+#include <map>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/error.h"
@@ -23,8 +26,15 @@ constexpr double kSampleSeconds = 0.02;
 // Magnitudes of a sample are cut off here: a candidate whose sums overflow must not end a session
 // whose own step succeeded, and 256 Ki squares still add up in float32.
 constexpr float kLargestMagnitude = 1e15F;
-// How often a candidate is tried where computing counts.
-constexpr int kRuns = 4;
+// A larger part of a bucket says hardly more, and trials of it take as long as steps.
+constexpr std::size_t kLargestPart = 16;
+// Where computing counts, the first run of a candidate allocates memory; the next one counts, or
+// the faster one of the next two if the candidate may be chosen.
+constexpr int kFirstRuns = 2;
+constexpr double kMayBeChosen = 1.25;
+// Trials are worth their time if they gain it back within so many steps, and if a step can gain at
+// least this part of its time at all.
+constexpr double kStepsToGain = 25;
 
 // Returns the squared error of `mean` relative to the sum of squares of `exact`.
 double relative_error(std::span<const float> mean, std::span<const float> exact) {
@@ -56,27 +66,20 @@ class Trial {
     id_.elements = sample.size();
   }
 
-  // Returns the figures, and the mean of the first step. Where computing counts beside the link,
-  // the fastest of some further runs counts: the first one allocates, and others may be disturbed.
-  TrialFigures run(std::vector<float>& mean) {
-    const TrialFigures first = run_once();
-    mean = mean_;
-    if (is_link_slow_) return first;
-    TrialFigures best = run_once();
-    for (int run = 2; run < kRuns; ++run) {
-      const TrialFigures other = run_once();
-      if (other.seconds < best.seconds) best = other;
-    }
-    return best;
+  // Reduces the sample so many times, and returns the figures of the last run.
+  TrialFigures run(int times) {
+    TrialFigures last;
+    for (int run = 0; run < times; ++run) last = run_once();
+    return last;
   }
 
-  [[nodiscard]] int runs() const { return is_link_slow_ ? 1 : kRuns; }
+  // Returns the mean of the first run.
+  [[nodiscard]] std::span<const float> mean() const { return first_mean_; }
 
  private:
   TrialFigures run_once() {
     Exchange exchange = setup_.make_exchange(id_);
     exchange.stands_for = times_;
-    is_link_slow_ = slow(exchange.link);
     BucketLayout layout;
     layout.id = id_.bucket;
     layout.elements = sample_.size();
@@ -94,9 +97,11 @@ class Trial {
     method_->reduce(Bucket{layout, mean_, {}}, exchange);
     TrialFigures figures;
     figures.seconds = Seconds(transport.now() - start).count();
-    figures.busy = exchange.stages.encode + exchange.stages.decode;
+    figures.encode = exchange.stages.encode;
+    figures.decode = exchange.stages.decode;
     figures.bytes = static_cast<double>(transport.total_traffic().bytes_sent - before.bytes_sent);
     ++id_.step;
+    if (first_mean_.empty()) first_mean_ = mean_;
     return figures;
   }
 
@@ -105,16 +110,17 @@ class Trial {
   FrameId id_;
   std::span<const float> sample_;
   double times_;
-  bool is_link_slow_ = false;
   std::unique_ptr<Method> method_;
   std::vector<float> mean_;
+  std::vector<float> first_mean_;
 };
 
 // Replaces each rank's figures by the largest of any rank.
-void agree_on_figures(Exchange& exchange, std::vector<TrialFigures>& figures) {
+void agree_on_figures(Exchange& exchange, std::vector<TrialFigures*>& figures) {
+  constexpr std::size_t kFigures = 4;
   std::vector<double> own;
-  for (const TrialFigures& one : figures) {
-    own.insert(own.end(), {one.seconds, one.busy, one.bytes});
+  for (const TrialFigures* one : figures) {
+    own.insert(own.end(), {one->seconds, one->encode, one->decode, one->bytes});
   }
   const auto bytes = std::as_bytes(std::span(own));
   std::vector<double> most(own.size(), 0.0);
@@ -132,20 +138,152 @@ void agree_on_figures(Exchange& exchange, std::vector<TrialFigures>& figures) {
     }
   });
   for (std::size_t i = 0; i < figures.size(); ++i) {
-    figures[i].seconds = most[3 * i];
-    figures[i].busy = most[3 * i + 1];
-    figures[i].bytes = most[3 * i + 2];
+    figures[i]->seconds = most[kFigures * i];
+    figures[i]->encode = most[kFigures * i + 1];
+    figures[i]->decode = most[kFigures * i + 2];
+    figures[i]->bytes = most[kFigures * i + 3];
   }
 }
 
+// The trials of one bucket. All its decisions follow from agreed figures, so all ranks try the
+// same.
+class BucketTrials {
+ public:
+  BucketTrials(const TrialSetup& setup, const RegisteredBucket& bucket,
+               std::span<const float> sample)
+      : setup_(setup),
+        sample_(sample),
+        id_{.bucket = bucket.id(), .step = 0, .layout_hash = bucket.hash},
+        link_(setup.make_exchange(id_).link),
+        is_link_slow_(slow(link_)) {
+    const std::size_t candidates = setup.options.candidates.size();
+    trials_.times =
+        static_cast<double>(bucket.elements() - bucket.raw) / static_cast<double>(sample.size());
+    trials_.tried.resize(candidates);
+    trials_.figures.resize(candidates);
+  }
+
+  // Tries the candidates in groups, and the ranks agree after each group: two that need hardly any
+  // computing, two that are often chosen, and the others, which are one group where a latency is
+  // long.
+  Planner::Trials run() {
+    const std::size_t count = trials_.tried.size();
+    for (std::size_t first = 0; first < count;) {
+      std::size_t size = first < 4 ? 2 : 1;
+      if (first >= 4 && is_link_slow_) size = count - first;
+      size = std::min(size, count - first);
+      if (first > 0 && !setup_.options.try_all && !is_worthwhile(first, size)) break;
+      try_group(first, size);
+      first += size;
+    }
+    return std::move(trials_);
+  }
+
+ private:
+  struct Entry {
+    std::size_t candidate;
+    std::unique_ptr<Trial> trial;
+  };
+  using Group = std::vector<Entry>;
+
+  void try_group(std::size_t first, std::size_t size) {
+    Group group;
+    for (std::size_t i = first; i < first + size; ++i) {
+      const Spec& spec = setup_.options.candidates[i];
+      if (too_coarse_.contains(spec.name())) continue;
+      group.push_back({i, std::make_unique<Trial>(setup_, spec, id_, sample_, trials_.times)});
+      Trial& trial = *group.back().trial;
+      trials_.figures[i] = trial.run(is_link_slow_ ? 1 : kFirstRuns);
+      trials_.tried[i] = true;
+      if (i == 0) exact_.assign(trial.mean().begin(), trial.mean().end());
+      trials_.figures[i].error = relative_error(trial.mean(), exact_);
+      if (trials_.figures[i].error > setup_.options.max_error) too_coarse_.insert(spec.name());
+    }
+    agree(group, is_link_slow_ ? 1 : kFirstRuns);
+    if (is_link_slow_) return;
+    const double best = predicted(fastest()).seconds;
+    std::erase_if(group, [&](const Entry& one) {
+      return !is_allowed(one.candidate) || predicted(one.candidate).seconds > kMayBeChosen * best;
+    });
+    for (Entry& one : group) {
+      TrialFigures& figures = trials_.figures[one.candidate];
+      TrialFigures again = one.trial->run(1);
+      again.error = figures.error;
+      // The ranks agree on the slowest of them, and on the faster one of the two runs.
+      if (again.seconds < figures.seconds) figures = again;
+    }
+    agree(group, 1);
+  }
+
+  // Replaces the figures of the candidates by the largest of any rank, and counts their cost.
+  void agree(const Group& group, int runs) {
+    if (group.empty()) return;
+    std::vector<TrialFigures*> figures;
+    for (const Entry& one : group) figures.push_back(&trials_.figures[one.candidate]);
+    FrameId id = id_;
+    id.step = ++agreements_;
+    Exchange exchange = setup_.make_exchange(id);
+    agree_on_figures(exchange, figures);
+    for (const TrialFigures* one : figures) trials_.cost += runs * one->seconds;
+  }
+
+  [[nodiscard]] Prediction predicted(std::size_t candidate) const {
+    return predict(trials_.figures[candidate], trials_.times, link_);
+  }
+  [[nodiscard]] bool is_allowed(std::size_t candidate) const {
+    return trials_.tried[candidate] && trials_.figures[candidate].error <= setup_.options.max_error;
+  }
+  [[nodiscard]] std::size_t fastest() const {
+    std::size_t best = 0;
+    for (std::size_t i = 1; i < trials_.tried.size(); ++i) {
+      if (is_allowed(i) && predicted(i).seconds < predicted(best).seconds) best = i;
+    }
+    return best;
+  }
+
+  // Returns whether the candidates of the next group might gain more than their trials cost.
+  [[nodiscard]] bool is_worthwhile(std::size_t first, std::size_t size) const {
+    const Prediction best = predicted(fastest());
+    // The others compute for at least as long as bf16 and as dqsg, as far as these were tried.
+    std::map<std::string, double> busy;
+    double shortest = std::numeric_limits<double>::infinity();
+    for (std::size_t i = 0; i < first; ++i) {
+      if (!trials_.tried[i]) continue;
+      shortest = std::min(shortest, trials_.figures[i].seconds);
+      const std::string name = setup_.options.candidates[i].name();
+      if (name != "bf16" && name != "dqsg") continue;
+      const auto least = busy.try_emplace(name, predicted(i).busy()).first;
+      least->second = std::min(least->second, predicted(i).busy());
+    }
+    for (const auto& [name, least] : busy) {
+      if (least >= best.seconds) return false;
+    }
+    const double gain = best.wire + best.busy();
+    return gain >= Planner::kPossibleGain * best.seconds &&
+           static_cast<double>(size) * shortest <= kStepsToGain * gain;
+  }
+
+  const TrialSetup& setup_;
+  std::span<const float> sample_;
+  FrameId id_;
+  Link link_;
+  bool is_link_slow_;
+  Planner::Trials trials_;
+  std::uint64_t agreements_ = 0;
+  std::vector<float> exact_;
+  std::set<std::string> too_coarse_;
+};
+
 }  // namespace
 
-std::size_t sample_size(const Link& link, int world) {
-  if (!(link.bytes_per_second > 0)) return kLargestSample;
+std::size_t sample_size(const Link& link, int world, std::size_t elements) {
   const double least = std::min<double>(
       kLargestSample, double{kSmallestSample} * std::max(1.0, static_cast<double>(world) / 4));
+  const double most =
+      std::clamp(static_cast<double>(elements / kLargestPart), least, double{kLargestSample});
+  if (!(link.bytes_per_second > 0)) return static_cast<std::size_t>(most);
   const double floats = kSampleSeconds * link.bytes_per_second / sizeof(float);
-  return static_cast<std::size_t>(std::clamp(floats, least, double{kLargestSample}));
+  return static_cast<std::size_t>(std::clamp(floats, least, most));
 }
 
 std::vector<float> take_sample(const BucketLayout& layout, std::span<const float> values,
@@ -166,30 +304,7 @@ std::vector<float> take_sample(const BucketLayout& layout, std::span<const float
 
 Planner::Trials try_candidates(const TrialSetup& setup, const RegisteredBucket& bucket,
                                std::span<const float> sample) {
-  const auto& candidates = setup.options.candidates;
-  Planner::Trials trials;
-  trials.times =
-      static_cast<double>(bucket.elements() - bucket.raw) / static_cast<double>(sample.size());
-  trials.tried.resize(candidates.size());
-  trials.figures.resize(candidates.size());
-  FrameId id{.bucket = bucket.id(), .step = 0, .layout_hash = bucket.hash};
-  std::vector<float> exact;
-  std::set<std::string> too_coarse;
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    const Spec& spec = candidates[i];
-    if (too_coarse.contains(spec.name())) continue;
-    std::vector<float> mean;
-    Trial trial(setup, spec, id, sample, trials.times);
-    trials.figures[i] = trial.run(mean);
-    trials.runs = trial.runs();
-    trials.tried[i] = true;
-    if (i == 0) exact = mean;
-    trials.figures[i].error = relative_error(mean, exact);
-    if (trials.figures[i].error > setup.options.max_error) too_coarse.insert(spec.name());
-  }
-  Exchange exchange = setup.make_exchange(id);
-  agree_on_figures(exchange, trials.figures);
-  return trials;
+  return BucketTrials(setup, bucket, sample).run();
 }
 
 }  // namespace thinreduce

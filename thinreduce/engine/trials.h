@@ -16,9 +16,10 @@
 
 namespace thinreduce {
 
-// Returns how many elements a sample should have: as many as are quickly sent on the link, but
-// enough that messages between so many ranks are long beside their headers.
-[[nodiscard]] std::size_t sample_size(const Link& link, int world);
+// Returns how many elements a sample of a bucket should have: as many as are quickly sent on the
+// link and a small part of the bucket, but enough that messages between so many ranks are long
+// beside their headers.
+[[nodiscard]] std::size_t sample_size(const Link& link, int world, std::size_t elements);
 
 // Returns about `most` of the elements that `layout` compresses: a run of each tensor, all
 // of them the same fraction of their tensor.
@@ -35,8 +36,9 @@ struct TrialSetup {
 };
 
 // Tries the candidates on this rank's sample of a bucket. All ranks must call it for the same
-// buckets in the same order. A coarser setting of a method whose error is too large already is not
-// tried.
+// buckets in the same order. Not tried are coarser settings of a method whose error is too large
+// already, and candidates that can't be faster than the best so far by as much as their trials
+// cost.
 [[nodiscard]] Planner::Trials try_candidates(const TrialSetup& setup,
                                              const RegisteredBucket& bucket,
                                              std::span<const float> sample);

@@ -67,18 +67,22 @@ const MethodInfo& auto_info() {
                       "mean, relative to the mean's own sum of squares. It is measured per "
                       "bucket."),
                   OptionInfo::names("methods", joined(method_names()), method_names(),
-                                    "The methods to choose from, beside fp32.")},
+                                    "The methods to choose from, beside fp32."),
+                  OptionInfo::choice("try", "useful", {"useful", "all"},
+                                     "The methods to try: those that may shorten a step, or all. "
+                                     "Trials take time; `thinreduce plan` tries all.")},
       .make = [](const Options&, const MethodSetup&) -> std::unique_ptr<Method> {
         throw Error(ErrorCode::bad_spec,
                     "'auto' chooses a method in a training run; here, name the method");
       },
-      .cycle = [](const Options&) { return Cycle{.start = 3, .steps = 1}; }};
+      .cycle = [](const Options&) { return Cycle{.start = 2, .steps = 1}; }};
   return info;
 }
 
 AutoOptions auto_options(const Spec& spec) {
   AutoOptions result;
   result.max_error = spec.options.number("error");
+  result.try_all = spec.options.text("try") == "all";
   result.candidates.push_back(Spec::parse("fp32"));
   const auto allowed = spec.options.names("methods");
   for (const Candidate& candidate : kLadder) {

@@ -12,6 +12,7 @@ namespace thinreduce {
 struct AutoOptions {
   double max_error = 0;          // of a step's mean: squared error relative to its energy
   std::vector<Spec> candidates;  // most exact first; the first is fp32
+  bool try_all = false;          // candidates are tried even where they can't be chosen
 };
 
 // Returns the candidates of a spec for which is_auto() holds.

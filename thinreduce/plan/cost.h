@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "thinreduce/transport/throttle.h"
@@ -12,26 +13,43 @@ namespace thinreduce {
 // The cost of a candidate on a sample of a bucket: the largest figures of any rank.
 struct TrialFigures {
   double seconds = 0;  // from the start to the mean
-  double busy = 0;     // of them, encoding and decoding
+  double encode = 0;   // of them
+  double decode = 0;   // of them
   double bytes = 0;    // sent
   double error = 0;    // squared error of the mean relative to its energy; the same on all ranks
+
+  [[nodiscard]] double busy() const { return encode + decode; }
 };
 
 // The predicted cost of a candidate on the whole bucket if nothing else is in flight.
 struct Prediction {
   double latency = 0;  // seconds that depend neither on the bytes nor on the processor
-  double busy = 0;     // seconds of encoding and decoding
+  double encode = 0;   // seconds
+  double decode = 0;   // seconds
   double wire = 0;     // seconds that its bytes occupy the link
   double seconds = 0;  // from the start to the mean
   double bytes = 0;
+
+  [[nodiscard]] double busy() const { return encode + decode; }
 };
 
 // Part of the shorter one of computing and sending that the longer one does not hide, in a bucket
 // of many pieces.
 inline constexpr double kNotHidden = 0.25;
+// Messages of a method that wait for one another: a link with a longer latency costs so many more.
+inline constexpr double kLatenciesPerReduce = 2;
+
+// What the time of an exchange depends on, beside its method.
+struct Conditions {
+  Link link;
+  double slowdown = 1;  // time of encoding and decoding relative to the trials
+};
 
 // Predicts the cost of a bucket `times` as large as the sample, the agreement before it included.
 [[nodiscard]] Prediction predict(const TrialFigures& trial, double times, const Link& link);
+// The same under other conditions than those of the trial, whose link was `tried_on`.
+[[nodiscard]] Prediction predict(const TrialFigures& trial, double times, const Link& tried_on,
+                                 const Conditions& now);
 
 // A bucket of a step.
 struct TimedBucket {
@@ -42,5 +60,16 @@ struct TimedBucket {
 // Returns the seconds from the first bucket's submission until the last mean. The buckets, in the
 // order of submission, share a link and a processor.
 [[nodiscard]] double predict_finish(std::span<const TimedBucket> buckets);
+
+// The part of the time that a machine computes below which local steps are recommended, and the
+// part that they are to reach.
+inline constexpr double kIdleMachine = 0.5;
+inline constexpr double kBusyMachine = 0.9;
+inline constexpr std::uint64_t kMostLocalSteps = 1000;
+
+// Returns how many local steps to do between exchanges (docs/local-steps.md): 1 if a step that
+// computes for `compute` seconds and then waits for `exposed` keeps the machine busy enough.
+// `whole` are the seconds of an exchange that nothing hides.
+[[nodiscard]] std::uint64_t recommend_local_steps(double compute, double exposed, double whole);
 
 }  // namespace thinreduce

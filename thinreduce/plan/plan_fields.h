@@ -15,8 +15,10 @@ void for_fields(const PlanCandidate& candidate, const Field& field) {
   if (!candidate.tried) return;  // nothing was measured
   field("error", candidate.error);
   field("seconds", candidate.seconds);
-  field("busy_seconds", candidate.busy);
+  field("exposed_seconds", candidate.exposed);
+  field("encode_seconds", candidate.encode);
   field("wire_seconds", candidate.wire);
+  field("decode_seconds", candidate.decode);
   field("latency_seconds", candidate.latency);
   field("bytes_sent", candidate.bytes);
 }
@@ -27,6 +29,7 @@ void for_fields(const PlanBucket& bucket, const Field& field) {
   field("elements", bucket.elements);
   field("ready_seconds", bucket.ready);
   field("spec", bucket.spec);
+  field("reason", bucket.reason);
   field("candidates", bucket.candidates);
 }
 
@@ -37,10 +40,16 @@ void for_fields(const Plan& plan, const Field& field) {
   field("latency_seconds", plan.link.latency.count());
   field("predicted_seconds", plan.predicted);
   field("fp32_seconds", plan.uncompressed);
+  field("exposed_seconds", plan.exposed);
   field("measured_seconds", plan.measured);
+  field("compute_seconds", plan.compute);
+  field("planning_seconds", plan.planning);
+  field("planning_fraction", plan.elapsed > 0 ? plan.planning / plan.elapsed : 0.0);
   field("trials", plan.trials);
   field("changes", plan.changes);
-  field("reason", plan.reason);
+  field("links_followed", plan.followed);
+  field("local_steps", plan.local_steps);
+  field("reason", plan.sentence());
   field("buckets", plan.buckets);
 }
 

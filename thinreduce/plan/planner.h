@@ -1,12 +1,13 @@
 // The planner decides when the candidates are tried and which of them each bucket gets.
 //
-// It does not communicate. All it knows are figures on which the ranks have agreed, in the same
-// order on every rank, so all ranks decide the same at the same step.
+// It does not communicate. All it decides by are figures on which the ranks have agreed, in the
+// same order on every rank, so all ranks decide the same at the same step.
 //
 // A step opens with its first bucket. The first steps travel as fp32. Then a step keeps samples of
 // its gradients, and before the next one the candidates are tried on them. From then on the planner
-// compares the times of steps with its prediction. Where that is off by more than kTolerance, or
-// where the difference changes by that much later, the candidates are tried again.
+// compares the times of steps with its prediction. Where the difference changes by more than
+// kTolerance, it finds the link that explains the times, and plans for that one. Where predictions
+// are off otherwise, the candidates are tried again.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +15,12 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "thinreduce/methods/auto.h"
+#include "thinreduce/plan/bucket_times.h"
 #include "thinreduce/plan/cost.h"
 #include "thinreduce/plan/plan.h"
 
@@ -25,15 +28,17 @@ namespace thinreduce {
 
 class Planner {
  public:
-  explicit Planner(AutoOptions options) : options_(std::move(options)) {}
+  // `world` is the number of ranks.
+  Planner(AutoOptions options, int world) : options_(std::move(options)), world_(world) {}
 
-  // Steps at the start that travel as fp32 before samples are taken; the first is slower than
-  // others.
-  static constexpr std::uint64_t kFirstSteps = 2;
+  // Steps at the start that travel as fp32 before samples are taken.
+  static constexpr std::uint64_t kFirstSteps = 1;
   static constexpr double kTolerance = 0.15;
   // A plan must be faster than a more exact one by this fraction, and than the current one.
   static constexpr double kWorthwhile = 0.01;
   static constexpr double kHysteresis = 0.05;
+  // Candidates are tried where the bytes take at least this part of an fp32 step.
+  static constexpr double kPossibleGain = 0.03;
   // Steps whose median is compared with a prediction.
   static constexpr std::size_t kWindow = 5;
   // Steps between trials: at least, and at most when they change nothing.
@@ -48,26 +53,41 @@ class Planner {
 
   [[nodiscard]] const AutoOptions& options() const { return options_; }
 
-  // Further work of the step that opens, beside reducing its buckets.
-  enum class Task { none, keep_samples, try_candidates };
+  // Further work of the step that opens, beside reducing its buckets. With change_plan, choices()
+  // and link() are new.
+  enum class Task { none, keep_samples, try_candidates, change_plan };
   [[nodiscard]] Task open_step();
 
-  // Takes note of a bucket's last step: when it was submitted after the step's first bucket, and
-  // how long it took from then. `elements` are those that a method may compress. May be called from
-  // several threads.
-  void note(std::uint32_t bucket, std::uint64_t elements, double ready, double seconds);
+  // Takes note of a bucket's last step. `elements` are those that a method may compress. May be
+  // called from several threads.
+  void note(std::uint32_t bucket, std::uint64_t elements, const BucketTimes& times);
+  // Take note of times on this rank, for plan() alone: seconds between the last two steps'
+  // openings, and of work beside reducing buckets.
+  void note_period(double seconds);
+  void note_planning(double seconds);
+
+  // Sets the link of the trials that come now.
+  void set_link(const Link& link);
+  // Returns whether compressing a bucket of so many elements might shorten a step at all. If not,
+  // its candidates need no trial.
+  [[nodiscard]] bool may_gain(std::uint64_t elements) const;
 
   // The trials of one bucket, one per candidate; those that were not tried have no figures.
   struct Trials {
     double times = 1;  // how many times larger the bucket is than its sample
-    double runs = 1;   // of each candidate
+    double cost = 0;   // seconds of all runs
     std::vector<bool> tried;
     std::vector<TrialFigures> figures;
+    Link link{};  // on which they were tried; decide() sets it
   };
-  // Plans anew, with the trials of all buckets that had a sample. Returns the candidate of every
-  // bucket.
-  [[nodiscard]] const std::map<std::uint32_t, std::size_t>& decide(
-      const std::map<std::uint32_t, Trials>& trials, const Link& link);
+  using Choices = std::map<std::uint32_t, std::size_t>;
+  // Plans anew, with the trials of all buckets that had a sample and may gain. Returns the
+  // candidate of every bucket.
+  [[nodiscard]] const Choices& decide(const std::map<std::uint32_t, Trials>& trials,
+                                      const Link& link);
+  // Return the plan in force, for the thread that opens steps.
+  [[nodiscard]] const Choices& choices() const { return choices_; }
+  [[nodiscard]] const Link& link() const { return now_.link; }
   // Keeps the plan as it is for good. For ranks that no longer submit the same buckets: they would
   // not open the same steps.
   void freeze();
@@ -84,40 +104,85 @@ class Planner {
   struct Known {
     std::uint64_t elements = 0;
     double ready = 0;           // smoothed over steps
-    double last_ready = 0;      // the last step's
-    double seconds = 0;         // the same
+    BucketTimes last;           // the last step's
     bool noted = false;         // the figures above are there
     std::uint64_t seen_at = 0;  // the step in which it was noted last
     std::size_t choice = 0;
     Trials trials;
-    std::vector<Prediction> predictions;
+    std::vector<Prediction> predictions;  // one per candidate, or none before the first plan
   };
-  using Choices = std::map<std::uint32_t, std::size_t>;
+  // A whole step.
+  struct Observed {
+    double finish = 0;   // from the first bucket to the last mean, once all ranks have begun
+    double busy = 0;     // encoding and decoding of all buckets
+    double latency = 0;  // of a message
+  };
+  // Times of steps over their predictions, and what else tells why they change.
+  struct Seen {
+    double ratio = 0;
+    double busy = 0;
+    double latency = 0;
+  };
 
   // Returns whether the bucket was reduced lately.
   [[nodiscard]] bool is_active(const Known& bucket) const;
   [[nodiscard]] bool compresses() const;
   [[nodiscard]] bool is_allowed(const Known& bucket, std::size_t candidate) const;
-  [[nodiscard]] double finish_with(const Choices& choices, double Known::*ready) const;
-  [[nodiscard]] double finish_with(const Choices& choices) const {
-    return finish_with(choices, &Known::ready);
-  }
+  // Returns whether anything but fp32 was tried.
+  [[nodiscard]] static bool was_tried(const Known& bucket);
+  [[nodiscard]] double uncompressed_bytes(std::uint64_t elements) const;
+  [[nodiscard]] bool gains(std::uint64_t elements) const;
+
+  // Returns when a step is done: as predicted; with the ready times of the last step; under other
+  // conditions.
+  [[nodiscard]] double finish_with(const Choices& choices) const;
+  [[nodiscard]] double finish_of_last(const Choices& choices) const;
+  [[nodiscard]] double finish_under(const Conditions& conditions, const Choices& choices) const;
+  template <typename Ready, typename Cost>
+  [[nodiscard]] double finish(const Ready& ready, const Cost& cost) const;
+  // Returns the seconds until the step's last bucket is submitted.
+  [[nodiscard]] double last_ready() const;
+
   [[nodiscard]] Choices current() const;
   [[nodiscard]] Choices all_fp32() const;
   [[nodiscard]] Choices fastest() const;
   // Returns the choices with every bucket as exact as it can be at hardly more time.
   [[nodiscard]] Choices more_exact(Choices choices) const;
+  // Returns the best choices, or the current ones if those are nearly as good.
+  [[nodiscard]] Choices best() const;
+
   [[nodiscard]] bool has_new_bucket() const;
+  // Returns the times of the last step; nothing if they are incomplete.
+  [[nodiscard]] std::optional<Observed> observe() const;
   void watch();
+  // Learns from the first steps of a plan how well it is predicted, and whether fp32 was faster.
+  void learn_usual_ratio();
   // Returns whether trials are due because predictions are off.
   [[nodiscard]] bool is_off();
-  void adopt(const Choices& choices, bool fell_back);
-  [[nodiscard]] std::string explain(double uncompressed, double predicted) const;
+  // Goes back to fp32 if the plan was measured to be slower. Returns whether it did.
+  [[nodiscard]] bool fall_back();
+  // Returns whether times that have changed may have consequences in this step.
+  [[nodiscard]] bool may_react() const;
+  // Takes note that they have. A link that changes all the time is followed less and less often.
+  void react();
+  // Plans for the link that explains the times of the last steps, if they have changed. Returns
+  // whether it did.
+  [[nodiscard]] bool follow_link();
+  [[nodiscard]] std::optional<Conditions> explain_times(const Seen& seen) const;
+  // Predicts the costs of all candidates under the conditions of now.
+  void predict_all();
+  // Gives a bucket without trials the figures of its last step.
+  void take_step_as_trial(Known& bucket) const;
+  void adopt(const Choices& choices);
+  [[nodiscard]] std::string explain(const Plan& plan) const;
+  [[nodiscard]] std::string explain(const Known& bucket, const PlanBucket& shown) const;
+  [[nodiscard]] PlanBucket show(std::uint32_t id, const Known& bucket) const;
 
   AutoOptions options_;
+  int world_;
   mutable std::mutex mutex_;
   std::map<std::uint32_t, Known> buckets_;
-  Link link_{};
+  Conditions now_;
   std::uint64_t opened_ = 0;    // steps
   std::uint64_t tried_at_ = 0;  // the step before which candidates were tried last
   std::uint64_t interval_ = kLeastInterval;
@@ -127,6 +192,7 @@ class Planner {
   bool frozen_ = false;
   bool sampling_ = false;  // the current step keeps samples
   bool planned_ = false;
+  bool began_with_fp32_ = false;  // when the first plan was made
   std::uint64_t settled_at_ = 0;  // the first step whose figures belong to the current plan
   std::deque<double> ratios_;     // measured over predicted, of the last steps of this plan
   double finish_ = 0;             // measured, of the last step
@@ -135,9 +201,17 @@ class Planner {
   double uncompressed_ = 0;       // measured, of the last step before the first plan
   double fp32_ratio_ = 0;         // that over the first prediction for fp32; 0: not known
   bool slower_ = false;           // the plan was measured to be slower than fp32
+  std::deque<Seen> seen_;         // the last steps of this plan
+  std::optional<Seen> usual_;     // of the first ones
+  std::uint64_t reacted_at_ = 0;  // to a change, by a new plan or by trials
+  std::uint64_t reaction_interval_ = kLeastInterval;
   std::uint64_t trials_ = 0;
   std::uint64_t changes_ = 0;
-  Choices choices_;  // the last that decide() returned
+  std::uint64_t followed_ = 0;
+  std::deque<double> periods_;  // of the last steps, on this rank
+  double planning_ = 0;         // seconds on this rank
+  double elapsed_ = 0;          // the same
+  Choices choices_;
 };
 
 }  // namespace thinreduce

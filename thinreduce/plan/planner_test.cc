@@ -17,7 +17,7 @@ constexpr std::size_t kFine = 2;    // dqsg:levels=31
 constexpr std::size_t kCoarse = 3;  // dqsg:levels=15
 
 Planner make_planner() {
-  return Planner(auto_options(Spec::parse("auto:methods=bf16+dqsg")));
+  return Planner(auto_options(Spec::parse("auto:methods=bf16+dqsg")), 2);
 }
 
 // Figures of the candidates on a link of `rate` bytes per second: seconds of computing and bytes.
@@ -29,11 +29,17 @@ Planner::Trials trials_of(const Planner& planner, double rate, double latency = 
   for (std::size_t i = 0; i < planner.options().candidates.size(); ++i) {
     trials.tried.push_back(i < 5);
     trials.figures.push_back({.seconds = latency + busy[i] + bytes[i] / rate,
-                              .busy = busy[i],
+                              .encode = busy[i] / 2,
+                              .decode = busy[i] / 2,
                               .bytes = bytes[i],
                               .error = error[i]});
   }
   return trials;
+}
+
+// A bucket that is submitted after `ready` seconds and takes `seconds` from then.
+BucketTimes times_of(double ready, double seconds) {
+  return {.ready = ready, .seconds = seconds, .busy = 0, .wait = 0, .latency = 0};
 }
 
 // Opens steps until the planner wants trials; every step takes `seconds` per bucket.
@@ -42,7 +48,7 @@ Planner::Task open_until_trials(Planner& planner, int most, double seconds,
   for (int step = 0; step < most; ++step) {
     const Planner::Task task = planner.open_step();
     if (task == Planner::Task::try_candidates) return task;
-    for (const auto id : buckets) planner.note(id, 1'000'000, 0, seconds);
+    for (const auto id : buckets) planner.note(id, 1'000'000, times_of(0, seconds));
   }
   return Planner::Task::none;
 }
@@ -99,8 +105,8 @@ TEST(Planner, PrefersExactnessWhereTheLinkIsIdleAnyway) {
   const double rate = 125e6;
   for (int step = 0; step < 4; ++step) {
     static_cast<void>(planner.open_step());
-    planner.note(1, 1'000'000, 0, 0.03);
-    planner.note(2, 1'000'000, 0.5, 0.03);
+    planner.note(1, 1'000'000, times_of(0, 0.03));
+    planner.note(2, 1'000'000, times_of(0.5, 0.03));
   }
   const auto choices =
       planner.decide({{1, trials_of(planner, rate)}, {2, trials_of(planner, rate)}},
@@ -116,28 +122,110 @@ TEST(Planner, BucketsThatAreNeverCompressedDoNotHideTheOthers) {
   Planner planner = make_planner();
   for (int step = 0; step < 4; ++step) {
     static_cast<void>(planner.open_step());
-    planner.note(1, 1'000'000, 0, 0.33);
-    planner.note(2, 0, 0.01, 0.33);
+    planner.note(1, 1'000'000, times_of(0, 0.33));
+    planner.note(2, 0, times_of(0.01, 0.33));
   }
   const auto choices = planner.decide({{1, trials_of(planner, 12.5e6)}},
                                       {.bytes_per_second = 12.5e6, .latency = Seconds{0.001}});
   EXPECT_EQ(choices.at(1), kCoarse);
 }
 
-TEST(Planner, TriesAgainWhenTheLinkChanges) {
+// Opens steps until the planner has a new plan without trials; returns how many it took.
+int open_until_new_plan(Planner& planner, int most, const BucketTimes& times) {
+  for (int step = 1; step <= most; ++step) {
+    const Planner::Task task = planner.open_step();
+    if (task == Planner::Task::change_plan) return step;
+    EXPECT_EQ(task, Planner::Task::none);
+    planner.note(7, 1'000'000, times);
+  }
+  return most + 1;
+}
+
+TEST(Planner, FollowsALinkThatBecomesSlowWithoutTrials) {
   Planner planner = make_planner();
   EXPECT_EQ(choose(planner, 1e11), kFp32);
   const double usual = planner.plan().predicted;
-  EXPECT_EQ(open_until_trials(planner, 40, usual), Planner::Task::none) << "nothing has changed";
-  EXPECT_EQ(open_until_trials(planner, 20, 20 * usual), Planner::Task::try_candidates);
-  EXPECT_EQ(planner
-                .decide({{7, trials_of(planner, 12.5e6)}},
-                        {.bytes_per_second = 12.5e6, .latency = Seconds{0}})
-                .at(7),
-            kCoarse);
+  EXPECT_EQ(open_until_new_plan(planner, 40, times_of(0, usual)), 41) << "nothing has changed";
+  // As fp32 takes at 12.5 MB/s.
+  EXPECT_LE(open_until_new_plan(planner, 20, times_of(0, usual + 4e6 / 12.5e6)), 10);
+  EXPECT_NEAR(planner.link().bytes_per_second, 12.5e6, 0.5e6);
+  EXPECT_EQ(planner.choices().at(7), kCoarse);
+  EXPECT_EQ(planner.plan().trials, 1);
+  EXPECT_EQ(planner.plan().followed, 1);
   EXPECT_EQ(planner.plan().changes, 1);
   // fp32 was faster before, but it would not be now.
   EXPECT_EQ(open_until_trials(planner, 60, planner.plan().predicted), Planner::Task::none);
+}
+
+TEST(Planner, FollowsALinkThatBecomesFast) {
+  Planner planner = make_planner();
+  EXPECT_EQ(choose(planner, 12.5e6, 0.3201), kCoarse);
+  const double usual = planner.plan().predicted;
+  EXPECT_EQ(open_until_new_plan(planner, 40, times_of(0, usual)), 41) << "nothing has changed";
+  const double fast = 2e-3 + 5e5 / 2e9;  // as the chosen method takes at 2 GB/s
+  EXPECT_LE(open_until_new_plan(planner, 20, times_of(0, fast)), 10);
+  EXPECT_LE(planner.choices().at(7), kBf16);
+}
+
+TEST(Planner, ALateRankIsNoSlowLink) {
+  Planner planner = make_planner();
+  EXPECT_EQ(choose(planner, 1e11), kFp32);
+  BucketTimes times = times_of(0, planner.plan().predicted);
+  EXPECT_EQ(open_until_new_plan(planner, 20, times), 21);
+  times.seconds += 0.5;  // in which most ranks wait for the last one's statement
+  times.wait += 0.5;
+  for (int step = 0; step < 40; ++step) {
+    EXPECT_EQ(planner.open_step(), Planner::Task::none);
+    planner.note(7, 1'000'000, times);
+  }
+  EXPECT_EQ(planner.link().bytes_per_second, 1e11);
+}
+
+TEST(Planner, ASlowProcessorIsNoSlowLink) {
+  Planner planner = make_planner();
+  EXPECT_EQ(choose(planner, 60e6, 0.07), kCoarse);
+  const double usual = planner.plan().predicted;
+  BucketTimes times = times_of(0, usual);
+  times.busy = 2e-3;
+  EXPECT_EQ(open_until_new_plan(planner, 20, times), 21);
+  times = times_of(0, usual + 58e-3);
+  times.busy = 60e-3;
+  EXPECT_LE(open_until_new_plan(planner, 20, times), 10);
+  EXPECT_NEAR(planner.link().bytes_per_second, 60e6, 10e6);
+  // bf16 takes 12 ms of computing and 33 ms on the link now, dqsg 60 ms of computing.
+  EXPECT_EQ(planner.choices().at(7), kBf16);
+}
+
+TEST(Planner, TheLatencyIsFollowedToo) {
+  Planner planner = make_planner();
+  EXPECT_EQ(choose(planner, 125e6, 0.0321), kCoarse);
+  BucketTimes times = times_of(0, planner.plan().predicted);
+  EXPECT_EQ(open_until_new_plan(planner, 20, times), 21);
+  times.seconds += 3 * 0.05;  // of them, one in the agreement
+  times.wait = 0.05;
+  times.latency = 0.05;
+  EXPECT_LE(open_until_new_plan(planner, 20, times), 10);
+  EXPECT_NEAR(planner.link().latency.count(), 0.05, 1e-6);
+  EXPECT_NEAR(planner.link().bytes_per_second, 125e6, 10e6);
+}
+
+// 200 steps on a link whose rate jumps by a factor of 50 in every few steps.
+TEST(Planner, ALinkThatChangesAllTheTimeIsFollowedLessAndLess) {
+  Planner planner = make_planner();
+  EXPECT_EQ(choose(planner, 1e9), kBf16);
+  int plans = 0;
+  for (int step = 0; step < 400; ++step) {
+    const Planner::Task task = planner.open_step();
+    if (task == Planner::Task::change_plan) ++plans;
+    if (task == Planner::Task::try_candidates) {
+      ++plans;
+      static_cast<void>(planner.decide({{7, trials_of(planner, 1e9)}},
+                                       {.bytes_per_second = 1e9, .latency = Seconds{0}}));
+    }
+    const double rate = step / 7 % 2 == 0 ? 1e9 : 2e7;
+    planner.note(7, 1'000'000, times_of(0, 1e-3 + 2e6 / rate));
+  }
+  EXPECT_LE(plans, 25);
 }
 
 TEST(Planner, TriesLessAndLessOftenWhenThatChangesNothing) {
@@ -151,7 +239,7 @@ TEST(Planner, TriesLessAndLessOftenWhenThatChangesNothing) {
       static_cast<void>(planner.decide({{7, trials_of(planner, 12.5e6)}},
                                        {.bytes_per_second = 12.5e6, .latency = Seconds{0}}));
     }
-    planner.note(7, 1'000'000, 0, wrong);
+    planner.note(7, 1'000'000, times_of(0, wrong));
   }
   EXPECT_GE(trials, 3);
   EXPECT_LE(trials, 8);
@@ -160,12 +248,44 @@ TEST(Planner, TriesLessAndLessOftenWhenThatChangesNothing) {
 TEST(Planner, GoesBackToFp32WhereThatWasFaster) {
   Planner planner = make_planner();
   EXPECT_EQ(choose(planner, 12.5e6, 0.32), kCoarse);  // fp32 took 0.32 s
-  EXPECT_EQ(open_until_trials(planner, 40, 0.35), Planner::Task::try_candidates);
-  EXPECT_EQ(planner
-                .decide({{7, trials_of(planner, 12.5e6)}},
-                        {.bytes_per_second = 12.5e6, .latency = Seconds{0}})
-                .at(7),
-            kFp32);
+  planner.note(7, 1'000'000, times_of(0, 0.32));      // the last step before the plan
+  EXPECT_LE(open_until_new_plan(planner, 40, times_of(0, 0.35)), 12);
+  EXPECT_EQ(planner.choices().at(7), kFp32);
+}
+
+TEST(Planner, TriesNothingWhereTheBytesTakeHardlyAnyTime) {
+  for (const double rate : {0.0, 1e12}) {
+    Planner planner = make_planner();
+    EXPECT_EQ(open_until_trials(planner, 10, 0.01), Planner::Task::try_candidates);
+    planner.set_link({.bytes_per_second = rate, .latency = Seconds{0.003}});
+    EXPECT_FALSE(planner.may_gain(1'000'000));
+    EXPECT_EQ(planner.decide({}, {.bytes_per_second = rate, .latency = Seconds{0.003}}).at(7),
+              kFp32);
+    EXPECT_NE(planner.plan().reason.find("nothing was tried"), std::string::npos)
+        << planner.plan().reason;
+    EXPECT_EQ(open_until_trials(planner, 400, 0.01), Planner::Task::none);
+  }
+  Planner planner = make_planner();
+  EXPECT_EQ(open_until_trials(planner, 10, 0.01), Planner::Task::try_candidates);
+  planner.set_link({.bytes_per_second = 1e9, .latency = Seconds{0.003}});
+  EXPECT_TRUE(planner.may_gain(1'000'000));
+}
+
+TEST(Planner, RecommendsLocalStepsWhereTheMachineIsMostlyIdle) {
+  Planner planner = make_planner();
+  choose(planner, 1.25e6, 3.2);
+  const double step = planner.plan().predicted;  // 0.4 s of waiting, nothing hides it
+  for (int i = 0; i < 20; ++i) {
+    static_cast<void>(planner.open_step());
+    planner.note(7, 1'000'000, times_of(0, step));
+    planner.note_period(0.1 + step);
+  }
+  const Plan plan = planner.plan();
+  EXPECT_NEAR(plan.compute, 0.1, 1e-9);
+  const double steps = static_cast<double>(plan.local_steps);
+  EXPECT_GE(steps * 0.1 / (steps * 0.1 + step), kBusyMachine);
+  EXPECT_LT((steps - 1) * 0.1 / ((steps - 1) * 0.1 + step), kBusyMachine);
+  EXPECT_NE(plan.sentence().find("local steps"), std::string::npos) << plan.sentence();
 }
 
 TEST(Planner, StaysWithAPlanThatIsAsGood) {
@@ -187,7 +307,8 @@ TEST(Planner, TriesANewBucket) {
 }
 
 TEST(Cost, IsExactForTheSampleItself) {
-  const TrialFigures trial{.seconds = 0.5, .busy = 0.1, .bytes = 1e6, .error = 0};
+  const TrialFigures trial{
+      .seconds = 0.5, .encode = 0.06, .decode = 0.04, .bytes = 1e6, .error = 0};
   const Prediction same = predict(trial, 1, {.bytes_per_second = 1e7, .latency = Seconds{0}});
   EXPECT_DOUBLE_EQ(same.seconds, 0.5);
   EXPECT_DOUBLE_EQ(same.wire, 0.1);
@@ -197,8 +318,30 @@ TEST(Cost, IsExactForTheSampleItself) {
   EXPECT_GT(larger.seconds, larger.wire + larger.latency);
 }
 
+TEST(Cost, ATrialTellsTheCostOnOtherLinks) {
+  // 0.1 s of computing, 0.1 s on the wire, 0.02 s of latency.
+  const TrialFigures trial{.seconds = 0.22, .encode = 0.1, .bytes = 1e6};
+  const Link tried{.bytes_per_second = 1e7, .latency = Seconds{0.01}};
+  const Conditions same{.link = tried};
+  EXPECT_DOUBLE_EQ(predict(trial, 7, tried, same).seconds, predict(trial, 7, tried).seconds);
+  const Conditions slower{.link = {.bytes_per_second = 1e6, .latency = Seconds{0.03}},
+                          .slowdown = 2};
+  const Prediction there = predict(trial, 1, tried, slower);
+  EXPECT_NEAR(there.wire, 1, 1e-12);
+  EXPECT_NEAR(there.encode, 0.2, 1e-12);
+  EXPECT_NEAR(there.latency, 0.03 + 0.02 + kLatenciesPerReduce * 0.02, 1e-12);
+  EXPECT_NEAR(there.seconds, there.wire + there.encode + there.latency, 1e-12);
+}
+
+TEST(Cost, LocalStepsAreForMachinesThatMostlyWait) {
+  EXPECT_EQ(recommend_local_steps(1, 0.9, 2), 1);
+  EXPECT_EQ(recommend_local_steps(0, 1, 1), 1) << "the time of a step is not known";
+  EXPECT_EQ(recommend_local_steps(1, 1.1, 2), 18);
+  EXPECT_EQ(recommend_local_steps(1e-6, 100, 100), kMostLocalSteps);
+}
+
 TEST(Cost, BucketsShareTheLink) {
-  Prediction cost{.latency = 0.01, .busy = 0, .wire = 1, .seconds = 1.01, .bytes = 0};
+  const Prediction cost{.latency = 0.01, .wire = 1, .seconds = 1.01};
   const std::vector<TimedBucket> buckets = {{0, cost}, {0, cost}, {0.5, cost}};
   EXPECT_NEAR(predict_finish(buckets), 3.01, 1e-12);
 }

@@ -1,0 +1,15 @@
+// The times of one bucket in one step, on which the ranks have agreed.
+#pragma once
+
+namespace thinreduce {
+
+// All in seconds.
+struct BucketTimes {
+  double ready = 0;    // from the step's first bucket until this one was submitted; the ranks' mean
+  double seconds = 0;  // from then until the mean was there; the most of any rank
+  double busy = 0;     // of them, encoding and decoding; the most of any rank
+  double wait = 0;     // of them, in the agreement; the most of any rank
+  double latency = 0;  // of one message
+};
+
+}  // namespace thinreduce

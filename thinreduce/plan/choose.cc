@@ -1,0 +1,183 @@
+// The choice among the candidates, by their predicted costs.
+#include <algorithm>
+
+#include "thinreduce/plan/planner.h"
+
+namespace thinreduce {
+namespace {
+
+// An agreement and a sum by owners, and one to spare.
+constexpr double kLatenciesOfRaw = 4;
+
+}  // namespace
+
+bool Planner::compresses() const {
+  return std::ranges::any_of(buckets_, [](const auto& entry) { return entry.second.choice != 0; });
+}
+
+bool Planner::was_tried(const Known& bucket) {
+  const auto& tried = bucket.trials.tried;
+  return std::find(tried.begin() + (tried.empty() ? 0 : 1), tried.end(), true) != tried.end();
+}
+
+bool Planner::is_allowed(const Known& bucket, std::size_t candidate) const {
+  return candidate == 0 || (bucket.trials.tried[candidate] &&
+                            bucket.trials.figures[candidate].error <= options_.max_error);
+}
+
+double Planner::uncompressed_bytes(std::uint64_t elements) const {
+  const double others = static_cast<double>(world_ - 1) / world_;
+  return 2 * others * sizeof(float) * static_cast<double>(elements);
+}
+
+bool Planner::gains(std::uint64_t elements) const {
+  if (elements == 0) return false;
+  if (options_.try_all) return true;
+  const double rate = now_.link.bytes_per_second;
+  const double step = planned_ ? finish_with(all_fp32()) : uncompressed_;
+  if (!(step > 0)) return true;
+  return rate > 0 && uncompressed_bytes(elements) / rate >= kPossibleGain * step;
+}
+
+bool Planner::may_gain(std::uint64_t elements) const {
+  const std::lock_guard lock(mutex_);
+  return gains(elements);
+}
+
+template <typename Ready, typename Cost>
+double Planner::finish(const Ready& ready, const Cost& cost) const {
+  std::vector<TimedBucket> timed;
+  for (const auto& [id, bucket] : buckets_) {
+    if (!is_active(bucket)) continue;
+    TimedBucket& one = timed.emplace_back();
+    one.ready = ready(bucket);
+    // A bucket without trials takes as long as it did. One of raw tensors alone is small: its
+    // time was a wait for the others.
+    one.cost.seconds = bucket.last.seconds;
+    if (bucket.elements == 0) {
+      one.cost.seconds = std::min(bucket.last.seconds, kLatenciesOfRaw * now_.link.latency.count());
+    }
+    if (!bucket.predictions.empty()) one.cost = cost(id, bucket);
+  }
+  std::stable_sort(timed.begin(), timed.end(),
+                   [](const auto& a, const auto& b) { return a.ready < b.ready; });
+  return predict_finish(timed);
+}
+
+double Planner::finish_with(const Choices& choices) const {
+  return finish(
+      [](const Known& bucket) { return bucket.ready; },
+      [&](std::uint32_t id, const Known& bucket) { return bucket.predictions[choices.at(id)]; });
+}
+
+double Planner::finish_of_last(const Choices& choices) const {
+  return finish(
+      [](const Known& bucket) { return bucket.last.ready; },
+      [&](std::uint32_t id, const Known& bucket) { return bucket.predictions[choices.at(id)]; });
+}
+
+double Planner::finish_under(const Conditions& conditions, const Choices& choices) const {
+  return finish([](const Known& bucket) { return bucket.ready; },
+                [&](std::uint32_t id, const Known& bucket) {
+                  const Trials& trials = bucket.trials;
+                  return predict(trials.figures[choices.at(id)], trials.times, trials.link,
+                                 conditions);
+                });
+}
+
+double Planner::last_ready() const {
+  double last = 0;
+  for (const auto& [id, bucket] : buckets_) {
+    if (is_active(bucket)) last = std::max(last, bucket.ready);
+  }
+  return last;
+}
+
+Planner::Choices Planner::current() const {
+  Choices choices;
+  for (const auto& [id, bucket] : buckets_) choices[id] = bucket.choice;
+  return choices;
+}
+
+Planner::Choices Planner::all_fp32() const {
+  Choices choices;
+  for (const auto& [id, bucket] : buckets_) choices[id] = 0;
+  return choices;
+}
+
+// The fastest candidate of every bucket alone, then better ones for buckets that share the link and
+// the processor, one bucket at a time.
+Planner::Choices Planner::fastest() const {
+  Choices choices = current();
+  for (const auto& [id, bucket] : buckets_) {
+    if (bucket.predictions.empty()) continue;
+    choices[id] = 0;
+    for (std::size_t i = 1; i < bucket.predictions.size(); ++i) {
+      if (!is_allowed(bucket, i)) continue;
+      if (bucket.predictions[i].seconds < bucket.predictions[choices[id]].seconds) choices[id] = i;
+    }
+  }
+  for (const auto& [id, bucket] : buckets_) {
+    double best = finish_with(choices);
+    for (std::size_t i = 0; i < bucket.predictions.size(); ++i) {
+      if (!is_allowed(bucket, i)) continue;
+      Choices other = choices;
+      other[id] = i;
+      const double finish = finish_with(other);
+      if (finish >= best) continue;
+      best = finish;
+      choices = std::move(other);
+    }
+  }
+  return choices;
+}
+
+Planner::Choices Planner::more_exact(Choices choices) const {
+  const double limit = (1 + kWorthwhile) * finish_with(choices);
+  for (const auto& [id, bucket] : buckets_) {
+    if (bucket.predictions.empty()) continue;
+    for (std::size_t i = 0; i < choices[id]; ++i) {
+      if (!is_allowed(bucket, i)) continue;
+      Choices other = choices;
+      other[id] = i;
+      if (finish_with(other) > limit) continue;
+      choices = std::move(other);
+      break;
+    }
+  }
+  return choices;
+}
+
+Planner::Choices Planner::best() const {
+  Choices choices = more_exact(fastest());
+  const bool can_stay =
+      planned_ && std::ranges::all_of(buckets_, [&](const auto& entry) {
+        return entry.second.predictions.empty() || is_allowed(entry.second, entry.second.choice);
+      });
+  const Choices before = current();
+  if (can_stay && finish_with(choices) > (1 - kHysteresis) * finish_with(before)) return before;
+  return choices;
+}
+
+void Planner::predict_all() {
+  for (auto& [id, bucket] : buckets_) {
+    bucket.predictions.clear();
+    for (const TrialFigures& figures : bucket.trials.figures) {
+      bucket.predictions.push_back(predict(figures, bucket.trials.times, bucket.trials.link, now_));
+    }
+  }
+}
+
+void Planner::take_step_as_trial(Known& bucket) const {
+  if (bucket.elements == 0 || !bucket.noted || bucket.choice != 0 || was_tried(bucket)) return;
+  bucket.trials = {.times = 1,
+                   .tried = std::vector<bool>(options_.candidates.size()),
+                   .figures = std::vector<TrialFigures>(options_.candidates.size()),
+                   .link = now_.link};
+  bucket.trials.tried[0] = true;
+  bucket.trials.figures[0] = {.seconds = std::max(0.0, bucket.last.seconds - bucket.last.wait),
+                              .decode = bucket.last.busy,
+                              .bytes = uncompressed_bytes(bucket.elements)};
+}
+
+}  // namespace thinreduce
