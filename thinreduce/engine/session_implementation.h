@@ -16,15 +16,13 @@
 #include "thinreduce/engine/flights.h"
 #include "thinreduce/engine/membership.h"
 #include "thinreduce/engine/reducer.h"
+#include "thinreduce/engine/registered_bucket.h"
 #include "thinreduce/engine/session.h"
 #include "thinreduce/engine/state_file.h"
 #include "thinreduce/method/spec.h"
 #include "thinreduce/plan/planner.h"
 
 namespace thinreduce {
-
-// The id of exchanges that belong to no bucket.
-inline constexpr std::uint32_t kNoBucket = 0xFFFFFFFF;
 
 class Session::Implementation {
  public:
