@@ -288,7 +288,7 @@ class Replica::Torch {
       const std::vector<int> leaving = session_->commit_step(settings.leave);
       unapplied_.reset();
       result.meet = !leaving.empty() || result.meet;
-      // Nobody would be left to save the run.
+      // Otherwise no rank would be left to save the run.
       result.stop = static_cast<int>(leaving.size()) == transport_->size();
     }
     const auto exchanged = Clock::now();

@@ -69,7 +69,7 @@ class Original {
     return used_ + (place(from) + 2 * kLineFloats - next) % kLineFloats;
   }
 
-  // Makes room for so many floats at least.
+  // Makes room for at least `least` floats.
   void grow(std::size_t least) {
     const std::size_t size = std::max(2 * memory_.size, values_.size() + least + kLine);
     auto floats = std::make_unique_for_overwrite<float[]>(size);

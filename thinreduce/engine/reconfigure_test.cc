@@ -297,9 +297,9 @@ TEST(ReconfigureTwice, AStepToRepeatStaysOne) {
   });
 }
 
-// What all ranks owe together, before and after this: in a step of three ranks rank 1 leaves, and
-// an operation of its commit fails; the others form a world without it, which fails at once, and
-// then one with it.
+// The residuals of all ranks together, before and after this: in a step of three ranks rank 1
+// leaves, and an operation of its commit fails; the others form a world without it, which fails at
+// once, and then one with it.
 struct Return {
   std::vector<double> before;  // by element
   std::vector<double> after;

@@ -12,11 +12,6 @@
 #include "thinreduce/method/registry.h"
 
 namespace thinreduce {
-namespace {
-
-constexpr std::uint32_t kNoBucket = 0xFFFFFFFF;
-
-}  // namespace
 
 double Reducer::open_step(Transport& track) {
   const auto started = track.now();

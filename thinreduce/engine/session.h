@@ -230,8 +230,8 @@ class THINREDUCE_EXPORT Session {
   void abandon(const std::string& reason);
 
  private:
-  class THINREDUCE_HIDDEN Worker;
-  std::unique_ptr<Worker> worker_;
+  class THINREDUCE_HIDDEN Implementation;
+  std::unique_ptr<Implementation> own_;
   std::map<std::uint32_t, BucketHandle> shapeless_;  // the buckets of reduce(), by id
 };
 

@@ -32,8 +32,8 @@ constexpr std::size_t kLargestPart = 16;
 // the faster one of the next two if the candidate may be chosen.
 constexpr int kFirstRuns = 2;
 constexpr double kMayBeChosen = 1.25;
-// Trials are worth their time if they gain it back within so many steps, and if a step can gain at
-// least this part of its time at all.
+// Trials are worth their time if they gain it back within this many steps, and if a step can gain
+// at least this part of its time at all.
 constexpr double kStepsToGain = 25;
 
 // Returns the squared error of `mean` relative to the sum of squares of `exact`.
@@ -66,7 +66,7 @@ class Trial {
     id_.elements = sample.size();
   }
 
-  // Reduces the sample so many times, and returns the figures of the last run.
+  // Reduces the sample this many times, and returns the figures of the last run.
   TrialFigures run(int times) {
     TrialFigures last;
     for (int run = 0; run < times; ++run) last = run_once();

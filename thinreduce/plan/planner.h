@@ -68,8 +68,8 @@ class Planner {
 
   // Sets the link of the trials that come now.
   void set_link(const Link& link);
-  // Returns whether compressing a bucket of so many elements might shorten a step at all. If not,
-  // its candidates need no trial.
+  // Returns whether compressing a bucket of `elements` elements might shorten a step at all. If
+  // not, its candidates need no trial.
   [[nodiscard]] bool may_gain(std::uint64_t elements) const;
 
   // The trials of one bucket, one per candidate; those that were not tried have no figures.

@@ -241,7 +241,7 @@ class TaggedReceive final : public Operation {
   Pieces pieces_;
 };
 
-// What one rank sends to another.
+// The messages from one rank to another.
 struct Direction {
   std::string key;
   std::array<std::uint64_t, 256> pieces{};  // so far, by channel
@@ -253,7 +253,7 @@ struct Direction {
   }
 };
 
-// What the transport and its tracks share.
+// The state that the transport and its tracks share.
 struct Tagging {
   std::vector<Direction> out;  // by peer
   std::vector<Direction> in;
