@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.namespaces import Namespaces
 from reproduce.page import cpu
 
 from . import contenders as plan
@@ -45,6 +46,9 @@ def arguments() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser.add_argument("--workloads", default="", help=f"of {', '.join(plan.WORKLOADS)}")
     parser.add_argument("--no-times", action="store_true", help="train only")
     parser.add_argument("--again", action="store_true", help="measure selected parts again")
+    parser.add_argument(
+        "--minutes", type=float, default=1e9, help="begin no part after as many minutes"
+    )
     parser.add_argument("--page", action="store_true", help="write the page, measure nothing")
     parser.add_argument("--folder", type=Path, default=Path("build/peers"), help="for logs")
     parser.add_argument("--python", type=Path, default=Path("build/peers/venv/bin/python"))
@@ -94,17 +98,23 @@ def cannot_run(store: Store, contender: Contender) -> str:
 
 def run(parts: list[Part], store: Store, options: argparse.Namespace) -> None:
     progress = Progress(parts)
+    end = time.monotonic() + 60 * options.minutes
     fetch_data(options.python, sorted({part.workload for part in parts}))
 
     def network_key(numbered: tuple[int, Part]) -> tuple[str, bool]:
         return numbered[1].link, bool(numbered[1].seed)
 
     for (link, training), group in itertools.groupby(enumerate(parts), key=network_key):
+        if time.monotonic() > end:
+            return
         with contextlib.ExitStack() as stack:
             network = stack.enter_context(network_of(plan.LINKS.get(link, ""), timed=not training))
             rates = link_rate.check(network) if network.rate else []
             ranks = stack.enter_context(Ranks(network, options.python, options.folder / "logs"))
+            done = []
             for number, part in group:
+                if time.monotonic() > end:
+                    break
                 progress.begin(number)
                 begun = time.monotonic()
                 error = cannot_run(store, part.contender)
@@ -112,10 +122,20 @@ def run(parts: list[Part], store: Store, options: argparse.Namespace) -> None:
                 if rates:
                     found["link_rates"] = [round(rate) for rate in rates]
                 store.add(part, found)
+                done.append(part)
                 progress.end(number, time.monotonic() - begun)
                 print("   " + summary(found), flush=True)
-            if network.rate:  # it must still have its rate
-                link_rate.check(network)
+            if network.rate:
+                check_again(network, store, done)
+
+
+def check_again(network: Namespaces, store: Store, done: list[Part]) -> None:
+    """Removes the results of a link that has lost its rate meanwhile, and raises."""
+    try:
+        link_rate.check(network)
+    except link_rate.WrongRate:
+        store.remove(done)
+        raise
 
 
 def summary(found: dict[str, Any]) -> str:

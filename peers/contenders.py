@@ -111,6 +111,8 @@ CONTENDERS = (
     ours("terngrad"),
     ours("sketch"),
 )  # fmt: skip
+# Overlapped bf16: the second one if torch's hook does not run.
+BASELINES = (BF16.name, "thinreduce bf16")
 GROUPS = (TORCH, PEER, OURS)
 BY_NAME = {one.name: one for one in (COMPUTE, *CONTENDERS)}
 
@@ -143,7 +145,9 @@ class Part:
             return {**asked, "evaluate_every": one.evaluate_every}
         # A round of local steps must be timed as a whole.
         few = self.link in THIN and not one.local
-        return {**asked, "warmup": WARMUP, "timed": TIMED_THIN if few else TIMED}
+        # The trials of a contender that follows the link come at the start, and get rare.
+        warmup = 3 * WARMUP if one.follows_link else WARMUP
+        return {**asked, "warmup": warmup, "timed": TIMED_THIN if few else TIMED}
 
 
 def parts(

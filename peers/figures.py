@@ -73,6 +73,10 @@ class Figures:
     def row(self, name: str) -> Row | None:
         return next((row for row in self.rows if row.contender.name == name), None)
 
+    def baseline(self) -> Row | None:
+        rows = [self.row(name) for name in plan.BASELINES]
+        return next((row for row in rows if row and row.links), None)
+
     def ranking(self, link: str) -> list[tuple[float, Row]]:
         """Returns the contenders that reach the target over the link, the fastest first."""
         times = [(row.links[link].time, row) for row in self.rows if link in row.links]
@@ -128,8 +132,9 @@ def row_of(
             if kept["notes"].get("chosen"):
                 chosen[link] = kept["notes"]["chosen"]
     for seed in plan.SEEDS:
-        kept = store.found(Part(workload, one, "", seed))
-        errors += [kept["error"]] if kept and "error" in kept else []
+        for link in plan.LINKS if one.follows_link else ("",):
+            kept = store.found(Part(workload, one, link, seed))
+            errors += [kept["error"]] if kept and "error" in kept else []
     curves = next((curves for curves in trained.values() if curves), {})
     return Row(one, curves, steps_of(curves), links, list(dict.fromkeys(errors)), chosen)
 

@@ -74,11 +74,8 @@ class WrongRate(Exception):
     """A link does not have the rate that it should have."""
 
 
-def check(network: Namespaces) -> list[float]:
-    """Returns the bits per second of the link into each rank; raises if one is wrong.
-
-    The number of ranks must be even.
-    """
+def measured(network: Namespaces) -> list[float]:
+    """Returns the bits per second of the link into each rank. The number of ranks must be even."""
     rates = [0.0] * network.ranks
     for first in (0, 1):
         receivers = range(first, network.ranks, 2)
@@ -87,15 +84,21 @@ def check(network: Namespaces) -> list[float]:
             rates[one] = float(process.communicate(timeout=60)[0] or "nan")
         for sender in senders:
             sender.wait(timeout=60)
-    asked = bits_per_second(network.rate)
-    for rank, rate in enumerate(rates):
-        if not abs(rate / asked - 1) <= TOLERANCE:
-            raise WrongRate(
-                f"the link from rank {rank ^ 1} to rank {rank} carries {rate / 1e6:.1f} Mbit/s "
-                f"instead of {asked / 1e6:.0f}, which is off by more than {100 * TOLERANCE:.0f} %; "
-                "stop other programs and run again"
-            )
     return rates
+
+
+def check(network: Namespaces, trials: int = 3) -> list[float]:
+    """Returns the rates; raises if they are wrong every time, as on a busy machine."""
+    asked = bits_per_second(network.rate)
+    for _ in range(trials):
+        rates = measured(network)
+        if all(abs(rate / asked - 1) <= TOLERANCE for rate in rates):
+            return rates
+    found = ", ".join(f"{rate / 1e6:.1f}" for rate in rates)
+    raise WrongRate(
+        f"the links into the ranks carry {found} Mbit/s instead of {asked / 1e6:.0f}, which is off "
+        f"by more than {100 * TOLERANCE:.0f} %; stop other programs and run again"
+    )
 
 
 if __name__ == "__main__":

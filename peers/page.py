@@ -9,7 +9,7 @@ from reproduce.page import cpu, seconds, table, update_between
 
 from . import charts, verdicts
 from . import contenders as plan
-from .contenders import BF16, COMPUTE, PEER, Part
+from .contenders import COMPUTE, PEER, Part
 from .figures import Figures, OverLink, Row, figures
 from .store import Store
 
@@ -34,15 +34,15 @@ So the rows *100mbit* and *20mbit* are not the links of a wide-area network, on 
 
 **Time to target.** The target is the mean loss on held-out data that DDP reaches at {target_at:.0f} % of its training.
 The loss over the steps of a contender does not depend on the link, so every contender is trained once per seed, on the loopback interface, for {steps} steps,
-and {timed} steps are timed per link after {warmup} untimed ones ({thin} on 100mbit and 20mbit without local steps), with nothing else running: the time to the target is steps × seconds per step.
+and {timed} steps are timed per link after {warmup} untimed ones; `auto`, whose trials come first, has {auto_warmup} ({thin} on 100mbit and 20mbit without local steps), with nothing else running: the time to the target is steps × seconds per step.
 `auto` chooses by the link, so it is trained on every link; other programs ran on the machine then, which may have changed its choices.
 Contenders with local steps are trained for {local_steps} steps with the same schedule, stretched, because they need more of them.
 The loss is evaluated every {every} steps ({local} with local steps), and the steps between two evaluations are interpolated.
 
 **Figures.** *utilisation*: the time of a step that only computes, on all ranks at once, divided by the time of the step.
 *sent*: bytes per step and rank that left through the interface, headers and acknowledgements included; on loopback the mean of the ranks, otherwise the busiest.
-*memory*: the largest resident memory of a rank's process, of which {base} is torch and the network.
-*vs bf16*: the time of torch's overlapped `bf16_compress_hook`, the baseline, divided by that of the row.
+*memory*: the largest resident memory of a rank's process, without processes that it starts; of this {base} is torch and the network.
+*vs bf16*: the time of `{baseline}`, the baseline, divided by that of the row.
 ± is half the range over the seeds.
 """
 
@@ -82,7 +82,7 @@ def last_loss(row: Row) -> str:
 
 
 def time_table(found: Figures) -> str:
-    baseline = found.row(BF16.name)
+    baseline = found.baseline()
     header = ["contender"]
     for link in plan.LINKS:
         header += [link, "vs bf16"]
@@ -196,13 +196,14 @@ def write(folder: Path, store: Store) -> Path:
     drawn = folder / "peers"
     drawn.mkdir(parents=True, exist_ok=True)
     found = {name: figures(store, name) for name in plan.WORKLOADS}
+    baseline = found["gpt"].baseline()
     alone = store.found(Part("gpt", COMPUTE, "loopback")) or {}
     cores = store.content["machine"].get("cores", 2)
     text = OPENING.format(
         date=date.today().isoformat(), machine=machine(store), ranks=plan.RANKS, not_yet=NOT_YET,
         cores=cores, crowd=plan.RANKS / cores, target_at=100 * plan.TARGET_AT, steps=plan.STEPS,
-        local_steps=2 * plan.STEPS, timed=plan.TIMED, thin=plan.TIMED_THIN, warmup=plan.WARMUP, every=plan.EVALUATE_EVERY,
-        local=plan.LOCAL, base=f"{alone['memory_mb']:.0f} MB" if "memory_mb" in alone else "a part",
+        local_steps=2 * plan.STEPS, timed=plan.TIMED, thin=plan.TIMED_THIN, warmup=plan.WARMUP, auto_warmup=3 * plan.WARMUP, every=plan.EVALUATE_EVERY,
+        local=plan.LOCAL, baseline=baseline.contender.name if baseline else plan.BASELINES[0], base=f"{alone['memory_mb']:.0f} MB" if "memory_mb" in alone else "a part",
     )  # fmt: skip
     for one in found.values():
         text += section(store, one, charts.write(drawn, one))

@@ -25,10 +25,10 @@ def int8_mean(values: torch.Tensor) -> torch.Tensor:
     dist.all_to_all_single(others, scales)
     mean = (received * others).mean(0)
     scale = mean.abs().amax().view(1) / 127 + 1e-20
-    means, steps = torch.empty_like(codes), torch.empty(world)
+    means, steps = torch.empty_like(codes).flatten(), torch.empty(world)
     dist.all_gather_into_tensor(means, (mean / scale).round().to(torch.int8))
     dist.all_gather_into_tensor(steps, scale)
-    return (means * steps.view(-1, 1)).flatten()[: len(values)]
+    return (means.view(world, -1) * steps.view(-1, 1)).flatten()[: len(values)]
 
 
 class Trainer(Alone):

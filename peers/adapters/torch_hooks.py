@@ -29,5 +29,7 @@ class Trainer(DdpTrainer):
             )
             model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         elif hook:
-            model.register_comm_hook(None, getattr(default_hooks, f"{hook}_compress_hook"))
+            compress = getattr(default_hooks, f"{hook}_compress_hook")
+            # DDP refuses the hook for bf16 by its name where there is no CUDA; Gloo can add bf16.
+            model.register_comm_hook(None, lambda group, bucket: compress(group, bucket))
         return model
