@@ -1,7 +1,8 @@
 """DistributedDataParallel with the hooks that torch comes with."""
 
-from __future__ import annotations
+from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -30,6 +31,10 @@ class Trainer(DdpTrainer):
             model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         elif hook:
             compress = getattr(default_hooks, f"{hook}_compress_hook")
+
             # DDP refuses the hook for bf16 by its name where there is no CUDA; Gloo can add bf16.
-            model.register_comm_hook(None, lambda group, bucket: compress(group, bucket))
+            def call(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+                return compress(group, bucket)
+
+            model.register_comm_hook(None, call)
         return model
