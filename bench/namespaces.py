@@ -54,6 +54,10 @@ class Namespaces:
     def address(self, rank: int) -> str:
         return f"{self.subnet}.{rank + 1}" if self.rate else "127.0.0.1"
 
+    def outside(self, rank: int) -> str:
+        """Returns the name of the end of the rank's link that is outside its namespace."""
+        return f"{self.name}-v{rank}"
+
     def within(self, rank: int) -> list[str]:
         """Returns the words before a command that run it in the rank's namespace."""
         return ["ip", "netns", "exec", f"{self.name}{rank if self.rate else 0}"]
@@ -71,7 +75,7 @@ class Namespaces:
         return self
 
     def _add(self, rank: int) -> None:
-        space, outside = f"{self.name}{rank}", f"{self.name}-v{rank}"
+        space, outside = f"{self.name}{rank}", self.outside(rank)
         run("ip", "netns", "add", space)
         run("ip", "link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", space)
         run("ip", "link", "set", outside, "master", f"{self.name}-br", "up")
@@ -86,6 +90,8 @@ class Namespaces:
 
     def remove(self) -> None:
         for rank in range(self.ranks):
+            # A namespace takes its devices with it, but only when its last socket is gone.
+            quietly("ip", "link", "del", self.outside(rank))
             quietly("ip", "netns", "del", f"{self.name}{rank}")
         quietly("ip", "link", "del", f"{self.name}-br")
 

@@ -109,7 +109,12 @@ def run(parts: list[Part], store: Store, options: argparse.Namespace) -> None:
             return
         with contextlib.ExitStack() as stack:
             network = stack.enter_context(network_of(plan.LINKS.get(link, ""), timed=not training))
-            rates = link_rate.check(network) if network.rate else []
+            # The loss of a training does not depend on the rate, only what `auto` chooses.
+            rates = (
+                (link_rate.measured if training else link_rate.check)(network)
+                if network.rate
+                else []
+            )
             ranks = stack.enter_context(Ranks(network, options.python, options.folder / "logs"))
             done = []
             for number, part in group:
@@ -125,7 +130,7 @@ def run(parts: list[Part], store: Store, options: argparse.Namespace) -> None:
                 done.append(part)
                 progress.end(number, time.monotonic() - begun)
                 print("   " + summary(found), flush=True)
-            if network.rate:
+            if network.rate and not training:
                 check_again(network, store, done)
 
 

@@ -1,19 +1,18 @@
-"""Measures the rate of every rank's link, with TCP.
+"""Measures the rate of every rank's link, with several TCP connections at once.
 
 Half of the ranks send to the other half, then the other way round, so that no link carries data in
-both directions: acknowledgements would wait behind data. A flow is as fast as the sender's link out
-or the receiver's link in.
+both directions: acknowledgements would wait behind data. The kernel counts what comes through. One
+connection alone would leave the link idle when it slows down.
 
     python -m peers.link_rate receive ADDRESS
     python -m peers.link_rate send ADDRESS
 
-The receiver prints the bits per second that arrive, with the headers of Ethernet, IP and TCP, which
-tc counts as well.
+are the two ends of a flow, until they are stopped.
 """
 
 from __future__ import annotations
 
-import contextlib
+import selectors
 import socket
 import subprocess
 import sys
@@ -22,56 +21,95 @@ from pathlib import Path
 
 from bench.namespaces import Namespaces, bits_per_second
 
-PORT = 29777
-SETTLE, MEASURE = 0.8, 1.2  # seconds: TCP starts slowly, and the bucket of tc is full at first
-PACKET, DATA = 1514, 1448  # bytes of a packet, and of the data in it
+PORT, CONNECTIONS = 29777, 6
+SETTLE, MEASURE = 0.5, 1.0  # seconds: TCP starts slowly, and the bucket of tc is full at first
+HEADERS, DATA = 66, 1448  # bytes of a packet
+STARTED = 100_000  # bytes after which all connections are made
 TOLERANCE = 0.03
 
 
+class WrongRate(Exception):
+    """A link does not have the rate that it should have."""
+
+
 def send(address: str) -> None:
-    end = time.monotonic() + SETTLE + MEASURE + 0.3
-    with contextlib.suppress(OSError):  # the receiver closes first
-        while True:
-            with contextlib.suppress(ConnectionRefusedError):  # until the other rank listens
-                link = socket.create_connection((address, PORT), timeout=5)
-                break
+    """Sends until the receiver closes a connection."""
+    waiting = selectors.DefaultSelector()
+    while True:
+        try:
+            links = [socket.create_connection((address, PORT)) for _ in range(CONNECTIONS)]
+            break
+        except ConnectionRefusedError:  # until the other rank listens
             time.sleep(0.02)
-        while time.monotonic() < end:
-            link.sendall(bytes(65536))
+    for link in links:
+        link.setblocking(False)
+        waiting.register(link, selectors.EVENT_WRITE)
+    try:
+        while True:
+            for key, _ in waiting.select():
+                assert isinstance(key.fileobj, socket.socket)
+                key.fileobj.send(bytes(65536))
+    except (BrokenPipeError, ConnectionResetError):
+        return
 
 
-def receive(listener: socket.socket) -> float:
-    """Returns the bits per second of data that arrive after the first moments."""
-    link, _ = listener.accept()
-    with link:
-        start = time.monotonic()
-        while time.monotonic() < start + SETTLE:
-            link.recv(65536)
-        first, received = time.monotonic(), 0
-        while time.monotonic() < first + MEASURE:
-            received += len(link.recv(65536))
-        return 8 * received / (time.monotonic() - first)
+def receive(address: str) -> None:
+    """Reads from all connections."""
+    waiting = selectors.DefaultSelector()
+    with socket.create_server((address, PORT), backlog=CONNECTIONS) as listener:
+        for _ in range(CONNECTIONS):
+            waiting.register(listener.accept()[0], selectors.EVENT_READ)
+        while True:
+            for key, _ in waiting.select():
+                assert isinstance(key.fileobj, socket.socket)
+                key.fileobj.recv(1 << 18)
 
 
 def main() -> None:
     what, address = sys.argv[1:]
-    if what == "send":
-        send(address)
-        return
-    with socket.create_server((address, PORT)) as listener:
-        print(receive(listener) * PACKET / DATA)
+    (send if what == "send" else receive)(address)
 
 
 def flow(network: Namespaces, what: str, rank: int, receiver: int) -> subprocess.Popen[str]:
     command = ["/usr/bin/python3", "-m", "peers.link_rate", what, network.address(receiver)]
     root = Path(__file__).resolve().parent.parent
-    return subprocess.Popen(
-        [*network.within(rank), *command], cwd=root, stdout=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen([*network.within(rank), *command], cwd=root, text=True)
 
 
-class WrongRate(Exception):
-    """A link does not have the rate that it should have."""
+def bytes_into(network: Namespaces, rank: int) -> float:
+    """Returns the bytes that have entered the rank's namespace so far, as tc counts them.
+
+    The device counts the headers of a train of packets once, tc those of every packet.
+    """
+    counters = Path(f"/sys/class/net/{network.outside(rank)}/statistics")
+    count = int((counters / "tx_bytes").read_text())
+    trains = int((counters / "tx_packets").read_text())
+    packets = max(trains, (count - HEADERS * trains) / DATA)
+    return count + HEADERS * (packets - trains)
+
+
+def one_way(network: Namespaces, receivers: range) -> list[float]:
+    """Returns the bits per second of the links into the receivers, each from its neighbour."""
+    before = [bytes_into(network, rank) for rank in receivers]
+    flows = [flow(network, "receive", rank, rank) for rank in receivers]
+    flows += [flow(network, "send", rank ^ 1, rank) for rank in receivers]
+    try:
+        deadline = time.monotonic() + 20
+        while any(
+            bytes_into(network, rank) < count + STARTED for rank, count in zip(receivers, before)
+        ):
+            if time.monotonic() > deadline:
+                raise WrongRate("no bytes arrive over the links")
+            time.sleep(0.02)
+        time.sleep(SETTLE)
+        start, before = time.monotonic(), [bytes_into(network, rank) for rank in receivers]
+        time.sleep(MEASURE)
+        seconds, after = time.monotonic() - start, [bytes_into(network, one) for one in receivers]
+    finally:
+        for one in flows:
+            one.kill()
+            one.wait()
+    return [8 * (b - a) / seconds for a, b in zip(before, after)]
 
 
 def measured(network: Namespaces) -> list[float]:
@@ -79,11 +117,8 @@ def measured(network: Namespaces) -> list[float]:
     rates = [0.0] * network.ranks
     for first in (0, 1):
         receivers = range(first, network.ranks, 2)
-        senders = [flow(network, "send", one ^ 1, one) for one in receivers]
-        for one, process in [(one, flow(network, "receive", one, one)) for one in receivers]:
-            rates[one] = float(process.communicate(timeout=60)[0] or "nan")
-        for sender in senders:
-            sender.wait(timeout=60)
+        for rank, rate in zip(receivers, one_way(network, receivers)):
+            rates[rank] = rate
     return rates
 
 

@@ -27,7 +27,7 @@ Encoding has no core of its own either: every millisecond of it lengthens the st
 So utilisation is higher here than on {ranks} machines with the same links, and methods that compute much look worse.
 
 **Links.** Every rank has a network namespace with an Ethernet device; a bridge joins them, and `tc tbf` limits each link in both directions, with a burst of 2 ms.
-Before and after the contenders of a link are timed, a TCP flow into every rank measures the rate, which must be within 3 %.
+Before and after the contenders of a link are timed, TCP connections into every rank measure the rate, which must be within 3 %.
 *loopback* is the loopback interface of one namespace.
 There is no latency beside that of the machine: the kernel has no `netem`, and the delay of thinreduce's own `link=` can't be applied to the others.
 So the rows *100mbit* and *20mbit* are not the links of a wide-area network, on which the number of messages of a contender counts too.
@@ -202,7 +202,7 @@ def write(folder: Path, store: Store) -> Path:
     text = OPENING.format(
         date=date.today().isoformat(), machine=machine(store), ranks=plan.RANKS, not_yet=NOT_YET,
         cores=cores, crowd=plan.RANKS / cores, target_at=100 * plan.TARGET_AT, steps=plan.STEPS,
-        local_steps=2 * plan.STEPS, timed=plan.TIMED, thin=plan.TIMED_THIN, warmup=plan.WARMUP, auto_warmup=3 * plan.WARMUP, every=plan.EVALUATE_EVERY,
+        local_steps=plan.LOCAL_STEPS, timed=plan.TIMED, thin=plan.TIMED_THIN, warmup=plan.WARMUP, auto_warmup=3 * plan.WARMUP, every=plan.EVALUATE_EVERY,
         local=plan.LOCAL, baseline=baseline.contender.name if baseline else plan.BASELINES[0], base=f"{alone['memory_mb']:.0f} MB" if "memory_mb" in alone else "a part",
     )  # fmt: skip
     for one in found.values():

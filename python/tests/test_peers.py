@@ -18,6 +18,7 @@ from peers.__main__ import Progress, selected
 from peers.contenders import BF16, BY_NAME, COMPUTE, DDP, Part
 from peers.store import Store
 
+TARGET_STEP = plan.TARGET_AT * plan.STEPS
 ROOT = Path(__file__).parents[2]
 OURS, LOCAL = BY_NAME["thinreduce dqsg"], BY_NAME["DiLoCo int8"]
 
@@ -45,10 +46,10 @@ def store(tmp_path: Path) -> Store:
     """Results in which ours has steps of half the time, and needs a fifth more of them."""
     store = Store(tmp_path / "docs" / "peers" / "results.json")
     for seed in (1, 2):
-        store.add(Part("gpt", DDP, "", seed), trained(300, 20, 0.01))
-        store.add(Part("gpt", BF16, "", seed), trained(300, 20, 0.01))
-        store.add(Part("gpt", OURS, "", seed), trained(300, 20, 0.01 / 1.2))
-    store.add(Part("gpt", LOCAL, "", 1), trained(600, 30, 0.001))
+        store.add(Part("gpt", DDP, "", seed), trained(plan.STEPS, 20, 0.01))
+        store.add(Part("gpt", BF16, "", seed), trained(plan.STEPS, 20, 0.01))
+        store.add(Part("gpt", OURS, "", seed), trained(plan.STEPS, 20, 0.01 / 1.2))
+    store.add(Part("gpt", LOCAL, "", 1), trained(2 * plan.STEPS, 30, 0.001))
     store.add(Part("gpt", COMPUTE, "loopback"), timed(0.1))
     for one, seconds in ((DDP, 0.8), (BF16, 0.4), (OURS, 0.2), (LOCAL, 0.1)):
         store.add(Part("gpt", one, "100mbit"), timed(seconds))
@@ -133,7 +134,7 @@ def test_the_time_left_follows_from_the_parts_so_far() -> None:
 
 
 def test_the_target_is_the_loss_of_ddp_at_80_percent(store: Store) -> None:
-    assert figures.target_of(store, "gpt") == pytest.approx(4 - 0.01 * 240)
+    assert figures.target_of(store, "gpt") == pytest.approx(4 - 0.01 * TARGET_STEP)
     assert figures.target_of(store, "resnet") is None
 
 
@@ -149,7 +150,7 @@ def test_the_time_to_the_target_is_steps_times_seconds(store: Store) -> None:
     found = figures.figures(store, "gpt")
     ours, local = found.row(OURS.name), found.row(LOCAL.name)
     assert ours and local
-    assert ours.links["100mbit"].to_target == pytest.approx([288 * 0.2] * 2)
+    assert ours.links["100mbit"].to_target == pytest.approx([1.2 * TARGET_STEP * 0.2] * 2)
     assert ours.links["100mbit"].utilisation == pytest.approx(0.5)
     assert local.links["100mbit"].time is None
     assert [row.contender for _, row in found.ranking("100mbit")] == [OURS, BF16, DDP]
@@ -158,7 +159,7 @@ def test_the_time_to_the_target_is_steps_times_seconds(store: Store) -> None:
 def test_one_seed_that_misses_the_target_takes_the_contender_out_of_the_ranking(
     store: Store,
 ) -> None:
-    store.add(Part("gpt", OURS, "", 2), trained(300, 20, 0.001))
+    store.add(Part("gpt", OURS, "", 2), trained(plan.STEPS, 20, 0.001))
     found = figures.figures(store, "gpt")
     assert OURS not in [row.contender for _, row in found.ranking("100mbit")]
     row = found.row(OURS.name)
@@ -168,8 +169,8 @@ def test_one_seed_that_misses_the_target_takes_the_contender_out_of_the_ranking(
 def test_the_verdict_names_who_is_first_and_why(store: Store) -> None:
     found = figures.figures(store, "gpt")
     thin, loopback = verdicts.verdict(found, "100mbit"), verdicts.verdict(found, "loopback")
-    assert "first is `thinreduce dqsg` with 58 s" in thin
-    assert "first is `DDP` with 24 s; the best of ours is `thinreduce dqsg`" in loopback
+    assert f"first is `thinreduce dqsg` with {0.24 * TARGET_STEP:.0f} s" in thin
+    assert f"first is `DDP` with {0.1 * TARGET_STEP:.0f} s; the best of ours is" in loopback
     assert "17 % fewer steps and its steps take 100 instead of 125 ms" in loopback
     assert verdicts.verdict(found, "1gbit") == "- **1gbit**: not measured yet."
 
