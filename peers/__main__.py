@@ -148,7 +148,10 @@ def summary(found: dict[str, Any]) -> str:
         return f"FAILED: {found['error']}"
     if "curve" in found:
         return f"loss {found['curve'][-1][1]:.4f} after {found['curve'][-1][0]} steps"
-    return f"{1e3 * found['step_seconds']:.0f} ms, {found['bytes_per_step']:,.0f} bytes per step"
+    return (
+        f"{1e3 * found['step_seconds']:.0f} ms, {found['bytes_per_step']:,.0f} bytes per step; "
+        f"other programs had {found['other_cores']:.2f} cores"
+    )
 
 
 def main() -> int:

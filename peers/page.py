@@ -34,7 +34,9 @@ So the rows *100mbit* and *20mbit* are not the links of a wide-area network, on 
 
 **Time to target.** The target is the mean loss on held-out data that DDP reaches at {target_at:.0f} % of its training.
 The loss over the steps of a contender does not depend on the link, so every contender is trained once per seed, on the loopback interface, for {steps} steps,
-and {timed} steps are timed per link after {warmup} untimed ones; `auto`, whose trials come first, has {auto_warmup} ({thin} on 100mbit and 20mbit without local steps), with nothing else running: the time to the target is steps × seconds per step.
+and {timed} steps are timed per link after {warmup} untimed ones ({thin} on 100mbit and 20mbit without local steps), with other measurements stopped.
+The time to the target is steps × seconds per step.
+`auto` has {auto_warmup} untimed steps, because its trials come first.
 `auto` chooses by the link, so it is trained on every link; other programs ran on the machine then, which may have changed its choices.
 Contenders with local steps are trained for {local_steps} steps with the same schedule, stretched, because they need more of them.
 The loss is evaluated every {every} steps ({local} with local steps), and the steps between two evaluations are interpolated.
@@ -81,15 +83,25 @@ def last_loss(row: Row) -> str:
     return ", ".join(f"{curve[-1][1]:.3f}" for curve in row.curves.values()) or NOT_YET
 
 
+def measured(found: Figures) -> list[Row]:
+    return [row for row in found.rows if row.links or row.curves]
+
+
+def missing(found: Figures) -> str:
+    """Names the contenders of which there is no result at all."""
+    names = [
+        row.contender.name for row in found.rows if not (row.links or row.curves or row.errors)
+    ]
+    return f"Not measured yet: {', '.join(names)}." if names else ""
+
+
 def time_table(found: Figures) -> str:
     baseline = found.baseline()
     header = ["contender"]
     for link in plan.LINKS:
         header += [link, "vs bf16"]
     lines = []
-    for row in found.rows:
-        if row.errors and not row.links:
-            continue
+    for row in measured(found):
         line = [row.contender.name]
         for link in plan.LINKS:
             here = row.links.get(link)
@@ -104,9 +116,7 @@ def step_table(found: Figures) -> str:
         header += [f"step at {link}", "utilisation"]
     header += ["sent", "memory"]
     lines = []
-    for row in found.rows:
-        if row.errors and not row.links:
-            continue
+    for row in measured(found):
         line = [row.contender.name, steps_text(row), last_loss(row)]
         for link in plan.LINKS:
             here = row.links.get(link)
@@ -160,19 +170,23 @@ def choices(found: Figures) -> str:
 
 
 def section(store: Store, found: Figures, pictures: list[str]) -> str:
+    heading = f"\n## {found.workload}: {plan.WORKLOADS[found.workload]}\n"
+    if not measured(found):
+        return f"{heading}\nNot measured yet.\n"
     target = NOT_YET if found.target is None else f"{found.target:.3f}"
     compute = NOT_YET if found.compute is None else f"{1e3 * found.compute:.0f} ms"
     shown = "\n\n".join(f"![{name.removesuffix('.svg')}](peers/{name})" for name in pictures)
-    return f"""
-## {found.workload}: {plan.WORKLOADS[found.workload]}
-
-The target is a loss of {target}. A step that only computes takes {compute} ({COMPUTE.note}).
+    return f"""{heading}
+Loss of the target: {target}.
+Time of {COMPUTE.note}: {compute}.
 
 {verdicts.text(found)}
 
 ### Time to the target
 
 {time_table(found)}
+
+{missing(found)}
 
 {shown}
 

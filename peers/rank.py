@@ -50,6 +50,14 @@ def cpu_seconds() -> float:
     return own.ru_utime + own.ru_stime
 
 
+def machine_seconds() -> float:
+    """Returns the processor time of all programs so far."""
+    user, nice, system, _, _, irq, softirq, *_ = map(
+        int, Path("/proc/stat").read_text().split("\n")[0].split()[1:]
+    )
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
 def evaluate(trainer: Trainer) -> float:
     total, samples = 0.0, 0
     trainer.module.eval()
@@ -84,10 +92,11 @@ def time_steps(trainer: Trainer, asked: dict[str, Any], interface: str) -> dict[
         trainer.step(batches[step % 10])
     dist.barrier()
     sent, used, ends = bytes_sent(interface), cpu_seconds(), [time.monotonic()]
+    everyone = machine_seconds()
     for step in range(asked["timed"]):
         trainer.step(batches[step % 10])
         ends.append(time.monotonic())
-    used = cpu_seconds() - used
+    used, everyone = cpu_seconds() - used, machine_seconds() - everyone
     seconds = max(of_all_ranks(ends[-1] - ends[0]))
     sent = bytes_sent(interface) - sent
     # All ranks share the loopback interface.
@@ -97,6 +106,8 @@ def time_steps(trainer: Trainer, asked: dict[str, Any], interface: str) -> dict[
         "step_times": [round(b - a, 6) for a, b in zip(ends, ends[1:])],
         "bytes_per_step": max(of_all_ranks(sent)) / asked["timed"] / shared,
         "cpu_seconds": max(of_all_ranks(used)) / asked["timed"],
+        # Processors that other programs, and the kernel's network, had meanwhile.
+        "other_cores": round((everyone - sum(of_all_ranks(used))) / seconds, 3),
     }
 
 
