@@ -5,10 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import matplotlib.pyplot as plt
-
-from reproduce.plots import COLOURS, marker, save
-
 Line = tuple[list[float], list[float]]
 
 
@@ -32,6 +28,11 @@ class Panel:
 
 def draw(path: Path, *panels: Panel) -> None:
     """Draws panels side by side. "fft, detail" has the colour of fft; "fft (detail)" is dashed."""
+    # Here, because the measurements and their tests do without it.
+    import matplotlib.pyplot as plt
+
+    from reproduce.plots import COLOURS, marker, save
+
     figure, charts = plt.subplots(1, len(panels), figsize=(5.2 * len(panels), 4), squeeze=False)
     for chart, panel in zip(charts[0], panels):
         for name, (xs, ys) in panel.lines.items():

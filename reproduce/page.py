@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 
-from . import plots
 from . import settings as plan
 from .headlines import Headline, Target
 from .measures import LEVEL, Row
@@ -191,6 +190,8 @@ def write(folder: Path, found: Found, extent: Extent) -> Path:
     rows = found.rows
     charts = folder / "results"
     charts.mkdir(parents=True, exist_ok=True)
+    from . import plots  # here, because the tests of claims have no matplotlib
+
     plots.accuracy_over_time(rows, charts / "accuracy-over-time.svg")
     plots.accuracy_and_ratio(rows, charts / "accuracy-and-ratio.svg")
     plots.step_times(rows, charts / "step-times.svg")

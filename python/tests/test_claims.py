@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from claims import recordings
+from claims.dqsg.nesting import correlation
+from claims.dqsg.rounding import rounding_errors
+from claims.gradiveq.slices import drift, spectra
+from claims.recording import Recording
 
 SHAPE = (32, 16, 6, 6)  # 18,432 elements, slices of 256
 
 
-def write(folder: Path, gradients: list[list[np.ndarray]]) -> recordings.Recording:
+def write(folder: Path, gradients: list[list[np.ndarray]]) -> Recording:
     """Writes gradients[step][rank] as `thinreduce train --save-gradients` does, after a bias."""
     tensors = [{"name": "bias", "shape": [5]}, {"name": "conv", "shape": list(SHAPE)}]
     records = []
@@ -27,7 +30,7 @@ def write(folder: Path, gradients: list[list[np.ndarray]]) -> recordings.Recordi
     buckets = [{"id": 3, "elements": 5 + values.size, "tensors": tensors}]
     found = {"ranks": len(gradients[0]), "buckets": buckets, "records": records}
     (folder / "gradients.json").write_text(json.dumps(found))
-    return recordings.Recording(folder, "")
+    return Recording(folder, "")
 
 
 def test_slices_in_two_directions_have_two_components(tmp_path: Path) -> None:
@@ -40,7 +43,7 @@ def test_slices_in_two_directions_have_two_components(tmp_path: Path) -> None:
         return slices.reshape(6, 6, 16, 32).transpose(3, 2, 0, 1)
 
     recording = write(tmp_path, [[gradient(), gradient()] for _ in range(24)])
-    [row] = recordings.spectra(recording)
+    [row] = spectra(recording)
     assert row["slice"] == 256
     assert row["orders"]["paper"]["d99"] == 2
     assert row["orders"]["paper"]["lost"] == pytest.approx(0, abs=1e-6)
@@ -57,7 +60,7 @@ def test_the_loss_of_an_old_basis_grows_when_the_directions_change(tmp_path: Pat
         return slices.reshape(32, 6, 6, 16).transpose(0, 3, 1, 2)  # the order "channel"
 
     recording = write(tmp_path, [[gradient(step)] for step in range(28)])
-    [row] = recordings.drift(recording)
+    [row] = drift(recording)
     assert row["old"][0] > 0.5  # the first step after the change
     assert row["old"][-1] > 0.5
     assert row["new"][-1] == pytest.approx(0, abs=1e-6)
@@ -67,15 +70,15 @@ def test_the_correlation_of_ranks_is_that_of_their_common_part(tmp_path: Path) -
     random = np.random.default_rng(3)
     common = random.standard_normal(SHAPE)
     ranks = [common + random.standard_normal(SHAPE) for _ in range(3)]
-    [row] = recordings.correlation(write(tmp_path, [ranks]))
+    [row] = correlation(write(tmp_path, [ranks]))
     assert row["pair"] == pytest.approx(0.5, abs=0.03)  # four deviations
 
 
 def test_the_errors_of_dqsg_are_uniform_and_those_of_qsgd_are_not(tmp_path: Path) -> None:
     recording = write(tmp_path, [[np.random.default_rng(4).standard_normal(SHAPE)]])
-    errors = recordings.rounding_errors(recording, "dqsg:collective=gather,levels=7", 1)
+    errors = rounding_errors(recording, "dqsg:collective=gather,levels=7", 1)
     assert errors["largest"] < 0.501
     assert errors["variance"] == pytest.approx(1 / 12, rel=0.05)
     assert errors["ks"] < 1.63 / errors["elements"] ** 0.5  # 1 %
-    others = recordings.rounding_errors(recording, "qsgd:collective=gather,bits=4", 1)
+    others = rounding_errors(recording, "qsgd:collective=gather,bits=4", 1)
     assert others["size_correlation"] > 0.2
