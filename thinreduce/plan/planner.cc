@@ -103,8 +103,9 @@ std::optional<Planner::Observed> Planner::observe() const {
   }
   if (!(step.finish > 0)) return {};
   // The statements of later buckets may wait behind the bytes of earlier ones.
-  step.latency = first->latency;
-  const double late = std::max(0.0, first->wait - first->latency);  // the last rank's begin
+  const double known = usual_ ? usual_->latency : now_.link.latency.count();
+  step.latency = first->latency > 0 ? first->latency : known;
+  const double late = std::max(0.0, first->wait - step.latency);  // the last rank's begin
   step.finish = std::max(step.finish - late, 0.0);
   return step;
 }
