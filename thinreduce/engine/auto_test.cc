@@ -265,7 +265,7 @@ TEST(Auto, TriesTheCandidatesWhenALinkBecomesSlowOnWhichThereWasNothingToGain) {
       "unlimited,1ms", "10mbit,1ms", 2,
       [](const Session& session) {
         EXPECT_EQ(session.plan().buckets.at(0).spec, "fp32");
-        EXPECT_FALSE(session.plan().buckets.at(0).candidates.at(1).tried);
+        EXPECT_FALSE(session.plan().buckets.at(0).candidates.at(2).tried);
       },
       [](const Session& session) {
         EXPECT_TRUE(session.plan().buckets.at(0).spec.starts_with("dqsg")) << session.plan().reason;

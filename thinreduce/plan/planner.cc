@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "thinreduce/plan/median.h"
+#include "thinreduce/plan/steps_in_common.h"
 
 namespace thinreduce {
 namespace {
@@ -150,14 +150,15 @@ void Planner::learn_usual_ratio() {
 bool Planner::is_off() {
   if (ratios_.size() < kWindow) return false;
   const double ratio = median(ratios_);
-  const bool changed =
-      differs(ratio, usual_ratio_) || (previous_ratio_ > 0 && differs(ratio, previous_ratio_));
+  const bool changed = all_differ(ratios_, usual_ratio_, kTolerance) ||
+                       (previous_ratio_ > 0 && all_differ(ratios_, previous_ratio_, kTolerance));
   if (changed && differs(ratio, 1) && may_react()) {
     interval_ = kLeastInterval;
     if (opened_ < tried_at_ + interval_) return false;
     react();
     return true;
   }
+  if (!changed && differs(ratio, usual_ratio_)) return false;  // a change has begun, or noise
   if (opened_ < hold_until_) return false;
   return differs(ratio, 1) && opened_ >= tried_at_ + std::max(interval_, affordable_);
 }

@@ -259,8 +259,7 @@ TEST(Planner, TriesNothingWhereTheBytesTakeHardlyAnyTime) {
     EXPECT_EQ(open_until_trials(planner, 10, 0.01), Planner::Task::try_candidates);
     planner.set_link({.bytes_per_second = rate, .latency = Seconds{0}});
     EXPECT_FALSE(planner.may_gain(1'000'000));
-    EXPECT_EQ(planner.decide({}, {.bytes_per_second = rate, .latency = Seconds{0}}).at(7),
-              kFp32);
+    EXPECT_EQ(planner.decide({}, {.bytes_per_second = rate, .latency = Seconds{0}}).at(7), kFp32);
     EXPECT_NE(planner.plan().reason.find("nothing was tried"), std::string::npos)
         << planner.plan().reason;
     EXPECT_EQ(open_until_trials(planner, 400, 0.01), Planner::Task::none);
