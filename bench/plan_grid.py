@@ -123,9 +123,7 @@ def tables(points: dict[Place, Point], all_places: int) -> str:
     every = list(verdicts.values())
     means = [one.mean for one in every]
     planning = [1e3 * point["planning"] for point in points.values()]
-    shares = [
-        100 * point["planning"] / (STEPS * point["mean"]) for point in points.values()
-    ]
+    shares = [100 * point["planning"] / (STEPS * point["mean"]) for point in points.values()]
     misses = sum(mean > 1.02 for mean in means)
     lines = [
         f"{len(points)} of {all_places} points were measured.",
