@@ -1,6 +1,6 @@
 # `make demo` and `make test` are all that a newcomer needs. `make help` lists the rest.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-setup build python wheel demo check style test test-integrations test-arm64 fuzz chaos bench bench-plan reproduce claims lint install clean
+.PHONY: help setup test-setup build python wheel demo check style test test-integrations test-arm64 fuzz chaos bench bench-plan reproduce claims peers lint install clean
 
 # Ninja runs jobs in parallel itself; two Ninjas in one build folder would disturb each other.
 .NOTPARALLEL:
@@ -111,6 +111,12 @@ claims: python ## write docs/claims.md: a verdict on every claim of the papers; 
 	@scripts/setup.sh reproduce
 	@cmake --build --preset release -j $(JOBS) --target thinreduce_cli
 	@PYTHONPATH=build/release/python /usr/bin/python3 -m claims
+
+# ONLY="DDP; thinreduce auto" chooses contenders, OPTIONS="--links 20mbit --seeds 1" further parts.
+peers: python ## write docs/peers.md: time to a loss against other tools on links of tc; takes hours, needs root, continues after a stop
+	@scripts/setup.sh reproduce
+	@scripts/setup_peers.sh
+	@PYTHONPATH=build/release/python PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -m peers $(if $(ONLY),--only "$(ONLY)") $(OPTIONS)
 
 # clang 14 fails on the headers of torch, so files that include them have only GCC's warnings.
 SEES_TORCH := bench_plain|bench_second_moment|feed|gpt|gradient_buckets|models|replica|replica_test|second_moment|second_moment_test|watched_layers

@@ -195,8 +195,8 @@ class Launcher {
     }
   }
 
-  // Gives all their places if nobody is missing. A new rank that has not asked yet is not waited
-  // for, unless this is the first world.
+  // Gives all ranks their places if none is missing. A new rank that has not asked yet is not
+  // waited for, unless this is the first world.
   void open_world() {
     std::vector<Member*> present;
     const bool is_first = !opened_;
@@ -206,7 +206,9 @@ class Launcher {
     }
     if (present.empty()) return;
     // Ranks of the old world come first: rank 0 writes the run folder.
-    std::ranges::stable_partition(present, [](const Member* one) { return one->was_in_world; });
+    // Not that of std::ranges, which clang 14 can't compile with the headers of GCC 12.
+    std::stable_partition(present.begin(), present.end(),
+                          [](const Member* one) { return one->was_in_world; });
     const std::uint16_t port = free_port();
     for (std::size_t rank = 0; rank < present.size(); ++rank) {
       Member& member = *present[rank];

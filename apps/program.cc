@@ -6,13 +6,12 @@
 #include <algorithm>
 #include <vector>
 
-#include "thinreduce/error.h"
-
 namespace thinreduce::apps {
 
 int exit_code(const std::exception& error) {
   const auto* known = dynamic_cast<const Error*>(&error);
   if (known == nullptr || known->is_nonfinite()) return kFailed;
+  if (dynamic_cast<const FailedRun*>(known) != nullptr) return kFailed;
   const bool usage = known->code() == ErrorCode::bad_spec || known->code() == ErrorCode::bad_input;
   return usage ? kUsage : kFailed;
 }

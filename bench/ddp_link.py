@@ -13,16 +13,16 @@ run in the same processes, one after another in each round. The times are those 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
-import subprocess
 import sys
 
 from local_ranks import parse, reports, time_on_all, time_rounds
+from namespaces import Namespaces
 
 METHODS = ["default", "fp32", "dqsg:levels=7", "gradiveq", "torch:fp16", "torch:powersgd"]
-BRIDGE, SPACE, NETWORK = "thinred-br", "thinred", "10.77.13"
 
 
 def resnet50_shapes() -> list[tuple[int, ...]]:
@@ -125,39 +125,6 @@ def run_rank(args: argparse.Namespace) -> None:
     dist.destroy_process_group()
 
 
-def run(*command: str) -> None:
-    subprocess.run(command, check=True)
-
-
-def quietly(*command: str) -> None:
-    """Runs a command that may fail."""
-    subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
-
-
-def make_network(ranks: int, rate: str) -> None:
-    run("ip", "link", "add", BRIDGE, "type", "bridge")
-    run("ip", "link", "set", BRIDGE, "up")
-    for rank in range(ranks):
-        space, outside = f"{SPACE}{rank}", f"{SPACE}-v{rank}"
-        run("ip", "netns", "add", space)
-        run("ip", "link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", space)
-        run("ip", "link", "set", outside, "master", BRIDGE, "up")
-        inside = ("ip", "-n", space)
-        run(*inside, "address", "add", f"{NETWORK}.{rank + 1}/24", "dev", "eth0")
-        run(*inside, "link", "set", "eth0", "up")
-        run(*inside, "link", "set", "lo", "up")
-        # One queue shapes the traffic out of the namespace, the other one the traffic into it.
-        shape = ("root", "tbf", "rate", rate, "burst", "256kb", "latency", "100ms")
-        run("tc", "-n", space, "qdisc", "add", "dev", "eth0", *shape)
-        run("tc", "qdisc", "add", "dev", outside, *shape)
-
-
-def remove_network(ranks: int) -> None:
-    for rank in range(ranks):
-        quietly("ip", "netns", "del", f"{SPACE}{rank}")
-    quietly("ip", "link", "del", BRIDGE)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=4)
@@ -179,18 +146,16 @@ def main() -> None:
         return
     if args.rate and os.geteuid() != 0:
         sys.exit("ddp_link: --rate needs root, for network namespaces and tc; use --link instead")
-    try:
-        if args.rate:
-            remove_network(args.ranks)
-            make_network(args.ranks, args.rate)
+    network = Namespaces(args.ranks, args.rate)
+    with network if args.rate else contextlib.nullcontext():
         where = f"links of {args.rate}" if args.rate else "this machine, unthrottled"
         print(f"25.6 M parameters, {args.ranks} ranks, {where}\n")
         print(f"{'method':18} {'median':>9} {'min':>9} {'max':>9} {'vs default':>11}   sent")
         found = reports(
             args.ranks,
-            address=f"{NETWORK}.1" if args.rate else "127.0.0.1",
+            address=network.address(0),
             environment={"GLOO_SOCKET_IFNAME": "eth0"} if args.rate else {},
-            within=lambda rank: ["ip", "netns", "exec", f"{SPACE}{rank}"] if args.rate else [],
+            within=lambda rank: network.within(rank) if args.rate else [],
         )
         for one in found:
             sent = f"{one['sent'] / 1e6:8.1f} MB" if "sent" in one else ""
@@ -198,9 +163,6 @@ def main() -> None:
                 f"{one['method']:18} {one['seconds']:7.3f} s {one['min']:7.3f} s "
                 f"{one['max']:7.3f} s {one['speedup']:10.2f}x {sent}"
             )
-    finally:
-        if args.rate:
-            remove_network(args.ranks)
 
 
 if __name__ == "__main__":

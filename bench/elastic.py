@@ -57,7 +57,7 @@ class Run:
         return time.monotonic() - started
 
     def settle(self, ranks: int) -> None:
-        """Waits until the world has so many ranks and trains."""
+        """Waits until the world has this number of ranks and trains."""
         self.wait_for(lambda: self.ranks() == ranks)
         steps = self.steps()
         self.wait_for(lambda: self.steps() > steps + 5)

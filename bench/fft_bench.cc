@@ -107,7 +107,7 @@ class Ours {
   }
   void inverse() {
     for_groups([&](std::span<float> blocks, std::span<float> bins) {
-      kernels::inverse(tables_, bins, blocks, scratch_);
+      kernels::inverse(tables_, bins, 1, blocks, scratch_);
     });
   }
   [[nodiscard]] float coefficient(std::size_t block, std::size_t q) const {

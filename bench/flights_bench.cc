@@ -1,5 +1,5 @@
 // Times the exchange of a step whose gradient comes in several buckets, in a virtual cluster: the
-// gradient of a small GPT, cut into buckets of at most so many floats at the borders of its
+// gradient of a small GPT, cut into buckets of at most this many floats at the borders of its
 // tensors, all submitted at once.
 //
 //   flights_bench [LINK [RANKS [FLOATS_PER_BUCKET [SPEC...]]]]

@@ -89,9 +89,9 @@ def measure(program: str, place: Place) -> Point:
     }
 
 
-def percentile(values: list[float], share: float) -> float:
+def percentile(values: list[float], fraction: float) -> float:
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    return ordered[min(len(ordered) - 1, int(fraction * len(ordered)))]
 
 
 class Verdict(NamedTuple):
@@ -123,7 +123,7 @@ def tables(points: dict[Place, Point], all_places: int) -> str:
     every = list(verdicts.values())
     means = [one.mean for one in every]
     planning = [1e3 * point["planning"] for point in points.values()]
-    shares = [100 * point["planning"] / (STEPS * point["mean"]) for point in points.values()]
+    percents = [100 * point["planning"] / (STEPS * point["mean"]) for point in points.values()]
     misses = sum(mean > 1.02 for mean in means)
     lines = [
         f"{len(points)} of {all_places} points were measured.",
@@ -140,7 +140,7 @@ def tables(points: dict[Place, Point], all_places: int) -> str:
         "| predictions of all candidates off by | "
         + spread([100 * off for one in every for off in one.off], "{:.1f} %") + " |",
         f"| planning | {spread(planning, '{:.2f} ms')} |",
-        f"| planning, part of {STEPS} steps | {spread(shares, '{:.2f} %')} |",
+        f"| planning, part of {STEPS} steps | {spread(percents, '{:.2f} %')} |",
         "",
         "| link | ranks | gradient | choice | mean of 50 | last steps | fp32 | bf16 | best fixed "
         "| mean / plain |",

@@ -19,22 +19,10 @@ from .bench import Bench
 from .claim import Claim
 from .page import CLAIMS
 
-
-def measure(bench: Bench, claims: list[Claim]) -> None:
-    """Measures the claims in turn; estimates the time left from their seconds on two cores."""
-    start, planned, pace = time.monotonic(), 0.0, 1.0
-    for number, claim in enumerate(claims, 1):
-        left = pace * sum(one.seconds for one in claims[number - 1 :]) / 60
-        print(f"[{number}/{len(claims)}, about {left:.0f} min left] {claim.name}", flush=True)
-        bench.claim = claim.name
-        found = claim.measure(bench)
-        (bench.folder / f"{claim.name}.json").write_text(json.dumps(found, indent=1) + "\n")
-        planned += claim.seconds
-        if planned:
-            pace = (time.monotonic() - start) / planned
+NAMES = [claim.name for claim in CLAIMS]
 
 
-def main() -> int:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make claims", description=__doc__)
     parser.add_argument("--program", type=Path, default=Path("build/release/bin/thinreduce"))
     parser.add_argument("--folder", type=Path, default=Path("build/claims"), help="results so far")
@@ -45,24 +33,54 @@ def main() -> int:
     parser.add_argument("--page", action="store_true", help="write the page, measure nothing")
     parser.add_argument("--again", action="store_true", help="delete the results so far")
     options = parser.parse_args()
-    known = [claim.name for claim in CLAIMS]
     for name in options.only or ():
-        if name not in known:
-            parser.error(f"there is no claim '{name}'; the claims are {', '.join(known)}")
-    for name in options.only or known if options.again else ():
-        shutil.rmtree(options.folder / name, ignore_errors=True)
-        (options.folder / f"{name}.json").unlink(missing_ok=True)
+        if name not in NAMES:
+            parser.error(f"there is no claim '{name}'; the claims are {', '.join(NAMES)}")
+    return options
+
+
+def result(folder: Path, name: str) -> Path:
+    """Returns the file that holds a claim's result."""
+    return folder / f"{name}.json"
+
+
+def forget(folder: Path, names: list[str]) -> None:
+    """Deletes the results of these claims."""
+    for name in names:
+        shutil.rmtree(folder / name, ignore_errors=True)
+        result(folder, name).unlink(missing_ok=True)
+
+
+def measure(bench: Bench, claims: list[Claim]) -> None:
+    """Measures the claims in turn; estimates the time left from their seconds on two cores."""
+    start, planned, pace = time.monotonic(), 0.0, 1.0
+    for number, claim in enumerate(claims, 1):
+        left = pace * sum(one.seconds for one in claims[number - 1 :]) / 60
+        print(f"[{number}/{len(claims)}, about {left:.0f} min left] {claim.name}", flush=True)
+        bench.claim = claim.name
+        found = claim.measure(bench)
+        result(bench.folder, claim.name).write_text(json.dumps(found, indent=1) + "\n")
+        planned += claim.seconds
+        if planned:
+            pace = (time.monotonic() - start) / planned
+
+
+def main() -> int:
+    options = arguments()
+    wanted = options.only or NAMES
+    if options.again:
+        forget(options.folder, wanted)
     try:
         if not options.page:
-            wanted = [one for one in CLAIMS if not options.only or one.name in options.only]
-            measure(Bench(options.program, options.folder), wanted)
+            bench = Bench(options.program, options.folder)
+            measure(bench, [claim for claim in CLAIMS if claim.name in wanted])
     except Failed as failure:
         print(f"claims: {failure}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("claims: stopped; the same command continues from here", file=sys.stderr)
         return 1
-    files = {name: options.folder / f"{name}.json" for name in known}
+    files = {name: result(options.folder, name) for name in NAMES}
     found = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
     print(f"wrote {page.write(options.out, found)}")
     return 0

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from reproduce.runs import Program
+from reproduce.runs import Json, Program
 
-from .recordings import Json, Recording
+from .recording import Recording
 
 
 class Bench:
@@ -22,12 +22,13 @@ class Bench:
         self.claim = ""
 
     def kept(self, asked: str, make: Callable[[], Any]) -> Any:
+        """Returns the result of `make`, or the one on disk for the same request."""
         (self.folder / self.claim).mkdir(exist_ok=True)
         name = hashlib.sha256(asked.encode()).hexdigest()[:16]
         return self.program.kept(f"{self.claim}/{name}", asked, make)
 
     def ask(self, *arguments: str, methods: tuple[str, ...] = ()) -> list[Json]:
-        """Returns what a command prints with --json, one entry per method."""
+        """Returns the JSON that a command prints, one entry per method."""
         full = [self.program.full_spec(spec) for spec in methods]
 
         def make() -> list[Json]:
@@ -63,6 +64,7 @@ class Bench:
     def analyse(
         self, function: Callable[..., Any], recording: Recording, *arguments: object
     ) -> Any:
+        """Returns the result of a function of recorded gradients."""
         asked = f"{function.__name__} {recording.asked} {arguments}"
         return self.kept(asked, lambda: function(recording, *arguments))
 

@@ -14,7 +14,7 @@ Line = tuple[list[float], list[float]]
 
 @dataclass
 class Panel:
-    """One chart: lines by name, or points without a line."""
+    """One chart: lines by name."""
 
     title: str
     x: str
@@ -22,6 +22,12 @@ class Panel:
     lines: dict[str, Line] = field(default_factory=dict)
     x_scale: str = "linear"
     y_scale: str = "linear"
+
+    def add(self, name: str, x: float, y: float) -> None:
+        """Adds a point to a line."""
+        xs, ys = self.lines.setdefault(name, ([], []))
+        xs.append(x)
+        ys.append(y)
 
 
 def draw(path: Path, *panels: Panel) -> None:

@@ -9,61 +9,68 @@ from pathlib import Path
 
 from reproduce.page import cpu, table
 
-from . import dither, fft, gradiveq, sketch, variance
-from .claim import NOT_YET, Claim, Shown
-from .recordings import Json
+from . import dqsg, fft, gradiveq, sketch, variance
+from .claim import NOT_YET, Claim, Json, Shown
+from .wording import code
 
-CLAIMS = (*gradiveq.CLAIMS, *fft.CLAIMS, *variance.CLAIMS, *dither.CLAIMS, *sketch.CLAIMS)
+CLAIMS = (*gradiveq.CLAIMS, *fft.CLAIMS, *variance.CLAIMS, *dqsg.CLAIMS, *sketch.CLAIMS)
 
 OPENING = """# The claims of the papers
 
 Written by `make claims` on {date}; {cpu}, {cores} cores.
-One row per claim of the five papers: the command that measures it, what it found, and a verdict.
-A verdict is *holds*, *holds in part*, *does not hold* or *not shown yet*; a program derives it from the figures, by the rule at the end of the claim's section.
-*Not shown yet* means that `make claims` has not reached the row (*not measured yet*), or that a training is missing, whose command the section names.
-Figures are of one run and one seed unless said otherwise.
+The five papers make these claims; each row has the claim, a verdict, the figure that decides it, and the command that measured it.
+A program derives the verdict from the figures by the rule at the end of the claim's section: *holds*, *holds in part*, *does not hold* or *not shown yet*.
+*Not shown yet* means that `make claims` has not measured the row, or that a training is missing; the section then names the training's command.
+Figures are of one run and one seed unless the page says otherwise.
 Accuracies differ by about 0.7 points between seeds, and times by a third between runs on this machine: smaller differences are noise.
 Times with `--simulate` are virtual: every rank has a core and a link of its own ([scaling](scaling.md)); other programs ran on the machine meanwhile.
+A ratio such as 3.6x compares with fp32.
 """
 
 
-def section(claim: Claim, shown: Shown) -> str:
-    lines = [
-        f"### {claim.name}",
-        "",
-        f"{claim.claim[0].upper()}{claim.claim[1:]}: **{shown.verdict}**.",
-    ]
-    lines += [f"Found: {shown.figure}.", "", "```sh", *claim.commands, "```"]
-    lines += [shown.text.rstrip()] if shown.text else []
-    for chart in shown.charts:
+def shown(claim: Claim, found: dict[str, Json], charts: Path) -> Shown:
+    """Returns the claim's entry, also if it was not measured yet."""
+    if claim.seconds and claim.name not in found:
+        return Shown(NOT_YET, "not measured yet; `make claims` measures it")
+    return claim.show(found.get(claim.name, {}), charts)
+
+
+def row(claim: Claim, entry: Shown) -> list[str]:
+    link = f"[{claim.claim}](#{claim.name})"
+    return [claim.system, link, f"**{entry.verdict}**", entry.figure, code(claim.commands[-1])]
+
+
+def section(claim: Claim, entry: Shown) -> str:
+    lines = [f"### {claim.name}", ""]
+    lines += [f"The claim: {claim.claim}.", f"The verdict: **{entry.verdict}**."]
+    lines += [f"Found: {entry.figure}.", "", "```sh", *claim.commands, "```"]
+    lines += [entry.text.rstrip()] if entry.text else []
+    for chart in entry.charts:
         lines += ["", f"![{claim.name}](claims/{chart})"]
     if claim.rule:
-        lines += ["", f"The verdict: {claim.rule}."]
+        lines += ["", "The rule:", claim.rule.strip()]
     if claim.missing:
         lines += ["", "Not trained yet:", "", "```sh", *claim.missing, "```"]
     return "\n".join(lines)
 
 
 def write(folder: Path, found: dict[str, Json]) -> Path:
+    """Writes claims.md, its charts and the results in `folder`; returns the page's path."""
     charts = folder / "claims"
     charts.mkdir(parents=True, exist_ok=True)
-    shown = {
-        claim.name: claim.show(found.get(claim.name, {}), charts)
-        if claim.name in found or not claim.seconds
-        else Shown(NOT_YET, "not measured yet; `make claims` measures it")
-        for claim in CLAIMS
-    }
-    rows = [
-        [claim.system, f"[{claim.claim}](#{claim.name})", f"**{shown[claim.name].verdict}**", shown[claim.name].figure, f"`{claim.commands[-1]}`"]
-        for claim in CLAIMS
-    ]  # fmt: skip
+    entries = {claim.name: shown(claim, found, charts) for claim in CLAIMS}
     parts = [
         OPENING.format(date=date.today().isoformat(), cpu=cpu(), cores=os.cpu_count()),
-        table(["system", "claim", "verdict", "found", "command"], rows),
+        table(
+            ["system", "claim", "verdict", "found", "command"],
+            [row(claim, entries[claim.name]) for claim in CLAIMS],
+        ),
     ]
     for system in dict.fromkeys(claim.system for claim in CLAIMS):
         parts.append(f"\n## {system}")
-        parts += ["\n" + section(one, shown[one.name]) for one in CLAIMS if one.system == system]
+        for claim in CLAIMS:
+            if claim.system == system:
+                parts.append("\n" + section(claim, entries[claim.name]))
     page = folder / "claims.md"
     page.write_text("\n".join(parts) + "\n")
     (charts / "results.json").write_text(json.dumps(found, indent=1) + "\n")

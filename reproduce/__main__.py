@@ -57,7 +57,7 @@ def reproduce(program: Program, out: Path, *, only_finished: bool) -> None:
     written = page.write(out, found, page.Extent(program.epochs, RECORDED_STEPS, TIMED_STEPS))
     readme = out.parent / "README.md"
     if readme.exists():
-        page.update_readme(readme, rows)
+        page.update_between(readme, "results", "reproduce", page.short_table(rows))
     print(page.speak(rows, found.goals))
     print(f"wrote {written} after {parts.minutes:.0f} minutes")
 

@@ -89,12 +89,12 @@ def short_table(rows: list[Row]) -> str:
     return table(header, lines)
 
 
-def update_readme(readme: Path, rows: list[Row]) -> None:
-    """Puts the short table between the two markers of the README."""
-    begin, end = "<!-- results: written by make reproduce -->\n", "<!-- end of results -->"
-    before, rest = readme.read_text().split(begin)
+def update_between(page: Path, name: str, target: str, text: str) -> None:
+    """Puts text between the two markers of a page that name a part of it."""
+    begin, end = f"<!-- {name}: written by make {target} -->\n", f"<!-- end of {name} -->"
+    before, rest = page.read_text().split(begin)
     after = rest.split(end)[1]
-    readme.write_text(before + begin + "\n" + short_table(rows) + "\n\n" + end + after)
+    page.write_text(before + begin + "\n" + text + "\n\n" + end + after)
 
 
 def nested_text(rows: list[Row]) -> str:

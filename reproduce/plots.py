@@ -101,13 +101,15 @@ def accuracy_and_ratio(rows: list[Row], path: Path) -> None:
     save(figure, path)
 
 
-def step_times(rows: list[Row], path: Path) -> None:
-    """Splits the time of a step into computation and the wait for the exchange after backward."""
-    figure, charts = plt.subplots(1, len(plan.LINKS), figsize=(10, 5), sharey=True)
-    names = [row.setting.name for row in rows]
-    for chart, link in zip(charts, plan.LINKS):
-        compute = [1e3 * row.links[link].stages["compute"] for row in rows]
-        exposed = [1e3 * row.links[link].stages["exposed"] for row in rows]
+def split_steps(
+    path: Path, names: list[str], panels: dict[str, tuple[list[float], list[float]]]
+) -> None:
+    """Draws the milliseconds of a step, per panel: computation, and the exchange after it."""
+    height = max(5, 0.22 * len(names))
+    figure, charts = plt.subplots(
+        1, len(panels), figsize=(5 * len(panels), height), sharey=True, squeeze=False
+    )
+    for chart, (title, (compute, exposed)) in zip(charts[0], panels.items()):
         chart.barh(names, compute, color="#0072b2", label="compute")
         chart.barh(
             names,
@@ -116,11 +118,23 @@ def step_times(rows: list[Row], path: Path) -> None:
             color="#d55e00",
             label="exchange that backward did not hide",
         )
-        chart.set(title=f"link {link}", xlabel="milliseconds of a compressed step")
-    charts[0].invert_yaxis()
+        chart.set(title=f"link {title}", xlabel="milliseconds of a compressed step")
+    charts[0][0].invert_yaxis()
     # Between the long bars.
-    charts[0].legend(fontsize=8, loc="center right", bbox_to_anchor=(1, 0.68))
+    charts[0][0].legend(fontsize=8, loc="center right", bbox_to_anchor=(1, 0.68))
     save(figure, path)
+
+
+def step_times(rows: list[Row], path: Path) -> None:
+    """Splits the time of a step into computation and the wait for the exchange after backward."""
+    panels = {
+        link: (
+            [1e3 * row.links[link].stages["compute"] for row in rows],
+            [1e3 * row.links[link].stages["exposed"] for row in rows],
+        )
+        for link in plan.LINKS
+    }
+    split_steps(path, [row.setting.name for row in rows], panels)
 
 
 def rate_distortion(curves: dict[str, list[Json]], path: Path) -> None:

@@ -1,4 +1,4 @@
-// What the program prints, refuses and lists, as users run it.
+// Runs the program as users do: its output, its lists, and the usage that it refuses.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -19,7 +19,7 @@ enum class FaultKind {
   flipped_bit,     // a message arrives with one bit changed
   lost_send,       // a send can't be started; its message never arrives
   failed_send,     // a message arrives, but its sender is told that it did not
-  failed_receive,  // a message is lost on its way to this rank
+  failed_receive,  // a message to this rank is lost
 };
 
 struct Fault {

@@ -1,5 +1,5 @@
-// What gradiveq takes from the heap: nothing in a step once it is under way, and no more in all
-// than two floats an element, what is on the wire, and the bases.
+// The heap memory of gradiveq: once the method is under way a step allocates nothing, and all
+// memory together is at most two floats per element, the messages in flight, and the bases.
 //
 // operator new of this program counts, which is why it is a program of its own.
 #include <gtest/gtest.h>
@@ -141,7 +141,7 @@ TEST(GradiveqMemory, AStepAllocatesNothingOnceUnderWay) {
         for (std::size_t rank = 0; rank < values.size(); ++rank) {
           ranks.emplace_back([&, rank] {
             Exchange exchange(*transports[rank], Seconds(20), FrameId{.step = step});
-            // What is told about a step belongs to the exchange.
+            // The statistics of a step belong to the exchange; their memory is not the method's.
             exchange.statistics = {{"loss", 0}, {"renewed", 0}};
             const std::size_t before = allocations;
             methods[rank]->reduce(Bucket{layout, values[rank], {}}, exchange);

@@ -50,6 +50,22 @@ inline PerRank low_rank_gradients(int world, std::size_t slices, std::size_t sli
   return gradients;
 }
 
+// The sum of all gradients, and of all means times the number of ranks.
+struct Totals {
+  explicit Totals(std::size_t elements) : given(elements), applied(elements) {}
+
+  void add(const PerRank& gradients, const std::vector<float>& mean) {
+    const auto sum = exact_sum(gradients);
+    for (std::size_t i = 0; i < given.size(); ++i) {
+      given[i] += sum[i];
+      applied[i] += static_cast<double>(gradients.size()) * static_cast<double>(mean[i]);
+    }
+  }
+
+  std::vector<double> given;
+  std::vector<double> applied;
+};
+
 inline double error_of(const std::vector<float>& mean, const PerRank& gradients) {
   const auto sum = exact_sum(gradients);
   double error = 0;

@@ -64,6 +64,24 @@ std::string thrown_text(ErrorCode code, Work&& work) {
   return error_text(thrown, code);
 }
 
+// Rank 2 of 4 fails before it calls `reduce`: the calls of all others must end with an error that
+// names it.
+inline void expect_all_name_a_lost_rank(const std::function<void(Transport&)>& reduce) {
+  const auto thrown = try_ranks(4, [&](std::unique_ptr<Transport> transport) {
+    try {
+      if (transport->rank() == 2) throw Error(ErrorCode::bad_input, "rank 2 fails on purpose");
+      reduce(*transport);
+    } catch (const Error& error) {
+      transport->abandon(error.what());
+      throw;
+    }
+  });
+  for (const std::size_t rank : {0U, 1U, 3U}) {
+    const auto text = error_text(thrown[rank], ErrorCode::lost_peer);
+    EXPECT_NE(text.find("rank 2"), std::string::npos) << text;
+  }
+}
+
 // Like try_ranks, but an exception fails the test.
 inline void run_ranks(int world, const RankFunction& work) {
   const auto thrown = try_ranks(world, work);

@@ -38,7 +38,9 @@ class Saved {
     step_ = found->second.step;
     std::vector<float> unsent;
     const auto show = [&](Archive& archive) {
-      archive.summed("unsent", unsent, Archive::Length::per_element_or_none);
+      if (bucket.keeps) {
+        archive.summed("unsent", unsent, Archive::Length::per_element_or_none);
+      }
       if (method_) method_->state(archive);
     };
     load_fields(show, found->second, as.layout.id, place);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <cstdlib>
 
 #include <cstdint>
 #include <filesystem>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "tests/law_specs.h"
+#include "tests/temporary_folder.h"
 #include "thinreduce/method/layout.h"
 
 namespace thinreduce {
@@ -44,17 +44,6 @@ inline BucketLayout mixed_layout(std::uint32_t id) {
   layout.add("small.weight", {3, 5});
   return layout;
 }
-
-// A temporary folder.
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "thinreduceXXXXXX").string();
-    path = ::mkdtemp(name.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::filesystem::path path;
-};
 
 inline std::filesystem::path state_path(const Folder& folder, int rank) {
   return folder.path / ("rank" + std::to_string(rank) + ".state");

@@ -42,7 +42,7 @@ class TrainElastic : public TrainTest {
     }
   }
   // Waits until the world has so many ranks and has trained some steps.
-  void wait_for(int ranks) const {
+  void wait_for(int ranks, std::size_t more = 20) const {
     const auto world = [&] {
       const auto config = nlohmann::json::parse(text_of(folder / "a" / "config.json"), nullptr,
                                                 /*allow_exceptions=*/false);
@@ -50,7 +50,7 @@ class TrainElastic : public TrainTest {
     };
     wait_until([&] { return fs::exists(folder / "a" / "config.json") && world() == ranks; });
     const std::size_t before = steps();
-    wait_until([&] { return steps() > before + 20; });
+    wait_until([&] { return steps() > before + more; });
   }
   [[nodiscard]] std::size_t steps() const {
     const std::string text = text_of(folder / "a" / "steps.jsonl");
@@ -110,6 +110,17 @@ TEST_F(TrainElastic, RanksAreAddedAndLeave) {
       has(stop(launcher), "; old rank 1 left and handed over the gradient that was not sent yet"));
 }
 
+TEST_F(TrainElastic, RanksThatAllLeaveInOneStepSaveTheRun) {
+  // Steps of a quarter of a second, so that all ranks are told in the same one.
+  Process launcher = start({"--ranks", "3", "--link", "1gbit,50ms"});
+  wait_for(3, 4);
+  for (const pid_t rank : ranks_of(launcher)) ::kill(rank, SIGTERM);
+  const Finished end = launcher.finish();
+  EXPECT_EQ(end.code, 1) << end.err;
+  EXPECT_EQ(json_of(folder / "a" / "summary.json")["status"], "interrupted");
+  EXPECT_TRUE(fs::exists(folder / "a" / "checkpoint.json"));
+}
+
 // As a scheduler ends a job.
 TEST_F(TrainElastic, ALauncherThatGetsSigtermLetsItsRanksSave) {
   Process launcher = start({"--ranks", "2"});
@@ -137,7 +148,7 @@ TEST_F(TrainElastic, TheGuardNamesARank) {
   auto refusing = words;
   refusing.insert(refusing.end(), {"--guard", "refuse"});
   const Finished refused = run(command("b", refusing));
-  EXPECT_EQ(refused.code, 2) << refused.err;
+  EXPECT_EQ(refused.code, 1) << refused.err;  // the run failed; its arguments were right
   EXPECT_NE(refused.err.find("times the median"), std::string::npos) << refused.err;
   auto reporting = words;
   reporting.insert(reporting.end(), {"--guard", "report"});

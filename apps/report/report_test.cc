@@ -1,7 +1,7 @@
+// The report page, its tables and the texts in them.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,10 +12,10 @@
 #include "apps/report/json_file.h"
 #include "apps/report/overview.h"
 #include "apps/report/page.h"
-#include "apps/report/series.h"
 #include "apps/report/statistics.h"
+#include "tests/complaint.h"
 #include "tests/synthetic_runs.h"
-#include "thinreduce/error.h"
+#include "tests/temporary_folder.h"
 
 namespace thinreduce::apps {
 namespace {
@@ -29,202 +29,7 @@ using testing_support::SyntheticRun;
 using testing_support::write_file;
 using testing_support::write_run;
 
-// A temporary folder.
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / ("report_test." + std::to_string(::getpid()))) {
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  [[nodiscard]] fs::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  fs::path path_;
-};
-
-// Returns the message of the Error that `action` throws.
-template <typename Action>
-std::string complaint(const Action& action) {
-  try {
-    (void)action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "(nothing)";
-}
-
 constexpr char kHostile[] = "</script><img src=x onerror='alert(1)'>\"&{{DATA}}";
-
-TEST(ReadRun, TakesTheSummaryWhenThereIsOne) {
-  const Folder folder;
-  const RunRecord run =
-      read_run(write_run(folder / "a", {.method = "bf16", .ratio = 2, .steps = 100}));
-  EXPECT_EQ(run.status, "finished");
-  EXPECT_EQ(run.config.method_name, "bf16");
-  EXPECT_EQ(run.config.ranks, 4);
-  EXPECT_EQ(run.steps.size(), 100U);
-  EXPECT_EQ(run.evaluations.size(), 20U);
-  EXPECT_EQ(run.ratio, 2);
-  EXPECT_EQ(run.identical, true);
-  EXPECT_EQ(run.accuracy, run.evaluations.back().accuracy);
-}
-
-TEST(ReadRun, SumsUpWhatIsThereWhenThereIsNone) {
-  const Folder folder;
-  const SyntheticRun whole{.method = "bf16", .ratio = 2, .steps = 100};
-  const RunRecord finished = read_run(write_run(folder / "a", whole));
-  fs::remove(folder / "a" / "summary.json");
-  const RunRecord cut = read_run(folder / "a");
-  EXPECT_EQ(cut.status, "incomplete");
-  EXPECT_FALSE(cut.identical.has_value());
-  EXPECT_EQ(cut.accuracy, finished.accuracy);
-  EXPECT_EQ(cut.steps_done, 100);
-  EXPECT_NEAR(cut.seconds, finished.seconds, 1e-9);
-  EXPECT_NEAR(cut.bytes_sent, finished.bytes_sent, 1);
-  EXPECT_NEAR(cut.ratio, finished.ratio, 1e-9);
-  EXPECT_NEAR(cut.step_seconds, finished.step_seconds, 0.1 * finished.step_seconds);
-}
-
-TEST(ReadRun, StandsARunThatHasOnlyBegun) {
-  const Folder folder;
-  write_run(folder / "a", {.status = ""});
-  fs::remove(folder / "a" / "steps.jsonl");
-  fs::remove(folder / "a" / "evaluations.jsonl");
-  const RunRecord run = read_run(folder / "a");
-  EXPECT_EQ(run.status, "incomplete");
-  EXPECT_EQ(run.steps_done, 0);
-  EXPECT_TRUE(std::isnan(run.accuracy));
-  const auto rows = summarise({run});
-  EXPECT_THAT(to_cells(rows)[1], ElementsAre("fp32", "–", "reference", "–", "–", "1.00×", "–",
-                                             "1.0×", "–", "–", "incomplete, 0 of 468 steps"));
-}
-
-TEST(ReadRun, LeavesOutALastLineThatWasCut) {
-  const Folder folder;
-  write_run(folder / "a", {.steps = 10, .status = ""});
-  const fs::path file = folder / "a" / "steps.jsonl";
-  const std::string text = read_file(file);
-  // All complete lines count, wherever the last one is cut.
-  for (std::size_t size = text.rfind('\n', text.size() - 2) + 1; size < text.size() - 1;
-       size += 7) {
-    write_file(file, text.substr(0, size));
-    ASSERT_EQ(read_run(folder / "a").steps.size(), 9U) << size;
-  }
-  write_file(file, text.substr(0, text.size() - 1));
-  EXPECT_EQ(read_run(folder / "a").steps.size(), 10U);
-}
-
-TEST(ReadRun, NamesTheFileAndTheLineOfDamage) {
-  const Folder folder;
-  write_run(folder / "a", {.steps = 10});
-  const fs::path file = folder / "a" / "steps.jsonl";
-  const std::string text = read_file(file);
-  const std::size_t third = text.find('\n', text.find('\n') + 1) + 1;
-  const auto with = [&](const std::string& line) {
-    write_file(file, text.substr(0, third) + line + text.substr(text.find('\n', third)));
-    return complaint([&] { return read_run(folder / "a"); });
-  };
-  EXPECT_THAT(with(R"({"step": 3, "lo)"), HasSubstr("a/steps.jsonl:3: invalid JSON"));
-  EXPECT_THAT(with(""), HasSubstr("a/steps.jsonl:3: invalid JSON"));
-  EXPECT_THAT(with("\xff\xfe"), HasSubstr("a/steps.jsonl:3: invalid JSON"));
-  EXPECT_THAT(with("17"), HasSubstr("a/steps.jsonl:3: must be an object, but is number"));
-  EXPECT_THAT(with(R"({"loss": 1})"), HasSubstr("a/steps.jsonl:3: \"step\" is missing"));
-  EXPECT_THAT(with(R"({"step": 3, "loss": "low"})"),
-              HasSubstr("a/steps.jsonl:3: \"loss\" must be a number, but is string"));
-  EXPECT_THAT(with(R"({"step": 3, "stages": {"wire": []}})"),
-              HasSubstr("steps.jsonl:3 \"stages\": \"wire\" must be a number, but is array"));
-  EXPECT_EQ(with(R"({"step": 3, "loss": null, "later": "unknown"})"), "(nothing)");
-  // A copy of such a value would overflow the stack.
-  std::string deep;
-  for (int i = 0; i < 200'000; ++i) deep += R"({"a":)";
-  EXPECT_THAT(with(R"({"step": 3, "stages": )" + deep), HasSubstr("nested more than 32 deep"));
-  EXPECT_EQ(with(R"({"step": 3, "later": "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\"["})"), "(nothing)");
-}
-
-TEST(ReadRun, RefusesWhatIsNoRun) {
-  const Folder folder;
-  const auto reading = [&] { return complaint([&] { return read_run(folder / "a"); }); };
-  EXPECT_THAT(reading(), HasSubstr("is not a folder"));
-  fs::create_directories(folder / "a");
-  EXPECT_THAT(reading(), HasSubstr("is not a run folder: it has no config.json"));
-  write_file(folder / "a" / "config.json", "{");
-  EXPECT_THAT(reading(), HasSubstr("config.json: invalid JSON"));
-  write_file(folder / "a" / "config.json", "{}");
-  EXPECT_THAT(reading(), HasSubstr("config.json: \"method\" is missing"));
-  write_file(folder / "a" / "config.json", R"({"format": 2, "method": "fp32"})");
-  EXPECT_THAT(reading(), HasSubstr("newer thinreduce"));
-  write_file(folder / "a" / "config.json", R"({"format": 1, "method": "fp32"})");
-  EXPECT_EQ(reading(), "(nothing)");
-  write_file(folder / "a" / "summary.json", R"({"status": "finished", "identical": 1})");
-  EXPECT_THAT(reading(), HasSubstr("\"identical\" must be true or false"));
-}
-
-TEST(Smooth, KeepsConstantsLinesAndBounds) {
-  for (const std::size_t size : {0U, 1U, 2U, 3U, 17U, 1000U}) {
-    for (const std::size_t window : {0U, 1U, 2U, 5U, 100U, 5000U}) {
-      std::vector<double> line(size);
-      for (std::size_t i = 0; i < size; ++i) line[i] = static_cast<double>(i);
-      const auto smoothed = smooth(line, window);
-      ASSERT_EQ(smoothed.size(), size);
-      for (std::size_t i = 0; i < size; ++i) {
-        ASSERT_GE(smoothed[i], 0);
-        ASSERT_LE(smoothed[i], static_cast<double>(size));
-        if (i >= window / 2 && i + window / 2 < size) {
-          ASSERT_NEAR(smoothed[i], line[i], 1e-9);
-        }
-      }
-      const std::vector<double> constant(size, 3.5);
-      ASSERT_EQ(smooth(constant, window), constant);
-    }
-  }
-}
-
-TEST(Smooth, StepsOverWhatIsNotANumber) {
-  const auto smoothed = smooth({1, kMissing, 3, kMissing, kMissing, kMissing, INFINITY}, 2);
-  EXPECT_EQ(smoothed[0], 1);
-  EXPECT_EQ(smoothed[1], 2);
-  EXPECT_EQ(smoothed[2], 3);
-  EXPECT_TRUE(std::isnan(smoothed[4]));
-  EXPECT_TRUE(std::isnan(smoothed[6]));
-}
-
-TEST(ThinOut, KeepsEndsOrderAndExtremes) {
-  std::mt19937 random(7);
-  std::uniform_real_distribution<double> values(-1, 1);
-  for (const std::size_t size : {0U, 1U, 4U, 5U, 1000U, 1001U, 1009U, 50000U}) {
-    for (const std::size_t limit : {0U, 4U, 5U, 10U, 1000U}) {
-      std::vector<Point> points;
-      for (std::size_t i = 0; i < size; ++i)
-        points.push_back({static_cast<double>(i), values(random)});
-      const auto thin = thin_out(points, limit);
-      ASSERT_LE(thin.size(), std::max<std::size_t>(limit, 4));
-      if (size <= limit) {
-        ASSERT_EQ(thin, points);
-      }
-      if (size == 0) continue;
-      const auto lower = [](const Point& a, const Point& b) { return a.y < b.y; };
-      ASSERT_EQ(thin.front(), points.front());
-      ASSERT_EQ(thin.back(), points.back());
-      ASSERT_EQ(*std::min_element(thin.begin(), thin.end(), lower),
-                *std::min_element(points.begin(), points.end(), lower));
-      ASSERT_EQ(*std::max_element(thin.begin(), thin.end(), lower),
-                *std::max_element(points.begin(), points.end(), lower));
-      ASSERT_TRUE(std::is_sorted(thin.begin(), thin.end(),
-                                 [](const Point& a, const Point& b) { return a.x < b.x; }));
-    }
-  }
-}
-
-TEST(ThinOut, KeepsGaps) {
-  std::vector<Point> points(5000);
-  for (std::size_t i = 0; i < points.size(); ++i) points[i] = {static_cast<double>(i), 1};
-  points[2345].y = kMissing;
-  const auto thin = thin_out(points, 100);
-  EXPECT_EQ(std::count_if(thin.begin(), thin.end(), [](const Point& p) { return std::isnan(p.y); }),
-            1);
-}
 
 TEST(Escape, LeavesNothingThatHtmlCouldRead) {
   EXPECT_EQ(escape_html("<a href=\"x\">'&amp;"), "&lt;a href=&quot;x&quot;&gt;&#39;&amp;amp;");
@@ -348,16 +153,6 @@ TEST(Summarise, DoesNotCompareTheAccuracyOfHalfATraining) {
 }
 
 // Older versions wrote 0 when a finished run was resumed.
-TEST(Runs, ATimeOfZeroComesFromTheSteps) {
-  const Folder folder;
-  const fs::path path = write_run(folder / "a", {});
-  const double before = read_run(path).step_seconds;
-  auto summary = nlohmann::json::parse(read_file(path / "summary.json"));
-  summary["step_seconds"] = 0;
-  write_file(path / "summary.json", summary.dump());
-  EXPECT_NEAR(read_run(path).step_seconds, before, 0.2 * before);
-}
-
 TEST(CodecResults, ReadOneOrMany) {
   const Folder folder;
   const fs::path file = folder / "codec.json";

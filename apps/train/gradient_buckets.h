@@ -36,7 +36,8 @@ class GradientBuckets {
 
   // Zeroes the gradients before backward, which then calls `on_ready` once per bucket.
   void begin(OnReady on_ready);
-  // Call after backward. Throws BrokenInvariant when a parameter has received no gradient.
+  // Must be called after backward. Throws BrokenInvariant when a parameter has received no
+  // gradient.
   void end();
 
  private:

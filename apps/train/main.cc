@@ -222,11 +222,12 @@ void add_options(CLI::App& app, Arguments& arguments) {
                "without a restart. A rank that crashes or gets SIGKILL is replaced; SIGUSR1 to the "
                "launcher adds one, SIGTERM to a rank makes it leave after its step. Not with "
                "--local-steps or --save-gradients.");
-  app.add_option("--guard", options.guard,
-                 "What happens when the norm of a rank's gradient, in one bucket and step, is more "
-                 "than --guard-factor times the median of all ranks. report: the rank is printed; "
-                 "clip: its gradient is also scaled down to that many times the median; refuse: "
-                 "the run ends.")
+  app.add_option(
+         "--guard", options.guard,
+         "The reaction to a rank whose gradient, in one bucket and step, has a norm of more "
+         "than --guard-factor times the median of all ranks. report: the rank is printed; "
+         "clip: its gradient is also scaled down to that many times the median; refuse: "
+         "the run ends.")
       ->type_name("WORD")
       ->transform(one_of({"off", "report", "clip", "refuse"}));
   app.add_option("--guard-factor", options.guard_factor,

@@ -285,14 +285,17 @@ class Replica::Torch {
     result.meet = status[kMeet] > 0;
     if (options_.elastic) {
       unapplied_ = settings.learning_rate;
-      result.meet = !session_->commit_step(settings.leave).empty() || result.meet;
+      const std::vector<int> leaving = session_->commit_step(settings.leave);
       unapplied_.reset();
+      result.meet = !leaving.empty() || result.meet;
+      // Otherwise no rank would be left to save the run.
+      result.stop = static_cast<int>(leaving.size()) == transport_->size();
     }
     const auto exchanged = Clock::now();
     apply(settings.learning_rate);
     const auto end = Clock::now();
     result.loss = status[kLoss];
-    result.stop = status[kStop] > 0;
+    result.stop = status[kStop] > 0 || result.stop;
     result.save = status[kSave] > 0;
     result.step_seconds = seconds_between(start, end);
     result.exposed_seconds = seconds_between(computed, exchanged);

@@ -18,7 +18,8 @@ namespace thinreduce::train {
 struct StepResult {
   bool meet = false;  // whether any rank wants a new world; equal on all ranks
   double loss = 0;    // mean over the ranks; with local steps this rank's own
-  bool stop = false;  // whether any rank was asked to stop; equal on all ranks
+  // Whether any rank was asked to stop, or all were asked to leave; equal on all ranks.
+  bool stop = false;
   bool save = false;  // whether any rank wants a checkpoint; equal on all ranks
   double step_seconds = 0;
   double compute_seconds = 0;

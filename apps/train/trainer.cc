@@ -1,29 +1,25 @@
 #include "apps/train/trainer.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <ctime>
+#include <cstdio>
 #include <optional>
-#include <thread>
 
 #include "apps/gather_values.h"
 #include "apps/gradients.h"
 #include "apps/plan_json.h"
+#include "apps/program.h"
 #include "apps/terminal.h"
 #include "apps/train/checkpoints.h"
-#include "apps/train/model_info.h"
 #include "apps/train/replica.h"
+#include "apps/train/run_description.h"
 #include "apps/train/run_folder.h"
 #include "apps/train/schedule.h"
 #include "apps/train/start_run.h"
-#include "thinreduce/kernels/target.h"
+#include "apps/train/world_change.h"
 #include "thinreduce/method/spec.h"
-#include "thinreduce/version.h"
 
 namespace thinreduce::train {
 namespace {
@@ -37,27 +33,16 @@ struct RankFigures {
   StageTimes stages;
 };
 
-Json accuracy_to_json(double accuracy) {
-  return accuracy < 0 ? Json(nullptr) : Json(accuracy);
-}
-
 std::string show_time(double seconds) {
   const auto whole = std::llround(seconds);
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
-
-// What a rank of an elastic run needs; empty in other runs.
-struct ElasticPeers {
-  apps::ElasticRank* rank = nullptr;
-  std::function<bool()> leaves{};  // whether this rank should leave
-};
 
 class Trainer {
  public:
   Trainer(const TrainOptions& options, const Dataset& data,
           const std::shared_ptr<Transport>& transport, ElasticPeers elastic = {})
       : options_(options),
-        model_(find_model(options.model)),
         elastic_(std::move(elastic)),
         transport_(transport),
         leads_(transport->rank() == 0) {
@@ -81,7 +66,7 @@ class Trainer {
     replica_ = std::make_unique<Replica>(options_, data, transport);
     if (options_.resume.empty()) {
       replica_->check_replicas(0);
-      if (leads_) folder_->write_config(config());
+      if (leads_) folder_->write_config(run_config(view()));
     } else {
       load_run(options_, out_, *transport_, *replica_, state_);
       // A state that one rank can't load must leave the run as it was.
@@ -93,7 +78,7 @@ class Trainer {
   }
 
   Outcome run() {
-    announce();
+    if (leads_ && !options_.json) announce_run(view(), state_);
     progress_.emplace(Spec::parse(options_.method).name(), *options_.steps,
                       options_.json || !leads_);
     progress_->skip(state_.step);
@@ -104,7 +89,9 @@ class Trainer {
     const bool interrupted = state_.step < *options_.steps;
     Outcome outcome{.interrupted = interrupted, .summary = {}};
     if (leads_) {
-      outcome.summary = summary(interrupted);
+      outcome.summary =
+          run_summary(view(), state_, apps::median(step_seconds_), folder_->mean_statistics());
+      if (elastic_.rank != nullptr) outcome.summary["changes"] = changes_;
       if (const Plan plan = replica_->session().plan(); plan.active) {
         outcome.summary["plan"] = apps::to_json(plan);
       }
@@ -131,62 +118,25 @@ class Trainer {
       save();
       return true;
     } catch (const Error& error) {
-      if (elastic_.rank == nullptr || !is_loss(error)) throw;
+      if (elastic_.rank == nullptr || !is_loss(error)) throw apps::FailedRun(error);
       change_world(nullptr);
       return false;
     }
   }
 
-  static bool is_loss(const Error& error) {
-    return error.code() == ErrorCode::lost_peer || error.code() == ErrorCode::timeout;
-  }
-
   // Goes on with all ranks that are alive, over `transport` if they have met already.
   void change_world(std::shared_ptr<Transport> transport) {
     const auto started = Clock::now();
-    for (;;) {
-      if (!transport) transport = elastic_.rank->meet();
-      try {
-        const Reconfiguration change = replica_->reconfigure(transport);
-        transport_ = std::move(transport);
-        share_run(change);
-        state_.step = first_step_ + change.steps;
-        lead();
-        changes_.push_back({{"step", state_.step},
-                            {"ranks", transport_->size()},
-                            {"seconds", Seconds(Clock::now() - started).count()},
-                            {"text", change.text}});
-        if (leads_ && !options_.json) fmt::print("{}\n", change.text);
-        return;
-      } catch (const Error& error) {
-        if (!is_loss(error)) throw;
-        transport = nullptr;
-      }
-    }
-  }
-
-  // Tells ranks that join about the run.
-  void share_run(const Reconfiguration& change) {
-    if (change.joined.empty()) return;
-    const std::string path = out_.string();
-    std::vector<std::byte> message(sizeof state_ + sizeof first_step_ + path.size());
-    std::memcpy(message.data(), &state_, sizeof state_);
-    std::memcpy(&message[sizeof state_], &first_step_, sizeof first_step_);
-    std::ranges::copy(std::as_bytes(std::span(path)),
-                      message.begin() + sizeof state_ + sizeof first_step_);
-    replica_->session().broadcast(change.source, message);
-    if (std::ranges::count(change.joined, transport_->rank()) == 0) return;
-    if (message.size() < sizeof state_ + sizeof first_step_) {
-      throw Error(ErrorCode::bad_frame,
-                  fmt::format("rank {} described the run in {} bytes, which is too short; run the "
-                              "same build on all ranks",
-                              change.source, message.size()));
-    }
-    std::memcpy(&state_, message.data(), sizeof state_);
-    std::memcpy(&first_step_, &message[sizeof state_], sizeof first_step_);
-    out_ = std::string(
-        reinterpret_cast<const char*>(message.data()) + sizeof state_ + sizeof first_step_,
-        message.size() - sizeof state_ - sizeof first_step_);
+    const Reconfiguration change =
+        train::change_world(*elastic_.rank, *replica_, transport,
+                            {.state = state_, .first_step = first_step_, .folder = out_});
+    transport_ = std::move(transport);
+    lead();
+    changes_.push_back({{"step", state_.step},
+                        {"ranks", transport_->size()},
+                        {"seconds", Seconds(Clock::now() - started).count()},
+                        {"text", change.text}});
+    if (leads_ && !options_.json) fmt::print("{}\n", change.text);
   }
 
   // Rank 0 of a new world writes the run folder from now on.
@@ -200,7 +150,7 @@ class Trainer {
       folder_->continue_after(state_.step);
       step_seconds_ = folder_->step_seconds();
     }
-    folder_->write_config(config());
+    folder_->write_config(run_config(view()));
   }
 
   // Runs one step and the checks, evaluations and saves due after it. Returns true when the run
@@ -364,87 +314,11 @@ class Trainer {
     return fmt::format("accuracy {:.2f} %, test loss {:.4f}", state_.accuracy * 100, state_.loss);
   }
 
-  [[nodiscard]] Json config() const {
-    Json json{{"format", kRunFormat},
-              {"version", version()},
-              {"method", options_.method},
-              {"method_name", Spec::parse(options_.method).name()}};
-    const Json settings = to_json(options_);
-    for (const auto& [key, value] : settings.items()) json[key] = value;
-    json["parameters"] = replica_->parameters();
-    json["ranks"] = transport_->size();
-    json["transport"] = options_.launch.transport;
-    json["link"] = options_.launch.link.to_string();
-    json["global_batch"] = *options_.batch * static_cast<std::size_t>(transport_->size());
-    json["metric"] = model_.is_language_model() ? "loss" : "accuracy";
-    json["steps_per_epoch"] = replica_->steps_per_epoch();
-    json["buckets"] = apps::layouts_to_json(replica_->layouts());
-    json["cores"] = std::thread::hardware_concurrency();
-    json["simd"] = kernels::active_target();
-    json["started"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
-    json["command"] = fmt::format("{}", fmt::join(options_.launch.arguments, " "));
-    return json;
-  }
-
-  void announce() const {
-    if (!leads_ || options_.json) return;
-    const int ranks = transport_->size();
-    fmt::print(
-        "{} on {}, {} parameters; {} rank{} x {} {} = {} per step; method {}; link {}; "
-        "run folder {}\n",
-        options_.model, options_.data, replica_->parameters(), ranks, ranks == 1 ? "" : "s",
-        *options_.batch, model_.is_language_model() ? "windows" : "images",
-        *options_.batch * static_cast<std::size_t>(ranks), options_.method,
-        options_.launch.link.to_string(), out_.string());
-    if (Spec::parse(options_.method).momentum_inside()) {
-      fmt::print(
-          "the method applies momentum itself: the optimizer's is 0, and weight decay is added to "
-          "the gradients\n");
-    }
-    if (options_.local_steps > 0) {
-      fmt::print("{} local steps per round, outer step {}, fragments {}, overlap {}\n",
-                 options_.local_steps, options_.outer, options_.fragments, options_.overlap);
-    }
-    if (state_.step > 0) fmt::print("continuing after step {}\n", state_.step);
-    std::fflush(stdout);
-  }
-
-  [[nodiscard]] Json summary(bool interrupted) {
-    const double uncompressed = static_cast<double>(replica_->parameters() * sizeof(float)) *
-                                static_cast<double>(state_.step);
-    const auto samples = static_cast<double>(*options_.batch) * transport_->size();
-    const double typical = apps::median(step_seconds_);
-    const char* speed = model_.is_language_model() ? "windows_per_second" : "images_per_second";
-    Json json{
-        {"format", kRunFormat},
-        {"status", interrupted ? "interrupted" : "finished"},
-        {"method", options_.method},
-        {"method_name", Spec::parse(options_.method).name()},
-        {"data", options_.data},
-        {"model", options_.model},
-        {"ranks", transport_->size()},
-        {"link", options_.launch.link.to_string()},
-        {"metric", model_.is_language_model() ? "loss" : "accuracy"},
-        {"accuracy", accuracy_to_json(state_.accuracy)},
-        {"best_accuracy", accuracy_to_json(state_.best_accuracy)},
-        {"loss", state_.evaluated == 0 ? Json(nullptr) : Json(state_.loss)},
-        {"seconds", state_.seconds},
-        {"steps", state_.step},
-        {"local_steps", options_.local_steps},
-        {"bytes_sent_total", state_.bytes_sent_total},
-        {"ratio",
-         state_.payload_total > 0 ? uncompressed / static_cast<double>(state_.payload_total) : 0.0},
-        {"step_seconds", typical},
-        {speed, typical > 0 ? samples / typical : 0.0},
-        {"statistics", folder_->mean_statistics()},
-        {"identical", true},  // check_replicas would have thrown
-        {"run", out_.string()}};
-    if (elastic_.rank != nullptr) json["changes"] = changes_;
-    return json;
+  [[nodiscard]] RunView view() const {
+    return {.options = options_, .replica = *replica_, .ranks = transport_->size(), .folder = out_};
   }
 
   TrainOptions options_;
-  const ModelInfo& model_;
   ElasticPeers elastic_;
   std::shared_ptr<Transport> transport_;
   bool leads_;                    // rank 0

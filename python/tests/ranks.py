@@ -10,6 +10,9 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Union
+
+from forked_ranks import ForkedRank
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,9 +37,31 @@ def free_port() -> int:
             return port
 
 
+Rank = Union["subprocess.Popen[str]", ForkedRank]
+
+
+def start_rank(
+    script: Path, *args: str, environment: Mapping[str, str], fresh: bool = False
+) -> Rank:
+    """Starts a rank: forks a process that has imported torch, or with ``fresh`` starts a Python."""
+    if not fresh:
+        return ForkedRank(script, args, environment)
+    return subprocess.Popen(
+        [sys.executable, str(script), *args],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 def start(
-    script: Path, world: int, *args: str, environment: Mapping[str, str] | None = None
-) -> list[subprocess.Popen[str]]:
+    script: Path,
+    world: int,
+    *args: str,
+    environment: Mapping[str, str] | None = None,
+    fresh: bool = False,
+) -> list[Rank]:
     """Starts all ranks of a script."""
     shared = {
         **os.environ,
@@ -47,18 +72,12 @@ def start(
         "OMP_NUM_THREADS": "1",
     }
     return [
-        subprocess.Popen(
-            [sys.executable, str(script), *args],
-            env={**shared, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        start_rank(script, *args, environment={**shared, "RANK": str(rank)}, fresh=fresh)
         for rank in range(world)
     ]
 
 
-def finish(ranks: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+def finish(ranks: list[Rank]) -> list[tuple[int, str, str]]:
     """Returns exit code, output and errors of every rank; kills those that hang."""
     deadline = time.monotonic() + PATIENCE
     results = []

@@ -20,7 +20,7 @@ def test_the_lines_of_the_readme(tmp_path):
     readme = (ranks.ROOT / "README.md").read_text()
     script = tmp_path / "script.py"
     script.write_text(re.search(r"```python\n(.*?)```", readme, re.DOTALL).group(1))
-    results = ranks.finish(ranks.start(script, 2))
+    results = ranks.finish(ranks.start(script, 2, fresh=True))
     for code, _, err in results:
         assert code == 0, err
     ratio = float(results[0][1].split(" times fewer bytes")[0])
@@ -32,7 +32,7 @@ def test_the_examples_of_the_api_page(tmp_path):
     page = (ranks.ROOT / "docs" / "api.md").read_text()
     script = tmp_path / "script.py"
     script.write_text("".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
-    for code, _, err in ranks.finish(ranks.start(script, 2)):
+    for code, _, err in ranks.finish(ranks.start(script, 2, fresh=True)):
         assert code == 0, err
 
 
@@ -101,7 +101,7 @@ def test_ddp_mnist_by_torchrun():
 def run_example(name: str, *arguments: str) -> dict[str, object]:
     """Runs an example on two ranks and returns its line of results."""
     pytest.importorskip("torch")
-    results = ranks.finish(ranks.start(EXAMPLES / name, 2, *arguments))
+    results = ranks.finish(ranks.start(EXAMPLES / name, 2, *arguments, fresh=True))
     for code, _, err in results:
         assert code == 0, err
     return json.loads(results[0][1])

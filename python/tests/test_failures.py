@@ -44,7 +44,8 @@ def is_running(rank) -> bool:
     ],
 )
 def test_a_rank_that_is_killed_is_named_by_the_others(what, transport, victim):
-    started = ranks.start(SCRIPT, 3, what, str(victim), transport)
+    fresh = (what, transport, victim) in (("kill", "gloo", 2), ("kill", "torch", 0))
+    started = ranks.start(SCRIPT, 3, what, str(victim), transport, fresh=fresh)
     finished = ranks.finish(started)
     assert finished.pop(victim)[0] == -signal.SIGKILL
     for code, out, err in finished:

@@ -23,9 +23,10 @@ SCRIPT = Path(__file__).parent / "meeting_ranks.py"
 
 
 def test_no_socket_stays_open(monkeypatch):
-    # An exception while objects are destroyed is only printed, so look for its text.
+    # An exception while objects are destroyed is only printed, so look for its text. Python reads
+    # the variable when it starts, and destroys objects when it ends.
     monkeypatch.setenv("PYTHONWARNINGS", "error::ResourceWarning")
-    for code, out, err in ranks.finish(ranks.start(SCRIPT, 2)):
+    for code, out, err in ranks.finish(ranks.start(SCRIPT, 2, fresh=True)):
         assert code == 0 and "done" in out, err
         assert "ResourceWarning" not in err, err
 
@@ -50,15 +51,9 @@ ends += [watch._reader, watch._writer]
 
 def test_ranks_meet_without_master_addr(tmp_path):
     env = {k: v for k, v in os.environ.items() if not k.startswith("MASTER_")}
+    store = str(tmp_path / "store")
     started = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(tmp_path / "store"), str(rank), "2"],
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
+        ranks.start_rank(SCRIPT, store, str(rank), "2", environment=env) for rank in range(2)
     ]
     for code, out, err in ranks.finish(started):
         assert code == 0 and "done" in out, err

@@ -138,7 +138,8 @@ def test_it_trains_with_the_hook(python, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.delenv("PYTHONPATH", raising=False)
     names = ["every_method_trains_and_replicas_stay_the_same", "fp32_is_what_ddp_does_itself"]
-    for code, out, err in ranks.finish(ranks.start(TESTS / "ddp_scenarios.py", 2, *names)):
+    started = ranks.start(TESTS / "ddp_scenarios.py", 2, *names, fresh=True)
+    for code, out, err in ranks.finish(started):
         assert code == 0, err
         assert out.count('"error": null') == len(names), out + err
 

@@ -18,6 +18,14 @@ def _ranks(numbers: list[int]) -> str:
     return f"{'ranks' if len(numbers) > 1 else 'rank'} {', '.join(map(str, numbers))}"
 
 
+def no_rank_0(rank: int, limit: TimeLimit) -> Timeout:
+    """Returns the error of a rank that hears nothing from rank 0."""
+    return Timeout(
+        f"rank {rank}: rank 0 did not connect within {limit.total:g} s; start all ranks, or raise "
+        "connect_timeout"
+    )
+
+
 def _difference(values: list[str]) -> str:
     """Returns which ranks have which value; "" if all have the same."""
     if len(set(values)) == 1:
@@ -83,10 +91,7 @@ def agree(
     try:
         store.wait(["verdict"], limit.left() + _SECONDS_FOR_VERDICT)
     except TimeoutError:
-        raise Timeout(
-            f"rank {rank}: rank 0 did not connect within {limit.total:g} s; start all ranks, or "
-            "raise connect_timeout"
-        ) from None
+        raise no_rank_0(rank, limit) from None
     code, _, text = store.get("verdict").decode().partition("\n")
     if code != "agreed":
         store.set(f"heard/{rank}", b"")

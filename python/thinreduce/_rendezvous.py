@@ -12,6 +12,7 @@ from torch.distributed import distributed_c10d
 from . import _core
 from ._agreement import agree
 from ._arguments import check_text, seconds
+from ._new_world import name_of_meeting
 from ._store import StoreView
 from ._time_limit import TimeLimit
 from ._torch_messages import Messages
@@ -148,9 +149,7 @@ def _connect_group(
     prefix = f"thinreduce/{attempt}/{name}"
     whole_store = distributed_c10d._get_default_store()
     if new_world:
-        # Its ranks have different pasts, so they count together.
-        arrived = whole_store.add(f"{prefix}/arrived", 1)
-        prefix += f"/world{(arrived - 1) // world}"
+        prefix += "/" + name_of_meeting(StoreView(whole_store, prefix), rank, world, limit)
     else:
         number = _connections[members] = _connections.get(members, 0) + 1
         prefix += f"/{number}"

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 
 class StoreView:
-    """The keys of a torch store under a prefix, with the three functions that the engine calls.
+    """The keys of a torch store under a prefix, with the functions that the engine calls.
 
     torch's own ``wait`` blocks Ctrl-C, and a TCPStore that has timed out once no longer matches
     replies to requests. So a counter beside each key says whether the key is set, and ``wait``
@@ -32,8 +32,12 @@ class StoreView:
         value: bytes = self._store.get(key)
         return value
 
+    def count(self, key: str, more: int) -> int:
+        """Adds to a counter, which starts at 0, and returns it."""
+        return int(self._store.add(key, more))
+
     def has(self, key: str) -> bool:
-        return bool(self._store.add(f"{key}/set", 0) > 0)
+        return self.count(f"{key}/set", 0) > 0
 
     def wait(self, keys: list[str], seconds: float) -> None:
         deadline = time.monotonic() + seconds

@@ -40,7 +40,7 @@ class LocalSteps:
 
     ``spec``: the method, with options, that reduces the differences.
     ``every``: local steps per round.
-    ``outer``: what the mean of the differences does to the shared parameters:
+    ``outer``: the step that applies the mean of the differences to the shared parameters:
     "nesterov,lr=0.7,momentum=0.9" or "sgd,lr=1", also with momentum.
     ``fragments``: number of parts of the model that are exchanged in turn, every / fragments steps
     apart.

@@ -35,7 +35,7 @@ from trial import Trial
 
 class Scenario(NamedTuple):
     title: str
-    count: int  # trials; a long run is one trial, with so many rounds
+    count: int  # trials; a long run is one trial, with this many rounds
     run: Callable[..., Trial]  # takes a random.Random, or the number of rounds of a long run
     long: bool = False
 

@@ -1,4 +1,4 @@
-"""What ranks do until a fault ends it: they reduce arrays, or train a model with DDP."""
+"""The work of the ranks until a fault ends it: they reduce arrays, or train a model with DDP."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ _HEAD = [
 ]
 
 
-def _percentile(ordered: list[float], share: float) -> float:
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+def _percentile(ordered: list[float], fraction: float) -> float:
+    return ordered[min(len(ordered) - 1, int(fraction * len(ordered)))]
 
 
 def row(name: str, title: str, trials: list[Trial]) -> dict[str, Any]:

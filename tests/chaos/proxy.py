@@ -27,7 +27,7 @@ Stream = tuple[int, int, int]  # sender, receiver, use
 
 @dataclass
 class Fault:
-    """What happens to the bytes of one stream, once."""
+    """A fault that alters the bytes of one stream, once."""
 
     stream: Stream
     kind: str  # "flip", "drop" or "duplicate"

@@ -22,7 +22,7 @@ HANG = 60.0
 
 @dataclass
 class LastWords:
-    """What a rank tells when it ends."""
+    """The report of a rank that ends."""
 
     error: str = ""  # the name of the exception's class; "": the rank is done
     text: str = ""  # of the exception

@@ -46,9 +46,14 @@ inline std::uint16_t key_of(const std::string& spec) {
 }
 inline const std::string& spec_of(std::uint16_t key) {
   const auto& all = fuzzed_specs();
-  const auto found =
-      std::ranges::find_if(all, [&](const std::string& spec) { return key_of(spec) == key; });
-  return found == all.end() ? all[key % all.size()] : *found;
+  static const std::vector<std::uint16_t> keys = [&] {
+    std::vector<std::uint16_t> made;
+    for (const std::string& spec : all) made.push_back(key_of(spec));
+    return made;
+  }();
+  const auto found = std::ranges::find(keys, key);
+  return all[found == keys.end() ? key % all.size()
+                                 : static_cast<std::size_t>(found - keys.begin())];
 }
 
 // Returns a bucket of one of a few sizes and shapes.

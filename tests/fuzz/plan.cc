@@ -31,9 +31,9 @@ double figure(Input& input) {
 
 void try_all(Input input) {
   ScriptedTransport transport(0, 2, input, kMostBytes);
-  const RegisteredBucket bucket({.id = 3, .elements = kElements, .tensors = {}},
-                                Spec::parse("auto"), 16);
-  const auto sample = gradient_of(kElements, 1);
+  static const RegisteredBucket bucket({.id = 3, .elements = kElements, .tensors = {}},
+                                       Spec::parse("auto"), 16);
+  static const auto sample = gradient_of(kElements, 1);
   const auto make = [&](const FrameId& id) {
     transport.begin(id);
     Exchange exchange(transport, Seconds(20), id);

@@ -11,36 +11,18 @@
 #include "apps/train/options.h"
 #include "apps/train/run_folder.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/temporary_folder.h"
 
 namespace thinreduce::fuzz {
 namespace {
 
 namespace fs = std::filesystem;
 
-// A folder in memory, where the system has one.
-class Folder {
- public:
-  Folder() {
-    const fs::path memory = "/dev/shm";
-    const fs::path base = fs::is_directory(memory) ? memory : fs::temp_directory_path();
-    std::string name = (base / "thinreduce-fuzz-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  [[nodiscard]] const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
+// Returns a folder in memory, where the system has one.
 const fs::path& folder() {
-  static const Folder folder;
-  return folder.path();
+  const fs::path memory = "/dev/shm";
+  static const Folder folder(fs::is_directory(memory) ? memory : fs::temp_directory_path());
+  return folder.path;
 }
 
 void write(const char* name, std::string_view text) {

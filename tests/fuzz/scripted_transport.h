@@ -2,7 +2,7 @@
 // is right, so the bytes reach the code behind the checksums.
 //
 // The input is consumed in the order in which this rank waits for messages:
-//   frame:     u16 length, then so many bytes of payload. 0xFFFE: the payload that this rank sent
+//   frame:     u16 length, then that many bytes of payload. 0xFFFE: the payload that this rank sent
 //              last on the same line. 0xFFFF: a u64 length that is announced and not kept.
 //   message without a frame: as many bytes as the receiver asks for; zeros after the input's end.
 //   statement: u8 number of changes, modulo 8, then a u8 place and a u8 value for each; without

@@ -31,9 +31,9 @@ std::unique_ptr<Session> open_session(const std::string& spec) {
       SessionOptions{.spec = spec, .min_elements = 64, .momentum_inside_ok = true});
 }
 
-void reduce(Session& session, unsigned step) {
-  auto values = gradient_of(state_layout().elements, step);
-  session.submit(session.add_bucket(state_layout()), values).get();
+void reduce(Session& session, const BucketHandle& bucket, unsigned step) {
+  auto values = gradient_of(bucket.layout().elements, step);
+  session.submit(bucket, values).get();
   expect(kernels::first_nonfinite(values) == values.size(), "means are finite");
 }
 
@@ -47,7 +47,8 @@ const SessionState& honest_state(const std::string& spec) {
   auto found = known.find(spec);
   if (found == known.end()) {
     const auto session = open_session(spec);
-    for (unsigned step = 0; step < 5; ++step) reduce(*session, step);
+    const auto bucket = session->add_bucket(state_layout());
+    for (unsigned step = 0; step < 5; ++step) reduce(*session, bucket, step);
     found = known.emplace(spec, decode_state(session->save_bytes(), "own state")).first;
   }
   return found->second;
@@ -102,8 +103,9 @@ void run(Input input) {
       mode >= 2 ? edited_state(input, spec) : state_from(input, mode == 0, *session);
   accepts([&] {
     session->load_bytes(state);
-    reduce(*session, 1);
-    reduce(*session, 2);
+    const auto bucket = session->add_bucket(state_layout());
+    reduce(*session, bucket, 1);
+    reduce(*session, bucket, 2);
     const Bytes saved = session->save_bytes();
     static_cast<void>(decode_state(saved, "own state"));
   });

@@ -155,7 +155,7 @@ TEST_P(Collective, DirectAndRelayedBroadcastsFromEveryRoot) {
 TEST_P(Collective, BroadcastsOfAllRanksAtOnce) {
   run_ranks(world(), [&](std::unique_ptr<Transport> transport) {
     Exchange exchange(*transport, Seconds(30), kId);
-    // Of different lengths, and some of them empty.
+    // The messages have different lengths, and some are empty.
     const auto length = [&](int rank) {
       return rank % 3 == 1 ? 0 : size() + static_cast<std::size_t>(rank);
     };

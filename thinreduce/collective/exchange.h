@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "thinreduce/collective/original.h"
 #include "thinreduce/collective/workers.h"
 #include "thinreduce/report.h"
 #include "thinreduce/transport/throttle.h"
@@ -48,6 +49,7 @@ class Exchange {
   }
   // Waits within the limits and adds the seconds to the wire.
   void wait(Operation& operation) {
+    keep_original();
     finish_early_work();
     charge(stages.wire, [&] { operation.wait(Deadline::after(limits_)); });
   }
@@ -59,6 +61,20 @@ class Exchange {
   void finish_early_work() {
     if (early_work_) std::exchange(early_work_, nullptr)();
   }
+
+  // Sets where the caller's gradient is kept, if the method has no residual that would hold it
+  // after a failure. The first wait keeps all of it, while the first messages travel: until then no
+  // method writes the mean.
+  void set_original(Original* original) { original_ = original; }
+  // Keeps the gradient unless that was done.
+  void keep_original() {
+    if (Original* const original = keep_in_parts()) {
+      timed(Stage::encode, [&] { original->keep_all(); });
+    }
+  }
+  // For a method that keeps each range just before it encodes it, when it is in the cache: returns
+  // where, or null if the gradient need not be kept. Must be called before the first wait.
+  [[nodiscard]] Original* keep_in_parts() { return std::exchange(original_, nullptr); }
 
   // Number the messages with a checksum that go to `peer` and come from it in this exchange. The
   // number is part of the checksum: a message that is lost, repeated or out of order is refused.
@@ -104,6 +120,7 @@ class Exchange {
   std::vector<std::uint64_t> sent_;      // messages numbered so far, by peer
   std::vector<std::uint64_t> received_;  // the same
   std::function<void()> early_work_;
+  Original* original_ = nullptr;  // until it is kept
 };
 
 }  // namespace thinreduce

@@ -32,7 +32,11 @@ class FloatSum : public SumPayload {
   [[nodiscard]] std::span<std::byte> wire(UnitRange range, int /*summed*/) override {
     return std::as_writable_bytes(own(range));
   }
-  void encode(UnitRange /*range*/) override {}
+  void encode(UnitRange range) override {
+    if (original_ != nullptr) original_->keep(range);
+  }
+  // Keeps what is overwritten from now on; null: does not.
+  void keep_in(Original* original) { original_ = original; }
   void add(UnitRange range, int summed, std::span<const std::byte> incoming,
            int /*peer*/) override {
     if (factor(summed) != 1) {
@@ -60,6 +64,7 @@ class FloatSum : public SumPayload {
   int world_;
   Fold fold_;
   float scale_;
+  Original* original_ = nullptr;
 };
 
 // Also looks for NaN and Inf in this rank's values, just before they are sent or added, and in the
@@ -70,6 +75,7 @@ class CheckedFloatSum final : public FloatSum {
       : FloatSum(values, world, kernels::add, scale), found_{.own = values.size()} {}
 
   void encode(UnitRange range) override {
+    FloatSum::encode(range);
     const std::size_t at = kernels::first_nonfinite(own(range));
     if (at < range.size()) found_.own = std::min(found_.own, range.begin + at);
   }
@@ -93,7 +99,8 @@ SumOptions for_floats(SumOptions options, const FloatSum& payload) {
   return options;
 }
 
-void reduce_floats(Exchange& exchange, FloatSum& payload, const SumOptions& options) {
+void reduce_floats(Exchange& exchange, FloatSum& payload, const SumOptions& options,
+                   Original* original = nullptr) {
   const std::span<float> values = payload.values();
   if (values.empty()) return;
   const SumBy by =
@@ -101,6 +108,7 @@ void reduce_floats(Exchange& exchange, FloatSum& payload, const SumOptions& opti
   if (exchange.size() > 1 && by != SumBy::direct) {
     SumOptions chosen = for_floats(options, payload);
     chosen.by = by;
+    payload.keep_in(original);  // a direct sum overwrites the values after its last message
     return all_reduce(exchange, payload, chosen);
   }
   const UnitRange all{0, values.size()};
@@ -157,10 +165,15 @@ void sum_floats(Exchange& exchange, std::span<float> values, float scale,
   reduce_floats(exchange, payload, options);
 }
 
+void sum_bucket(Exchange& exchange, std::span<float> values, float scale) {
+  FloatSum payload(values, exchange.size(), kernels::add, scale);
+  reduce_floats(exchange, payload, {}, exchange.keep_in_parts());
+}
+
 Nonfinite sum_floats_checked(Exchange& exchange, std::span<float> values, float scale,
                              const SumOptions& options) {
   CheckedFloatSum payload(values, exchange.size(), scale);
-  reduce_floats(exchange, payload, options);
+  reduce_floats(exchange, payload, options, exchange.keep_in_parts());
   return payload.found();
 }
 

@@ -19,6 +19,8 @@ namespace thinreduce {
 // Replaces `values` by (sum over all ranks) * scale.
 void sum_floats(Exchange& exchange, std::span<float> values, float scale,
                 const SumOptions& options = {});
+// The same for the bucket of the exchange: keeps its gradient, if that must be kept.
+void sum_bucket(Exchange& exchange, std::span<float> values, float scale);
 
 // Where a rank found NaN or Inf during a sum.
 struct Nonfinite {
@@ -26,7 +28,7 @@ struct Nonfinite {
   bool in_result = false;  // the same on all ranks, because all have the same result
 };
 
-// Sums as sum_floats() does and looks for NaN and Inf while the values are in the cache. If a value
+// Sums as sum_bucket() does and looks for NaN and Inf while the values are in the cache. If a value
 // of any rank is not finite, the result has NaN or Inf; finite values may overflow to it.
 [[nodiscard]] Nonfinite sum_floats_checked(Exchange& exchange, std::span<float> values, float scale,
                                            const SumOptions& options = {});

@@ -68,7 +68,8 @@ TEST(Workers, OneBlockStaysWithItsCaller) {
   });
 }
 
-// The same exception as one thread throws, whoever throws first; and the pool goes on.
+// The caller gets the exception that one thread would throw, whichever block throws first, and the
+// pool goes on.
 TEST(Workers, RethrowWhatTheFirstBlockThrew) {
   for (const int threads : {1, 2, 5}) {
     TestPool pool(threads);

@@ -1,4 +1,4 @@
-// What to do about errors that are found below the engine, where nobody knows it.
+// Adds advice to errors that are found below the engine, in code that can't know the remedy.
 #pragma once
 
 #include "thinreduce/error.h"

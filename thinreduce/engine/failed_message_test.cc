@@ -1,17 +1,21 @@
-// Nothing is lost when anything fails anywhere: for every message of a step and every method with a
-// residual, a rank either has the mean and its residual is settled, or its whole gradient is in the
-// state that it saves.
+// Nothing is lost when anything fails anywhere: for every message of a step and every method, a
+// rank either has the mean and its residual is settled, or its whole gradient is in the state that
+// it saves or, if the spec keeps no residual, in the caller's memory as before.
 //
 // Specs come from methods(), so a new method is under this law by being registered.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
 #include "tests/fault_world.h"
+#include "tests/ranks.h"
 #include "tests/saved_bucket.h"
 #include "thinreduce/engine/registered_bucket.h"
 #include "thinreduce/engine/state_file.h"
@@ -37,18 +41,47 @@ std::vector<std::uint64_t> interesting_steps(const std::string& spec) {
 // Residuals are rounded when they are taken apart and put together again.
 constexpr double kRounding = 2e-4;
 
+// The states of a rank before a step that failed and after it.
+struct Around {
+  Around(const Trial& trial, int rank, const std::vector<std::byte>& before, const Outcome& outcome)
+      : old(saved_by(trial, rank, before)), now(saved_by(trial, rank, outcome.state)) {
+    EXPECT_EQ(now.step(), old.step());
+    EXPECT_EQ(now.fingerprint(), old.fingerprint());
+  }
+  Saved old;
+  Saved now;
+};
+
 // Everything that a failed rank put in is in the state that it saves.
 void expect_kept(const Trial& trial, int rank, std::uint64_t step,
                  const std::vector<std::byte>& before, const Outcome& outcome) {
-  const Saved old = saved_by(trial, rank, before);
-  const Saved now = saved_by(trial, rank, outcome.state);
-  EXPECT_EQ(now.step(), old.step());
-  EXPECT_EQ(now.fingerprint(), old.fingerprint());
+  const Around state(trial, rank, before, outcome);
   const auto given = gradient(trial.layout.elements, rank, step);
   for (std::size_t i = 0; i < given.size(); ++i) {
-    ASSERT_NEAR(now.owed()[i], old.owed()[i] + given[i], kRounding)
+    ASSERT_NEAR(state.now.owed()[i], state.old.owed()[i] + given[i], kRounding)
         << "element " << i << " of rank " << rank << ", which said: " << outcome.error->what();
   }
+}
+
+bool keeps(const Trial& trial) {
+  return RegisteredBucket(trial.layout, Spec::parse(trial.spec), kMinElements).keeps;
+}
+
+// The caller of a failed rank has its gradient again, bit by bit, and the state is as before.
+void expect_given_back(const Trial& trial, int rank, std::uint64_t step,
+                       const std::vector<std::byte>& before, const Outcome& outcome) {
+  const Around state(trial, rank, before, outcome);
+  EXPECT_EQ(state.now.owed(), state.old.owed());
+  const auto given = gradient(trial.layout.elements, rank, step);
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    ASSERT_EQ(outcome.values[i], given[i])
+        << "element " << i << " of rank " << rank << ", which said: " << outcome.error->what();
+  }
+}
+
+void expect_nothing_lost(const Trial& trial, int rank, std::uint64_t step,
+                         const std::vector<std::byte>& before, const Outcome& outcome) {
+  (keeps(trial) ? expect_kept : expect_given_back)(trial, rank, step, before, outcome);
 }
 
 // Calls check(fault) for every way in which a message of a rank, whose step without a fault is
@@ -103,12 +136,14 @@ class FailedMessage : public testing::TestWithParam<Trial> {
       }
       EXPECT_EQ(outcomes[rank].error->code(), ErrorCode::lost_peer)
           << "rank " << rank << ": " << outcomes[rank].error->what();
-      expect_kept(GetParam(), static_cast<int>(rank), step,
-                  before.empty() ? std::vector<std::byte>() : before[rank], outcomes[rank]);
+      expect_nothing_lost(GetParam(), static_cast<int>(rank), step,
+                          before.empty() ? std::vector<std::byte>() : before[rank], outcomes[rank]);
       if (HasFatalFailure()) return;
     }
     EXPECT_TRUE(outcomes[static_cast<std::size_t>(fault.rank)].error);
-    if (all_failed && fault.fault.number % 5 == 0) expect_resumed(step, before, outcomes);
+    if (all_failed && fault.fault.number % 5 == 0 && keeps(GetParam())) {
+      expect_resumed(step, before, outcomes);
+    }
   }
 };
 
@@ -125,8 +160,8 @@ TEST_P(FailedMessage, LosesNothing) {
   });
 }
 
-// Returns the specs that keep a residual. What variance drops on request is lost.
-std::vector<Trial> keeping_trials() {
+// Returns trials of every method. What variance drops on request is lost.
+std::vector<Trial> trials_of_all_methods() {
   std::vector<Trial> trials;
   const std::vector<std::string> defaults = default_specs();
   std::vector<std::string> specs = law_specs();
@@ -137,8 +172,7 @@ std::vector<Trial> keeping_trials() {
                 "ndqsg:feedback=on,collective=owner", "qsgd:feedback=on,collective=owner",
                 "terngrad:feedback=on,collective=owner"});
   for (const std::string& spec : specs) {
-    const RegisteredBucket bucket(mixed_layout(0), Spec::parse(spec), kMinElements);
-    if (!bucket.keeps || spec == "variance:residual=drop") continue;
+    if (spec == "variance:residual=drop") continue;
     const bool is_default = std::ranges::count(defaults, spec) > 0;
     if (kSanitized && !is_default) continue;
     // Every method in full at its default; other words of its options once.
@@ -151,7 +185,7 @@ std::vector<Trial> keeping_trials() {
   }
   // Sums that travel in a ring or directly, and buckets of several pieces.
   if (!kSanitized) {
-    for (const char* spec : {"powersgd", "gradiveq", "sketch", "topk"}) {
+    for (const char* spec : {"powersgd", "gradiveq", "sketch", "topk", "fp32", "bf16", "dqsg"}) {
       for (const Link& link : {kRingLink, kDirectLink}) {
         trials.push_back({.spec = spec, .world = 3, .link = link, .steps = {steps_of(spec, 0)}});
       }
@@ -159,10 +193,14 @@ std::vector<Trial> keeping_trials() {
     BucketLayout large{.id = 0, .elements = 0, .tensors = {}};
     large.add("fc.weight", {700, 800});
     large.add("fc.bias", {700});
-    for (const char* spec : {"fft", "fft:collective=owner", "topk:collective=owner",
-                             "dqsg:feedback=on,collective=owner", "variance:collective=owner"}) {
+    for (const char* spec :
+         {"fft", "fft:collective=owner", "topk:collective=owner",
+          "dqsg:feedback=on,collective=owner", "variance:collective=owner", "fp32", "bf16",
+          "dqsg:collective=ring", "dqsg:collective=owner", "qsgd:collective=owner"}) {
       trials.push_back({.spec = spec, .world = 2, .layout = large, .steps = {0}});
     }
+    trials.push_back(
+        {.spec = "fp32", .world = 3, .layout = large, .link = kRingLink, .steps = {0}});
   }
   // Flushed slices and errors of codes that are taken back after they were delivered, because the
   // exchange of new bases failed.
@@ -173,12 +211,14 @@ std::vector<Trial> keeping_trials() {
   }
   // Warm-up steps, and buckets with nothing to compress.
   trials.push_back({.spec = "topk", .world = 3, .warmup = 2, .steps = {1, 2}});
+  trials.push_back({.spec = "dqsg", .world = 2, .warmup = 1, .steps = {0, 1}});
   BucketLayout biases{.id = 0, .elements = 0, .tensors = {}};
   biases.add("bias", {5000});
   trials.push_back({.spec = "topk", .world = 2, .layout = biases, .steps = {1}});
   return trials;
 }
-INSTANTIATE_TEST_SUITE_P(Laws, FailedMessage, testing::ValuesIn(keeping_trials()), trial_name);
+INSTANTIATE_TEST_SUITE_P(Laws, FailedMessage, testing::ValuesIn(trials_of_all_methods()),
+                         trial_name);
 
 // The same law for several buckets in flight, some of which wait behind the one that fails.
 class FailedFlights : public testing::TestWithParam<std::string> {
@@ -200,10 +240,10 @@ class FailedFlights : public testing::TestWithParam<std::string> {
         EXPECT_EQ(outcome.error->code(), ErrorCode::lost_peer);
         EXPECT_NE(std::string(outcome.error->what()).find(kInjected), std::string::npos)
             << "rank " << rank << ", bucket " << id << ": " << outcome.error->what();
-        if (outcome.state.empty()) continue;
         Trial trial = trial_;
         trial.layout.id = id;
-        expect_kept(trial, static_cast<int>(rank), id, {}, outcome);
+        if (outcome.state.empty() && keeps(trial)) continue;
+        expect_nothing_lost(trial, static_cast<int>(rank), id, {}, outcome);
         if (HasFatalFailure()) return;
       }
     }
@@ -222,8 +262,71 @@ TEST_P(FailedFlights, LoseNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Laws, FailedFlights,
-                         testing::Values("topk", "powersgd", "dqsg:feedback=on", "fft"),
+                         testing::Values("topk", "powersgd", "dqsg:feedback=on", "fft", "fp32",
+                                         "dqsg", "qsgd"),
                          [](const auto& test) { return test_name(test.param); });
+
+// With `auto` the caller does not know the method in use: every gradient is kept.
+TEST(FailedAuto, KeepsTheGradientOfAMethodWithoutAResidual) {
+  for (const char* spec : {"auto", "auto:methods=topk,error=1000"}) {
+    const Trial trial{.spec = spec, .world = 2};
+    const auto clean = run_step(trial, {}, 0);
+    for_faults(clean[0], [&](const Fault& fault) {
+      const auto outcomes = run_step(trial, {}, 0, {0, fault});
+      for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
+        if (!outcomes[rank].error) continue;
+        const auto given = gradient(trial.layout.elements, static_cast<int>(rank), 0);
+        const auto fields = split_fields(decode_state(outcomes[rank].state, "test").buckets.at(0));
+        const auto unsent = std::ranges::find(fields, "unsent", &StateField::name);
+        ASSERT_NE(unsent, fields.end());
+        ASSERT_EQ(unsent->floats(), given) << outcomes[rank].error->what();
+      }
+    });
+  }
+}
+
+// NaN in a large uncompressed bucket is found during the sum: all ranks still have their gradients.
+TEST(LateNan, LeavesTheGradientAsItWas) {
+  constexpr std::size_t kLarge = 700'000;
+  for (const int world : {1, 2, 3}) {
+    run_ranks(world, [&](std::unique_ptr<Transport> transport) {
+      Session session(std::move(transport), {});
+      auto values = gradient(kLarge, session.rank(), 0);
+      if (session.rank() == session.size() - 1) values[kLarge / 2] = NAN;
+      const auto given = values;
+      thrown_text(ErrorCode::bad_input, [&] { session.reduce(0, values); });
+      EXPECT_EQ(std::memcmp(values.data(), given.data(), kLarge * sizeof(float)), 0);
+      values[kLarge / 2] = 0;
+      session.reduce(0, values);
+    });
+  }
+}
+
+// A gradient that the guard has scaled down is given back as it was.
+TEST(FailedGuard, GivesBackTheGradientBeforeTheClip) {
+  auto transports = connect_threads(3);
+  std::vector<std::jthread> ranks;
+  for (std::size_t rank = 0; rank < transports.size(); ++rank) {
+    ranks.emplace_back([&, rank] {
+      const auto faulty = std::make_shared<FaultyTransport>(std::move(transports[rank]));
+      Session session(faulty, {.spec = "qsgd", .guard = Guard::clip});
+      auto values = gradient(5000, static_cast<int>(rank), 0);
+      if (rank == 1) std::ranges::for_each(values, [](float& value) { value *= 100; });
+      const auto given = values;
+      // The statements of the agreement pass; a later message fails.
+      if (rank == 1) faulty->arm({.kind = FaultKind::failed_receive, .number = 4});
+      bool failed = false;
+      try {
+        session.reduce(0, values);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::lost_peer) << error.what();
+        EXPECT_EQ(values, given);
+        failed = true;
+      }
+      EXPECT_TRUE(failed || rank != 1);  // the others may have the mean already
+    });
+  }
+}
 
 }  // namespace
 }  // namespace thinreduce

@@ -164,7 +164,7 @@ std::vector<std::vector<std::byte>> exchange_messages(
     Exchange& exchange, std::span<const std::vector<std::byte>> outgoing) {
   const std::vector<std::uint64_t> sizes = announce_sizes(exchange, outgoing);
   std::vector<std::vector<std::byte>> incoming(sizes.size());
-  // Piece p of every message is on its way at the same time.
+  // Piece p of every message is in flight at the same time.
   const auto piece_of = [&](std::size_t rank, std::size_t first) {
     const auto whole = std::span(outgoing[rank]);
     return whole.subspan(first, std::min(kPieceBytes, whole.size() - first));
@@ -215,7 +215,8 @@ void broadcast_message(Exchange& exchange, int root, std::vector<std::byte>& mes
 
 void take_over(SessionState& state, const SessionState& other) {
   check_settings(state, other);
-  for (const auto& [id, theirs] : other.buckets) {
+  for (const auto& [number, theirs] : other.buckets) {
+    const std::uint32_t id = number;  // a lambda of clang can't hold on to a binding
     const auto found = state.buckets.find(id);
     if (found == state.buckets.end() && theirs.step == 0) continue;  // nobody has reduced it
     if (found == state.buckets.end() || found->second.step != theirs.step ||

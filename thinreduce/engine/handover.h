@@ -1,5 +1,5 @@
-// What ranks hand to each other when their world changes: states of sessions, or the parts of them
-// that another rank needs from now on.
+// Hands states of sessions, or the parts of them that another rank needs from now on, from rank to
+// rank when the world changes.
 #pragma once
 
 #include <cstddef>

@@ -72,9 +72,11 @@ MemberId new_member_id() {
 }
 
 std::vector<std::byte> encode_member(const Member& member) {
-  std::vector<std::uint64_t> words = {
-      member.id, member.steps, static_cast<std::uint64_t>(member.phase), member.old_world.size()};
+  std::vector<std::uint64_t> words = {member.id, member.steps,
+                                      static_cast<std::uint64_t>(member.phase),
+                                      member.old_world.size(), member.took_over.size()};
   words.insert(words.end(), member.old_world.begin(), member.old_world.end());
+  words.insert(words.end(), member.took_over.begin(), member.took_over.end());
   words.insert(words.end(), member.heir_of.begin(), member.heir_of.end());
   const auto bytes = bytes_of(words);
   return {bytes.begin(), bytes.end()};
@@ -88,13 +90,17 @@ Member decode_member(std::span<const std::byte> bytes, int rank) {
   member.steps = reader.value<std::uint64_t>();
   const auto phase = reader.value<std::uint64_t>();
   const auto world = reader.value<std::uint64_t>();
-  if (phase > static_cast<std::uint64_t>(StepPhase::reduced) ||
-      world > reader.left() / sizeof(MemberId)) {
-    throw Error(ErrorCode::bad_frame, fmt::format("{} is invalid: phase {}, {} ranks in {} bytes",
-                                                  what, phase, world, bytes.size()));
+  const auto taken = reader.value<std::uint64_t>();
+  const std::size_t most = reader.left() / sizeof(MemberId);
+  if (phase > static_cast<std::uint64_t>(StepPhase::reduced) || world > most ||
+      taken > most - world) {
+    throw Error(ErrorCode::bad_frame,
+                fmt::format("{} is invalid: phase {}, {} and {} ranks in {} bytes", what, phase,
+                            world, taken, bytes.size()));
   }
   member.phase = static_cast<StepPhase>(phase);
   for (std::uint64_t i = 0; i < world; ++i) member.old_world.push_back(reader.value<MemberId>());
+  for (std::uint64_t i = 0; i < taken; ++i) member.took_over.push_back(reader.value<MemberId>());
   while (reader.left() > 0) member.heir_of.push_back(reader.value<MemberId>());
   return member;
 }
@@ -121,7 +127,20 @@ std::vector<Member> gather_members(Exchange& exchange, const Member& own) {
          [&](int rank, std::span<const std::byte> record) {
            members.push_back(decode_member(record, rank));
          });
+  let_replaced_join(members);
   return members;
+}
+
+void let_replaced_join(std::vector<Member>& members) {
+  std::set<MemberId> replaced;
+  for (const Member& member : members) {
+    replaced.insert(member.took_over.begin(), member.took_over.end());
+  }
+  for (Member& member : members) {
+    if (!replaced.contains(member.id)) continue;
+    // All ranks find the same id, also if this reconfiguration fails and the rank comes again.
+    member = {.id = checksum(std::as_bytes(std::span(&member.id, 1)))};
+  }
 }
 
 void compare_progress(Exchange& exchange, const std::vector<Member>& members,
@@ -159,7 +178,10 @@ int heir_of(int leaver, const std::vector<int>& leaving, int world) {
 Reconfiguration describe_change(const std::vector<Member>& members, int rank) {
   const std::set<MemberId> present = ids_of(members);
   std::set<MemberId> left;
-  for (const Member& member : members) left.insert(member.heir_of.begin(), member.heir_of.end());
+  for (const Member& member : members) {
+    left.insert(member.took_over.begin(), member.took_over.end());
+    left.insert(member.heir_of.begin(), member.heir_of.end());
+  }
   Reconfiguration change;
   change.steps = common_step(members);
   const auto first_old = std::ranges::find_if_not(members, &Member::joins);

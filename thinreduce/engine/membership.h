@@ -1,5 +1,5 @@
-// Who is in a new world, and how far the ranks of the old one are. Every rank of the new world
-// sends a record to every other; all see the same records, so all come to the same verdict.
+// Finds the members of a new world, and how far the ranks of the old one are. Every rank of the new
+// world sends a record to every other; all see the same records, so all come to the same verdict.
 //
 // A reconfiguration that fails may have succeeded on some ranks: their old world is then another
 // one than that of the rest. So ranks know each other by a random number that a session keeps, and
@@ -34,7 +34,10 @@ struct Member {
   std::uint64_t steps = 0;  // that it has reduced completely
   StepPhase phase = StepPhase::none;
   std::vector<MemberId> old_world{};  // in rank order; empty for a rank that joins
-  std::vector<MemberId> heir_of{};    // ranks that have left and handed their states to this one
+  // Ranks that have left and whose debts are part of this rank's state.
+  std::vector<MemberId> took_over{};
+  // Ranks that have handed their states to this one and may still come back.
+  std::vector<MemberId> heir_of{};
 
   [[nodiscard]] bool joins() const { return old_world.empty(); }
 };
@@ -45,7 +48,11 @@ struct Member {
 
 // Returns the ids of all ranks, in rank order.
 [[nodiscard]] std::vector<MemberId> gather_ids(Exchange& exchange, MemberId own);
-// Returns the records of all ranks of a new world, in rank order.
+// A rank may hand its state to an heir, not hear that it has arrived, and come back after the heir
+// has gone on with it. It then joins like a new rank, with an id of its own, because another rank
+// owes what it owed. Does that to such records.
+void let_replaced_join(std::vector<Member>& members);
+// Returns the records of all ranks of a new world, in rank order, with ranks replaced like that.
 [[nodiscard]] std::vector<Member> gather_members(Exchange& exchange, const Member& own);
 // Throws the same Error{mismatch} on all ranks unless the ranks of the old world have reduced the
 // same buckets equally often.

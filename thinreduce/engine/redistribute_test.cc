@@ -127,7 +127,7 @@ TEST_P(Redistribute, ConservesTheSumAndTheNewWorldGoesOn) {
   run(worlds.second, owing.spec, states);
 }
 
-// What is no debt is the same as on some old rank.
+// State that is not summed is the same as on some old rank.
 TEST(Redistribute, WhatNobodyOwesIsCopied) {
   for (const auto& [spec, name] : {std::pair("gradiveq:warmup=2", "mean"), {"variance", "since"}}) {
     const auto values = [&](const SessionState& state) {

@@ -12,9 +12,7 @@
 #include "thinreduce/engine/findings.h"
 #include "thinreduce/engine/guard.h"
 #include "thinreduce/kernels/floats.h"
-#include "thinreduce/method/archive.h"
 #include "thinreduce/methods/fp32.h"
-#include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/checksum.h"
 
 namespace thinreduce {
@@ -40,25 +38,11 @@ void for_raw_elements(const BucketLayout& compressed, std::span<float> values, s
   });
 }
 
-constexpr const char* kVariantField = "variant";
-
-// Returns the variant of an `auto` bucket that a state was saved with. Throws Error{bad_state}.
-std::size_t saved_variant(const RegisteredBucket& bucket, const BucketState& state) {
-  if (bucket.variants.empty()) return 0;
-  for (const StateField& field : split_fields(state)) {
-    if (field.name != kVariantField || field.kind != FieldKind::number) continue;
-    if (field.values.size() != sizeof(std::uint64_t)) break;
-    const auto variant = load_value<std::uint64_t>(field.values, 0);
-    if (variant < bucket.variants.size()) return static_cast<std::size_t>(variant);
-    throw Error(
-        ErrorCode::bad_state,
-        fmt::format("bucket {}: its method has number {}, but 'auto' chooses among {}; the state "
-                    "is damaged or of another version: use another checkpoint",
-                    bucket.id(), variant, bucket.variants.size()));
-  }
-  throw Error(
-      ErrorCode::bad_state,
-      fmt::format("bucket {}: the state does not say which method 'auto' had chosen", bucket.id()));
+// Keeps the uncompressed elements of a bucket, which the reducer sets to zero for the method.
+void keep_raw(const RegisteredBucket& bucket, Original& original) {
+  for_uncompressed(bucket.compressed, [&](std::size_t first, std::size_t count) {
+    original.keep({first, first + count});
+  });
 }
 
 }  // namespace
@@ -72,54 +56,13 @@ void Reducer::add_finite(std::span<float> to, std::span<const float> values) {
 Reducer::Spare::Spare(Reducer& reducer) : reducer_(reducer) {
   const std::lock_guard lock(reducer_.mutex_);
   if (reducer_.spare_.empty()) return;
-  buffers = std::move(reducer_.spare_.back());
+  lent = std::move(reducer_.spare_.back());
   reducer_.spare_.pop_back();
 }
 
 Reducer::Spare::~Spare() {
   const std::lock_guard lock(reducer_.mutex_);
-  reducer_.spare_.push_back(std::move(buffers));
-}
-
-Reducer::Slot Reducer::make_slot(std::shared_ptr<const RegisteredBucket> given) const {
-  Slot slot;
-  slot.given = std::move(given);
-  const RegisteredBucket& own = *slot.given;
-  const auto saved = loaded_.find(own.id());
-  if (saved == loaded_.end()) {
-    set_variant(slot, 0);
-    return slot;
-  }
-  if (saved->second.elements != own.elements()) {
-    throw Error(ErrorCode::bad_state,
-                fmt::format("the saved state of bucket {} has {} elements, the bucket has {}; load "
-                            "the state of the same model and buckets",
-                            own.id(), saved->second.elements, own.elements()));
-  }
-  set_variant(slot, saved_variant(own, saved->second));
-  load_fields([&](Archive& archive) { show_state(slot, archive); }, saved->second, own.id(),
-              place());
-  slot.step = saved->second.step;
-  return slot;
-}
-
-void Reducer::set_variant(Slot& slot, std::size_t variant) const {
-  const bool is_auto = !slot.given->variants.empty();
-  const auto bucket = is_auto ? slot.given->variants[variant] : slot.given;
-  std::unique_ptr<Method> method;
-  if (bucket->compressible || bucket->spec.momentum_inside()) {
-    const BucketLayout nothing{.id = bucket->id(), .elements = 0, .tensors = {}};
-    method = bucket->spec.make({.layout = bucket->compressible ? bucket->compressed : nothing,
-                                .rank = transport_.rank(),
-                                .world = transport_.size(),
-                                .seed = options_.seed});
-  }
-  std::vector<float> raw_values(bucket->compressible ? bucket->raw : 0);
-  // From here on nothing can fail.
-  slot.variant = variant;
-  slot.bucket = bucket;
-  slot.method = std::move(method);
-  slot.raw_values = std::move(raw_values);
+  reducer_.spare_.push_back(std::move(lent));
 }
 
 std::uint16_t Reducer::method_id(const Slot& slot) const {
@@ -245,7 +188,7 @@ Report Reducer::reduce(Job& job, Transport& track) {
                                      .step = slot.step,
                                      .elements = bucket.elements(),
                                      .layout_hash = bucket.hash},
-                                    spare.buffers);
+                                    spare.lent.buffers);
   std::map<int, double> outliers;
   try {
     outliers = agree_on(slot, job, track);
@@ -253,8 +196,10 @@ Report Reducer::reduce(Job& job, Transport& track) {
     keep(job);
     throw;
   }
+  Original original(job.values, spare.lent.original);
   if (const auto own = outliers.find(track.rank());
       own != outliers.end() && options_.guard == Guard::clip) {
+    if (!slot.bucket->keeps) original.keep_all();
     scale(exchange.workers, job.values, static_cast<float>(options_.guard_factor / own->second));
   }
   exchange.stages.wait = Seconds(track.now() - started).count();
@@ -262,7 +207,7 @@ Report Reducer::reduce(Job& job, Transport& track) {
   copy_for_undo(slot);
   if (keeping_samples_) keep_sample(slot, job);
   try {
-    reduce_slot(slot, job, exchange);
+    reduce_slot(slot, job, exchange, original);
   } catch (...) {
     slot.sample = {};  // it may hold what the step failed by
     throw;
@@ -292,12 +237,26 @@ Report Reducer::reduce(Job& job, Transport& track) {
   return report;
 }
 
-void Reducer::reduce_slot(Slot& slot, const Job& job, Exchange& exchange) {
+void Reducer::reduce_slot(Slot& slot, const Job& job, Exchange& exchange, Original& original) {
+  const bool give_back = !slot.bucket->keeps;  // no residual has the gradient after a failure
+  if (give_back) exchange.set_original(&original);
+  // No peer waits in a world of one rank. The gradient that is added here must not be given back.
+  if (exchange.size() == 1 || !slot.unsent.empty()) exchange.keep_original();
   if (!slot.unsent.empty()) add_finite(job.values, slot.unsent);
-  if (compresses(slot)) {
-    reduce_compressed(slot, job, exchange);
-  } else {
-    reduce_uncompressed(slot, job, exchange);
+  try {
+    if (compresses(slot)) {
+      if (give_back) keep_raw(*slot.bucket, original);
+      reduce_compressed(slot, job, exchange);
+    } else {
+      reduce_uncompressed(slot, job, exchange);
+    }
+  } catch (const Disagreement&) {
+    if (give_back) original.restore();
+    throw;
+  } catch (...) {
+    if (give_back) original.restore();
+    if (give_back && keeps(slot)) add_unsent(slot, job);
+    throw;
   }
   slot.unsent.clear();
 }
@@ -348,7 +307,7 @@ void Reducer::reduce_uncompressed(Slot& slot, const Job& job, Exchange& exchange
         if (error) throw Disagreement{*error};
       }
     } else {
-      sum_floats(exchange, job.values, share);
+      sum_bucket(exchange, job.values, share);
     }
   } catch (...) {
     if (slot.bucket->keeps) slot.unsent = std::move(slot.raw_gradient);
@@ -367,96 +326,15 @@ void Reducer::keep(const Job& job) {
     return;  // no step of this bucket would have succeeded
   }
   Slot& slot = *found;
-  const bool finite = kernels::first_nonfinite(job.values) == job.values.size();
-  if (!slot.bucket->keeps || slot.bucket->hash != bucket.hash || !finite) return;
+  if (!keeps(slot) || slot.bucket->hash != bucket.hash) return;
   copy_for_undo(slot);  // a step that is taken back takes this back, too
+  add_unsent(slot, job);
+}
+
+void Reducer::add_unsent(Slot& slot, const Job& job) {
+  if (kernels::first_nonfinite(job.values) < job.values.size()) return;
   slot.unsent.resize(job.values.size());
   add_finite(slot.unsent, job.values);
-}
-
-void Reducer::show_state(Slot& slot, Archive& archive) {
-  const Spec& spec = slot.bucket->spec;
-  const bool is_auto = !slot.given->variants.empty();
-  if (is_auto) archive.count(kVariantField, slot.variant, slot.given->variants.size() - 1);
-  if (!slot.bucket->layout.spec.empty() || is_auto) {
-    // Only a bucket's own spec, or the one that 'auto' chose: the session's is in the settings.
-    const std::uint64_t own = checksum(spec.full_text());
-    std::uint64_t saved = own;
-    archive.number("spec", saved);
-    if (saved != own) {
-      throw Error(ErrorCode::bad_state,
-                  fmt::format("its spec differs from '{}'; use the spec with which it was saved",
-                              spec.full_text()));
-    }
-  }
-  if (slot.bucket->keeps || is_auto) {
-    archive.summed("unsent", slot.unsent, Archive::Length::per_element_or_none);
-    if (const auto bad = kernels::first_nonfinite(slot.unsent); bad < slot.unsent.size()) {
-      throw Error(ErrorCode::bad_state,
-                  fmt::format("field 'unsent' is {} at index {}", slot.unsent[bad], bad));
-    }
-  }
-  if (slot.method) slot.method->state(archive);
-}
-
-void Reducer::begin_step() {
-  ++begun_;
-}
-
-void Reducer::copy_for_undo(Slot& slot) {
-  if (slot.copied_in == begun_) return;
-  slot.before.step = slot.step;
-  slot.before.elements = slot.bucket->elements();
-  slot.before.fields = save_fields([&](Archive& archive) { show_state(slot, archive); }, place(),
-                                   std::move(slot.before.fields));
-  slot.copied_in = begun_;
-}
-
-void Reducer::undo_step() {
-  if (begun_ == 0) return;
-  for (auto& [id, slot] : slots_) {
-    if (slot.copied_in != begun_) continue;
-    loaded_[id] = std::move(slot.before);
-    slot = make_slot(slot.given);
-    slot.confirmed = true;
-    loaded_.erase(id);
-  }
-}
-
-void Reducer::forget(std::uint32_t id) {
-  slots_.erase(id);
-  loaded_.erase(id);
-}
-
-SessionState Reducer::save() {
-  SessionState state;
-  state.buckets = loaded_;
-  for (auto& [id, kept] : slots_) {
-    Slot& slot = kept;  // a lambda of clang can't hold on to a binding
-    BucketState& bucket = state.buckets[id];
-    bucket.step = slot.step;
-    bucket.elements = slot.bucket->elements();
-    bucket.fields = save_fields([&](Archive& archive) { show_state(slot, archive); }, place());
-  }
-  return state;
-}
-
-void Reducer::load(const SessionState& state) {
-  auto loaded = std::exchange(loaded_, state.buckets);
-  std::map<std::uint32_t, Slot> fresh;
-  try {
-    for (const auto& [id, slot] : slots_) {
-      if (slot.confirmed) fresh.emplace(id, make_slot(slot.given));
-    }
-  } catch (...) {
-    loaded_ = std::move(loaded);
-    throw;
-  }
-  slots_ = std::move(fresh);
-  for (auto& [id, slot] : slots_) {
-    slot.confirmed = true;
-    loaded_.erase(id);
-  }
 }
 
 }  // namespace thinreduce

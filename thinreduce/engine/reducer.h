@@ -57,10 +57,12 @@ class Reducer {
   double open_step(Transport& track);
 
   // Compares the job with those of the other ranks, then reduces it. Throws Disagreement, or Error
-  // when the exchange failed: the gradient is then kept.
+  // when the exchange failed: the gradient is then kept, or the job's values are as before if the
+  // spec keeps no residual.
   Report reduce(Job& job, Transport& track);
   // Keeps the gradient of a job that is not reduced because the session is over: it is part of the
-  // saved state and is added to a later step. Does nothing where a spec keeps no residual.
+  // saved state and is added to a later step. Does nothing where a spec keeps no residual: the
+  // gradient is still the caller's.
   void keep(const Job& job);
 
   // Starts a step that undo_step() can take back: copies each bucket's state before its next
@@ -93,7 +95,7 @@ class Reducer {
     std::vector<float> raw_values;   // values of the raw tensors, side by side
     BucketState before;              // the state before the step that began last
     std::uint64_t copied_in = 0;     // that step's number; `before` of earlier ones is out of date
-    // This rank's gradient of the current step that travels uncompressed, if it must be kept.
+    // This rank's gradient of the current step that travels uncompressed, if `unsent` may need it.
     std::vector<float> raw_gradient;
     // Gradient of failed steps that the method did not take in, one float per element, or empty.
     std::vector<float> unsent;
@@ -101,7 +103,16 @@ class Reducer {
 
   // Tells the others and hears them out. Throws like reduce().
   [[noreturn]] void refuse(const Job& job, Transport& transport) const;
-  // Lends buffers to one exchange.
+  // Returns whether the gradient of a failed step is kept here and not given back to the caller. A
+  // caller can't know which method `auto` has chosen, so it always keeps.
+  [[nodiscard]] static bool keeps(const Slot& slot) {
+    return slot.bucket->keeps || !slot.given->variants.empty();
+  }
+  // Lends memory to one exchange.
+  struct Lent {
+    SpareBuffers buffers;
+    OriginalMemory original;
+  };
   class Spare {
    public:
     explicit Spare(Reducer& reducer);
@@ -109,7 +120,7 @@ class Reducer {
     Spare(const Spare&) = delete;
     Spare& operator=(const Spare&) = delete;
 
-    SpareBuffers buffers;
+    Lent lent;
 
    private:
     Reducer& reducer_;
@@ -138,11 +149,14 @@ class Reducer {
   [[nodiscard]] std::uint16_t method_id(const Slot& slot) const;
   // Returns whether NaN and Inf are looked for during the sum and not before.
   [[nodiscard]] bool checks_late(const Slot& slot, const Job& job) const;
-  void reduce_slot(Slot& slot, const Job& job, Exchange& exchange);
+  // Throws as reduce() does.
+  void reduce_slot(Slot& slot, const Job& job, Exchange& exchange, Original& original);
   void reduce_compressed(Slot& slot, const Job& job, Exchange& exchange);
   void reduce_uncompressed(Slot& slot, const Job& job, Exchange& exchange);
   [[nodiscard]] RankInWorld place() const { return {transport_.rank(), transport_.size()}; }
   void copy_for_undo(Slot& slot);
+  // Keeps the gradient of a job that was not reduced, if it is finite.
+  static void add_unsent(Slot& slot, const Job& job);
   // Adds gradients of two steps. A sum beyond the largest float is clamped to it.
   static void add_finite(std::span<float> to, std::span<const float> values);
   // Shows the whole state of a bucket to the archive.
@@ -155,8 +169,8 @@ class Reducer {
   std::map<std::uint32_t, Slot> slots_;  // by bucket id
   // State of buckets that were loaded and not submitted yet, by bucket id.
   std::map<std::uint32_t, BucketState> loaded_;
-  std::uint64_t begun_ = 0;          // number of steps that began; 0: nothing is copied
-  std::vector<SpareBuffers> spare_;  // of exchanges; as many as were ever in flight at once
+  std::uint64_t begun_ = 0;  // number of steps that began; 0: nothing is copied
+  std::vector<Lent> spare_;  // by exchanges; as many as were ever in flight at once
   Link link_ = kLocalNetwork;
   Planner* planner_ = nullptr;
   bool keeping_samples_ = false;                  // the current step does

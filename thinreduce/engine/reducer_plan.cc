@@ -12,11 +12,6 @@
 #include "thinreduce/method/registry.h"
 
 namespace thinreduce {
-namespace {
-
-constexpr std::uint32_t kNoBucket = 0xFFFFFFFF;
-
-}  // namespace
 
 double Reducer::open_step(Transport& track) {
   const auto started = track.now();
@@ -74,10 +69,11 @@ void Reducer::try_candidates(Transport& track) {
   has_tried_ = true;
   planner_->set_link(link_);
   Spare spare(*this);
-  const TrialSetup setup{
-      .options = planner_->options(),
-      .seed = options_.seed,
-      .make_exchange = [&](const FrameId& id) { return make_exchange(track, id, spare.buffers); }};
+  const TrialSetup setup{.options = planner_->options(),
+                         .seed = options_.seed,
+                         .make_exchange = [&](const FrameId& id) {
+                           return make_exchange(track, id, spare.lent.buffers);
+                         }};
   std::map<std::uint32_t, Planner::Trials> trials;
   for (auto& [id, slot] : slots_) {
     if (slot.sample.empty()) continue;

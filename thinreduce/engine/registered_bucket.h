@@ -12,6 +12,9 @@
 
 namespace thinreduce {
 
+// The number of the bucket in messages that belong to none.
+inline constexpr std::uint32_t kNoBucket = 0xFFFFFFFF;
+
 struct RegisteredBucket {
   // Tensors with fewer elements than `min_elements`, and 1-D tensors, are not compressed. Throws
   // Error{bad_input} unless the tensors fill the bucket.

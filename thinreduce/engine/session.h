@@ -10,15 +10,13 @@
 //
 // All ranks must submit the same buckets in the same order. Before a bucket is reduced, the ranks
 // compare their descriptions of it. When these differ, or a gradient is not finite, every rank gets
-// the same Error, the gradient and all residuals are as before, and the session goes on. There is
-// one exception: in a bucket of more than 1 MiB that travels uncompressed and whose spec keeps no
-// residual, NaN and Inf are only found during the sum; the session goes on then too, but the
-// bucket's values are undefined.
+// the same Error, the gradient and all residuals are as before, and the session goes on.
 //
 // Every other failure during a reduce ends the session, and every later call repeats its Error:
 // codes lost_peer, timeout and bad_frame, a mismatch found in the middle of an exchange, and
-// whatever a method throws. If the spec keeps a residual, save() then stores the gradients of all
-// submitted buckets that were not reduced. docs/errors.md has the table.
+// whatever a method throws. If the spec keeps a residual, or is `auto`, save() then stores the
+// gradients of all submitted buckets that were not reduced. Otherwise the memory of these buckets
+// holds their gradients as before. docs/errors.md has the table.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +41,7 @@
 
 namespace thinreduce {
 
-// What happens when the norm of a rank's gradient is far above the median of all ranks. The norms
+// The reaction to a rank whose gradient has a norm far above the median of all ranks. The norms
 // of a bucket in one step are compared; they travel in the agreement.
 enum class Guard {
   off,
@@ -99,13 +97,13 @@ struct Reconfiguration {
   // again and submit them. Otherwise a step whose commit_step() failed is complete: its means are
   // right on all ranks, and the optimizer's step comes next.
   bool repeat = false;
-  std::vector<int> lost{};    // old ranks whose states are gone: what they owed was lost
-  std::vector<int> left{};    // old ranks that left with commit_step(): what they owed was kept
+  std::vector<int> lost{};    // old ranks whose states, with their residuals, are lost
+  std::vector<int> left{};    // old ranks that left with commit_step(); their residuals were kept
   std::vector<int> joined{};  // new ranks that were not in the old world
   // The first new rank that was in the old world: new ones need its parameters. 0 if none was.
   int source = 0;
   double seconds = 0;  // of the call
-  std::string text{};  // all that in words
+  std::string text{};  // all fields in words
 };
 
 struct RegisteredBucket;
@@ -232,8 +230,8 @@ class THINREDUCE_EXPORT Session {
   void abandon(const std::string& reason);
 
  private:
-  class THINREDUCE_HIDDEN Worker;
-  std::unique_ptr<Worker> worker_;
+  class THINREDUCE_HIDDEN Implementation;
+  std::unique_ptr<Implementation> own_;
   std::map<std::uint32_t, BucketHandle> shapeless_;  // the buckets of reduce(), by id
 };
 

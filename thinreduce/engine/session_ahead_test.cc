@@ -43,7 +43,7 @@ class Gated final : public Transport {
     hold(kMostTracks);
     changed_.notify_all();
   }
-  // Returns whether data was sent on so many tracks before a generous deadline.
+  // Returns whether data was sent on this number of tracks before a generous deadline.
   bool await_tracks(std::size_t count) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, kHang, [&] { return sent_.size() >= count; });

@@ -1,4 +1,4 @@
-// What a session keeps between steps: saved, loaded, and files that are refused.
+// The state of a session between steps: it is saved and loaded, and bad files are refused.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -43,7 +43,7 @@ TEST_P(Sessions, AllRanksHoldTheSameBitsAndRawTensorsAreExact) {
     const std::lock_guard lock(mutex);
     ends.push_back(values);
   });
-  // What travels uncompressed gets the method's momentum, if it has any.
+  // Uncompressed gradients get the method's momentum, if it has any.
   const Spec parsed = Spec::parse(spec());
   const double momentum = parsed.momentum_inside() ? parsed.options.number("momentum") : 0;
   std::vector<double> mean(layout.elements);

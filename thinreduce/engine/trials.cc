@@ -62,7 +62,7 @@ class Trial {
     id_.elements = sample.size();
   }
 
-  // Reduces the sample so many times, and returns the figures of the last run.
+  // Reduces the sample this many times, and returns the figures of the last run.
   TrialFigures run(int times) {
     TrialFigures last;
     for (int run = 0; run < times; ++run) last = run_once();

@@ -17,7 +17,7 @@
 namespace thinreduce {
 
 // Returns how many elements a sample of a bucket should have: as many as are quickly sent on the
-// link and a small part of the bucket, but enough that messages between so many ranks are long
+// link and a small part of the bucket, but enough that messages between all ranks are long
 // beside their headers.
 [[nodiscard]] std::size_t sample_size(const Link& link, int world, std::size_t elements);
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/ranks.h"
-#include "tests/session_world.h"
+#include "tests/temporary_folder.h"
 
 namespace thinreduce {
 namespace {

@@ -1,7 +1,6 @@
 #include "thinreduce/kernels/bit_loops.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "thinreduce/ensure.h"
@@ -14,24 +13,6 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace thinreduce::kernels::HWY_NAMESPACE {
-
-// Lists 8 bits at a time: one branch per bit would be mispredicted once per word.
-std::size_t list_bits(std::span<const std::uint64_t> words, std::span<std::uint16_t> places) {
-  std::uint16_t* next = places.data();
-  for (std::size_t word = 0; word < words.size(); ++word) {
-    std::uint64_t left = words[word];
-    std::uint16_t* at = next;
-    next += std::popcount(left);
-    do {
-      for (std::size_t i = 0; i < 8; ++i, left &= left - 1) {
-        at[i] =
-            static_cast<std::uint16_t>(word * 64 + static_cast<unsigned>(std::countr_zero(left)));
-      }
-      at += 8;
-    } while (left != 0);
-  }
-  return static_cast<std::size_t>(next - places.data());
-}
 
 #if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX2
 
@@ -107,17 +88,6 @@ HWY_AFTER_NAMESPACE();
 namespace thinreduce::kernels {
 namespace reference {
 
-std::size_t list_bits(std::span<const std::uint64_t> words, std::span<std::uint16_t> places) {
-  std::size_t count = 0;
-  for (std::size_t word = 0; word < words.size(); ++word) {
-    for (std::uint64_t left = words[word]; left != 0; left &= left - 1) {
-      places[count++] =
-          static_cast<std::uint16_t>(word * 64 + static_cast<unsigned>(std::countr_zero(left)));
-    }
-  }
-  return count;
-}
-
 void pack_bits(std::span<const std::uint16_t> codes, unsigned bits, std::span<std::byte> bytes) {
   std::byte* out = bytes.data();
   std::uint64_t held = 0;
@@ -152,16 +122,8 @@ std::uint16_t unpack_bits(std::span<const std::byte> bytes, unsigned bits,
 
 }  // namespace reference
 
-THINREDUCE_KERNEL(list_bits);
 THINREDUCE_KERNEL(pack_bits);
 THINREDUCE_KERNEL(unpack_bits);
-
-std::size_t list_bits(std::span<const std::uint64_t> words, std::span<std::uint16_t> places) {
-  ensure(words.size() <= 1024 && places.size() >= words.size() * 64 + kListSlack,
-         "list_bits: at most 1024 words, and room for all their places", words.size(),
-         places.size());
-  return THINREDUCE_CALL(list_bits)(words, places);
-}
 
 void pack_bits(std::span<const std::uint16_t> codes, unsigned bits, std::span<std::byte> bytes) {
   ensure(bytes.size() == packed_bytes(codes.size(), bits),

@@ -28,6 +28,31 @@ void add(std::span<float> sum, std::span<const float> in) {
   reference::add(sum.subspan(i), in.subspan(i));
 }
 
+// Two independent maxima hide the latency of a comparison.
+bool add_exchange(std::span<float> sum, std::span<float> in) {
+  const hn::ScalableTag<float> d;
+  const hn::RebindToSigned<decltype(d)> bits;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto magnitude = hn::Set(bits, 0x7fffffff);
+  auto largest = hn::Zero(bits);
+  auto largest_odd = hn::Zero(bits);
+  const auto exchange = [&](std::size_t at) HWY_ATTR {
+    const auto old = hn::LoadU(d, &sum[at]);
+    const auto both = hn::Add(old, hn::LoadU(d, &in[at]));
+    hn::StoreU(both, d, &sum[at]);
+    hn::StoreU(old, d, &in[at]);
+    return hn::And(hn::BitCast(bits, both), magnitude);
+  };
+  std::size_t i = 0;
+  for (; i + 2 * lanes <= sum.size(); i += 2 * lanes) {
+    largest = hn::Max(largest, exchange(i));
+    largest_odd = hn::Max(largest_odd, exchange(i + lanes));
+  }
+  const auto infinite = hn::Gt(hn::Max(largest, largest_odd), hn::Set(bits, 0x7f7fffff));
+  const bool rest = reference::add_exchange(sum.subspan(i), in.subspan(i));
+  return hn::AllFalse(bits, infinite) && rest;
+}
+
 void add_scale(std::span<float> sum, std::span<const float> in, float scale) {
   const hn::ScalableTag<float> d;
   const std::size_t lanes = hn::Lanes(d);
@@ -136,6 +161,17 @@ void add(std::span<float> sum, std::span<const float> in) {
   for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += in[i];
 }
 
+bool add_exchange(std::span<float> sum, std::span<float> in) {
+  bool finite = true;
+  for (std::size_t i = 0; i < sum.size(); ++i) {
+    const float old = sum[i];
+    sum[i] += in[i];
+    in[i] = old;
+    finite = finite && std::isfinite(sum[i]);
+  }
+  return finite;
+}
+
 void add_scale(std::span<float> sum, std::span<const float> in, float scale) {
   for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = (sum[i] + in[i]) * scale;
 }
@@ -171,6 +207,7 @@ std::size_t first_no_square(std::span<const float> values) {
 }  // namespace reference
 
 THINREDUCE_KERNEL(add);
+THINREDUCE_KERNEL(add_exchange);
 THINREDUCE_KERNEL(add_scale);
 THINREDUCE_KERNEL(scale);
 THINREDUCE_KERNEL(maximum);
@@ -181,6 +218,12 @@ THINREDUCE_KERNEL(first_no_square);
 void add(std::span<float> sum, std::span<const float> in) {
   ensure(sum.size() == in.size(), "add: spans must have the same length", sum.size(), in.size());
   THINREDUCE_CALL(add)(sum, in);
+}
+
+bool add_exchange(std::span<float> sum, std::span<float> in) {
+  ensure(sum.size() == in.size(), "add_exchange: spans must have the same length", sum.size(),
+         in.size());
+  return THINREDUCE_CALL(add_exchange)(sum, in);
 }
 
 void add_scale(std::span<float> sum, std::span<const float> in, float scale) {

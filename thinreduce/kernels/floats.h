@@ -9,6 +9,8 @@ namespace thinreduce::kernels {
 
 // sum[i] += in[i]
 void add(std::span<float> sum, std::span<const float> in);
+// sum[i] += in[i], and in[i] becomes the old sum[i]. Returns whether all sums are finite.
+[[nodiscard]] bool add_exchange(std::span<float> sum, std::span<float> in);
 // sum[i] = (sum[i] + in[i]) * scale
 void add_scale(std::span<float> sum, std::span<const float> in, float scale);
 // values[i] *= scale
@@ -26,6 +28,7 @@ void maximum(std::span<float> most, std::span<const float> in);
 // The definition of the results above.
 namespace reference {
 void add(std::span<float> sum, std::span<const float> in);
+[[nodiscard]] bool add_exchange(std::span<float> sum, std::span<float> in);
 void add_scale(std::span<float> sum, std::span<const float> in, float scale);
 void scale(std::span<float> values, float scale);
 void maximum(std::span<float> most, std::span<const float> in);

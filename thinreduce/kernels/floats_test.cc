@@ -45,6 +45,40 @@ TEST(Floats, EqualTheReferenceOnEveryTarget) {
   });
 }
 
+TEST(Floats, AddExchangeEqualsTheReferenceOnEveryTarget) {
+  on_every_target([] {
+    at_every_size([](std::size_t size, std::size_t offset) {
+      auto sum = mixed_floats(size, 1);
+      auto in = mixed_floats(size, 2);
+      Guarded<float> found_sum(std::span<const float>(sum), offset);
+      Guarded<float> found_in(std::span<const float>(in), 2 * offset);
+      const bool finite = add_exchange(found_sum.span(), found_in.span());
+      EXPECT_EQ(finite, reference::add_exchange(sum, in));
+      EXPECT_TRUE(same_bits<float>(found_sum.span(), sum));
+      EXPECT_TRUE(same_bits<float>(found_in.span(), in));
+      EXPECT_TRUE(found_sum.intact());
+      EXPECT_TRUE(found_in.intact());
+    });
+  });
+}
+
+TEST(Floats, AddExchangeFindsInfiniteSumsAtEveryPlace) {
+  constexpr float kMax = std::numeric_limits<float>::max();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  on_every_target([&] {
+    for (std::size_t at = 0; at < 70; ++at) {
+      for (const float bad : {kMax, -kNan}) {
+        std::vector<float> sum(70, kMax), in(70, -1.0f);
+        EXPECT_TRUE(add_exchange(sum, in));
+        EXPECT_EQ(in, std::vector<float>(70, kMax));
+        std::fill(in.begin(), in.end(), 1.0f);
+        in[at] = bad;
+        EXPECT_FALSE(add_exchange(sum, in));
+      }
+    }
+  });
+}
+
 TEST(Floats, KnownValues) {
   std::vector<float> sum(35, 1.5f);
   const std::vector<float> in(35, -4.0f);
@@ -123,6 +157,7 @@ TEST(Floats, FirstNonfiniteAtEveryPlace) {
 TEST(Floats, LengthsThatDifferAreABug) {
   std::vector<float> five(5), six(6);
   EXPECT_THROW(add(five, six), BrokenInvariant);
+  EXPECT_THROW((void)add_exchange(five, six), BrokenInvariant);
   EXPECT_THROW(add_scale(five, six, 1), BrokenInvariant);
   EXPECT_THROW(maximum(six, five), BrokenInvariant);
 }

@@ -44,7 +44,7 @@ struct Digit {
   std::uint32_t decided = 0;
 };
 using DigitCounts = std::array<std::uint32_t, 2048>;
-// Adds how often each value of the digit occurs.
+// Adds how often each value of the digit occurs, which must have at most 11 bits.
 void count_digits(std::span<const float> values, const Digit& digit, DigitCounts& counts);
 
 // The search behind kth_largest, of values that lie in several places: count(digit, counts) must
@@ -74,6 +74,8 @@ namespace reference {
                                   std::uint32_t least, Candidates out);
 [[nodiscard]] std::size_t add_collect(std::span<float> run, std::span<const float> addend,
                                       std::uint32_t first, std::uint32_t least, Candidates out);
+void count_digits(std::span<const float> values, const Digit& digit, DigitCounts& counts);
+std::size_t keep_largest(KthLargest last, Candidates in, Candidates out);
 }  // namespace reference
 
 }  // namespace thinreduce::kernels

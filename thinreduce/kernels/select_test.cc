@@ -113,6 +113,57 @@ TEST(Collect, KnownValues) {
   EXPECT_EQ(values, (Floats{-3, 2.5f, -2.5f, 9}));
 }
 
+TEST(CountDigits, EqualsTheReferenceOnEveryTarget) {
+  const Floats values = mixed_floats(5003, 3);
+  for (const auto& [shift, bits] : {std::pair{20U, 11U}, {10U, 10U}, {0U, 10U}, {3U, 1U}}) {
+    for (const std::size_t decided_by : {0u, 17u, 4000u}) {
+      const std::uint32_t decided = magnitude(values[decided_by]) >> (shift + bits);
+      DigitCounts expected{}, found{};
+      expected[0] = 7;
+      reference::count_digits(values, {shift, bits, decided}, expected);
+      on_every_target([&] {
+        found = {};
+        found[0] = 7;
+        count_digits(values, {shift, bits, decided}, found);
+        EXPECT_EQ(found, expected) << shift;
+      });
+    }
+  }
+}
+
+// Into room that is exactly as large as needed, and in place; with ties that stay and that go.
+TEST(KeepLargest, EqualsTheReferenceOnEveryTarget) {
+  for (const std::size_t size : {1u, 8u, 33u, 1009u}) {
+    Floats values = mixed_floats(size, 5);
+    for (std::size_t i = 0; i < size; i += 3) values[i] = i % 2 == 0 ? 1.5f : -1.5f;
+    Indices indices(size);
+    std::iota(indices.begin(), indices.end(), 100u);
+    const std::size_t ties = (size + 2) / 3;
+    for (const std::size_t kept_ties : {std::size_t{0}, std::size_t{1}, ties / 2, ties}) {
+      const KthLargest last{magnitude(1.5f), kept_ties};
+      Indices expected_indices(size);
+      Floats expected(size);
+      const std::size_t count =
+          reference::keep_largest(last, {indices, values}, {expected_indices, expected});
+      on_every_target([&] {
+        Guarded<std::uint32_t> found_indices(count, 1);
+        Guarded<float> found(count, 1);
+        Indices same_indices = indices;
+        Floats same = values;
+        ASSERT_EQ(keep_largest(last, {indices, values}, {found_indices.span(), found.span()}),
+                  count);
+        ASSERT_EQ(keep_largest(last, {same_indices, same}, {same_indices, same}), count);
+        EXPECT_TRUE(std::ranges::equal(found.span(), std::span(expected).first(count)));
+        EXPECT_TRUE(std::ranges::equal(std::span(same).first(count), found.span()));
+        EXPECT_TRUE(
+            std::ranges::equal(found_indices.span(), std::span(expected_indices).first(count)));
+        EXPECT_TRUE(std::ranges::equal(std::span(same_indices).first(count), found_indices.span()));
+        EXPECT_TRUE(found.intact() && found_indices.intact());
+      });
+    }
+  }
+}
+
 TEST(KthLargest, EqualsSorting) {
   for (const std::size_t size : {1, 2, 3, 100, 1009}) {
     const auto values = mixed_floats(size, 4);

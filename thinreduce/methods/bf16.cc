@@ -20,9 +20,9 @@ using Word = std::uint16_t;
 // part unrounded. So a sum is rounded once, however many ranks there are.
 class Bf16Owner final : public OwnerPayload {
  public:
-  // `sum` is memory for the sum of a piece.
-  Bf16Owner(std::span<float> values, int world, std::vector<float>& sum)
-      : values_(values), scale_(1.0f / static_cast<float>(world)), sum_(sum) {}
+  // `sum` is memory for the sum of a piece. `original` is where the gradient is kept, or null.
+  Bf16Owner(std::span<float> values, int world, std::vector<float>& sum, Original* original)
+      : values_(values), scale_(1.0f / static_cast<float>(world)), sum_(sum), original_(original) {}
 
   [[nodiscard]] std::size_t units() const override { return values_.size(); }
   [[nodiscard]] std::size_t unit_elements() const override { return 1; }
@@ -34,9 +34,11 @@ class Bf16Owner final : public OwnerPayload {
   }
 
   void encode_part(UnitRange range, std::vector<std::byte>& out) override {
+    keep(range);
     append(part(values_, range), out);
   }
   void begin_sum(UnitRange range) override {
+    keep(range);
     const auto own = part(values_, range);
     sum_.assign(own.begin(), own.end());
   }
@@ -56,6 +58,9 @@ class Bf16Owner final : public OwnerPayload {
   [[nodiscard]] bool finite() const { return finite_; }
 
  private:
+  void keep(UnitRange range) {
+    if (original_ != nullptr) original_->keep(range);
+  }
   // Rounds run by run in the nearest cache: to grow `out` first would fill it with zeros.
   static void append(std::span<const float> floats, std::vector<std::byte>& out) {
     std::array<Word, 4096> run;
@@ -90,13 +95,14 @@ class Bf16Owner final : public OwnerPayload {
   std::span<float> values_;
   float scale_;
   std::vector<float>& sum_;
+  Original* original_;
   bool finite_ = true;
 };
 
 class Bf16 final : public Method {
  public:
   void reduce(const Bucket& bucket, Exchange& exchange) override {
-    Bf16Owner payload(bucket.values, exchange.size(), sum_);
+    Bf16Owner payload(bucket.values, exchange.size(), sum_, exchange.keep_in_parts());
     owner_reduce(exchange, payload);
     if (!payload.finite()) require_finite_sum(exchange, bucket.values, "element");
   }

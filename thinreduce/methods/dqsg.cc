@@ -37,6 +37,7 @@ class DqsgSum final : public Method {
            "dqsg: the bucket must keep its size", bucket.values.size(),
            options_.quantizer.elements());
     if (bucket.values.empty()) return;
+    Original* const original = exchange.keep_in_parts();
     std::span<const float> source = bucket.values;
     if (keeps_residual()) {
       exchange.timed(Stage::encode, [&] { add(exchange.workers, residual_, bucket.values); });
@@ -52,7 +53,8 @@ class DqsgSum final : public Method {
                      .clip = options_.clip,
                      .keys = keys_,
                      .rank = exchange.rank(),
-                     .workers = exchange.workers},
+                     .workers = exchange.workers,
+                     .original = original},
                     buffers_);
     all_reduce(exchange, sum, options_.sum);
     // The codes are delivered; until here the residual still held all of the gradient.

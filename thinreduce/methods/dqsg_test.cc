@@ -116,8 +116,8 @@ TEST(Dqsg, ErrorsAverageOutOverTheRanks) {
       for (std::size_t i = 0; i < kElements; ++i) {
         squares += std::pow(mean[i] - sum[i] / world, 2);
       }
-      const double step = 4.0 / 3;
-      const double expected = step * step / 12 / world;
+      const double step_size = 4.0 / 3;
+      const double expected = step_size * step_size / 12 / world;
       // The relative deviation of a mean of squares is at most sqrt(2/n).
       EXPECT_NEAR(squares / kElements / expected, 1, 6 * std::sqrt(2.0 / kElements));
     }

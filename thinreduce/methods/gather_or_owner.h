@@ -8,8 +8,9 @@
 
 namespace thinreduce {
 
-// With so many ranks quantized codes are gathered, because owners would gain little and have more
-// error. Sparse payloads, which owners decode once instead of N times, are gathered up to fewer.
+// With at most this many ranks quantized codes are gathered, because owners would gain little and
+// have more error. Sparse payloads, which owners decode once instead of N times, are gathered up to
+// fewer.
 inline constexpr int kMostToGather = 4;
 inline constexpr int kMostToGatherSparse = 3;
 

@@ -1,4 +1,4 @@
-// What collective=auto chooses.
+// The choices of collective=auto.
 #include "thinreduce/methods/gather_or_owner.h"
 
 #include <gtest/gtest.h>

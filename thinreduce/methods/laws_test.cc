@@ -269,8 +269,8 @@ INSTANTIATE_TEST_SUITE_P(
         Failing{"fft"}, Failing{"variance:zeta=0.5"}, Failing{"powersgd"}),
     name_of<Failing>);
 
-// What every rank says that has looked at the sum itself. A payload is refused by the first rank
-// that decodes it; the other may hear of that before it comes so far.
+// Part of the error of every rank that has looked at the sum itself. A payload is refused by the
+// first rank that decodes it; the other may hear of that before it comes so far.
 constexpr std::string_view kSum = "after the sum over 2 ranks";
 
 struct Overflowing {

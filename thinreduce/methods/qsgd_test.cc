@@ -24,11 +24,11 @@ TEST(Qsgd, RoundsToANeighbouringLevelOfTheNorm) {
         double norm = 0;
         const std::size_t end = std::min(begin + 100, elements);
         for (std::size_t i = begin; i < end; ++i) norm += std::pow(gradients[0][i], 2);
-        const double step = std::sqrt(norm) / levels;
+        const double step_size = std::sqrt(norm) / levels;
         for (std::size_t i = begin; i < end; ++i) {
-          const double level = mean[i] / step;
+          const double level = mean[i] / step_size;
           ASSERT_NEAR(level, std::round(level), 1e-3);
-          ASSERT_LT(std::abs(mean[i] - gradients[0][i]), 1.001 * step);
+          ASSERT_LT(std::abs(mean[i] - gradients[0][i]), 1.001 * step_size);
         }
       }
     }

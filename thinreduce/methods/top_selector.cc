@@ -113,16 +113,18 @@ template <typename Collect>
 void TopSelector::collect_part(Part& part, std::size_t k, std::uint32_t threshold,
                                const Collect& collect_run) {
   part.count = 0;
-  for (std::size_t first = part.elements.begin; first < part.elements.end; first += kRun) {
+  for (part.next = part.elements.begin; part.next < part.elements.end;) {
+    const std::size_t first = part.next;
     const std::size_t length = std::min(kRun, part.elements.end - first);
     if (!make_room(part, k, part.count + length)) threshold = std::max(threshold, cut(part, k) + 1);
     part.count += collect_run(UnitRange{first, first + length}, threshold,
                               Candidates{std::span(part.indices).subspan(part.count),
                                          std::span(part.values).subspan(part.count)});
+    part.next = first + length;
   }
 }
 
-// Makes room for so many candidates; returns false if they are more than a part may have.
+// Makes room for `candidates`; returns false if they are more than a part may have.
 bool TopSelector::make_room(Part& part, std::size_t k, std::size_t candidates) {
   if (candidates <= part.indices.size()) return true;
   const std::size_t most =
@@ -239,22 +241,36 @@ Selected TopSelector::add_select(std::span<float> values, std::span<const float>
   const auto clear = [&](UnitRange run) {
     for (const std::size_t element : elements_in(run, zeros)) values[element] = 0;
   };
-  prepare(values.size(), k);
+  const auto clear_and_add = [&](UnitRange run) {
+    clear(run);
+    add(part(values, run), part(addend, run));
+  };
+  std::uint32_t guessed = 0;
+  try {
+    prepare(values.size(), k);
+    const AscendingSet cleared(zeros, values.size());
+    guessed = guess(values.size(), k, workers,
+                    [&](std::size_t i) { return (cleared.has(i) ? 0.0F : values[i]) + addend[i]; });
+  } catch (...) {
+    clear_and_add({0, values.size()});
+    throw;
+  }
   if (k == 0) {
-    clear({0, values.size()});
-    thinreduce::add(workers, values, addend);
+    clear_and_add({0, values.size()});
     return {};
   }
-  const AscendingSet cleared(zeros, values.size());
-  const std::uint32_t guessed = guess(values.size(), k, workers, [&](std::size_t i) {
-    return (cleared.has(i) ? 0.0F : values[i]) + addend[i];
-  });
-  pass(k, guessed, workers,
-       [&](UnitRange run, std::uint32_t threshold, const Candidates& out, std::size_t) {
-         clear(run);
-         return add_collect(part(values, run), part(addend, run),
-                            static_cast<std::uint32_t>(run.begin), threshold, out);
-       });
+  for (Part& part : parts_) part.next = part.elements.begin;
+  try {
+    pass(k, guessed, workers,
+         [&](UnitRange run, std::uint32_t threshold, const Candidates& out, std::size_t) {
+           clear(run);
+           return add_collect(part(values, run), part(addend, run),
+                              static_cast<std::uint32_t>(run.begin), threshold, out);
+         });
+  } catch (...) {
+    for (const Part& part : parts_) clear_and_add({part.next, part.elements.end});
+    throw;
+  }
   return result(values, k, guessed, workers);
 }
 

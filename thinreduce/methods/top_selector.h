@@ -44,7 +44,7 @@ class TopSelector {
   // The result is valid until the next call, which may have its indices as `zeros`.
   [[nodiscard]] Selected select(std::span<const float> values, std::size_t k, Workers workers = {});
   // Sets the elements `zeros`, which ascend, of `values` to 0, adds `addend` to `values`, and
-  // selects from the sums.
+  // selects from the sums. `values` are the sums, too, if this throws because memory runs out.
   [[nodiscard]] Selected add_select(std::span<float> values, std::span<const float> addend,
                                     std::size_t k, Workers workers = {},
                                     std::span<const std::uint32_t> zeros = {});
@@ -61,6 +61,7 @@ class TopSelector {
   // Candidates of one part of the elements.
   struct Part {
     UnitRange elements;
+    std::size_t next = 0;  // the first element that the current pass has not seen
     std::size_t count = 0;
     std::vector<std::uint32_t> indices;  // with spare room, as the values
     std::vector<float> values;

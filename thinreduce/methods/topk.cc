@@ -28,13 +28,13 @@ class TopK final : public Method {
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
-    exchange.statistics["owner"] = 0;
     ensure(bucket.values.size() == elements_, "top-k: the bucket must keep its size",
            bucket.values.size(), elements_);
     ensure(!feedback_ || residual_.size() == elements_, "top-k: each element must have a residual",
            residual_.size(), elements_);
     kernels::Selected sent;
     exchange.timed(Stage::encode, [&] { sent = encode(bucket.values, exchange.workers); });
+    exchange.statistics["owner"] = 0;
     if (elements_ > 0) {
       exchange.statistics["sent"] =
           static_cast<double>(sent.indices.size()) / static_cast<double>(elements_);

@@ -27,12 +27,12 @@ class TopKChunks final : public Method {
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
-    exchange.statistics["owner"] = 0;
     ensure(bucket.values.size() == shape_.elements, "top-k: the bucket must keep its size",
            bucket.values.size(), shape_.elements);
     ensure(!options_.feedback || residual_.size() == shape_.elements,
            "top-k: each element must have a residual", residual_.size(), shape_.elements);
     exchange.timed(Stage::encode, [&] { encode(bucket.values, exchange.workers); });
+    exchange.statistics["owner"] = 0;
     if (shape_.elements > 0) {
       exchange.statistics["sent"] =
           static_cast<double>(count_sent()) / static_cast<double>(shape_.elements);
@@ -58,27 +58,28 @@ class TopKChunks final : public Method {
  private:
   // The values that a rank sends for the chunks of a block.
   struct Block {
+    bool added = false;                  // the residual has its gradient
     std::vector<std::uint32_t> indices;  // in the bucket
     std::vector<float> sent;             // as received
-    // Of one chunk.
-    std::vector<std::uint32_t> offsets;
-    std::vector<float> values;
+    std::vector<std::uint32_t> offsets;  // of one chunk
+    std::vector<float> values;           // of one chunk
     std::uint32_t guess = 1;  // magnitude that about as many elements of a chunk exceed as are sent
     TopKCodeWriter writer;
   };
 
   void encode(std::span<const float> gradient, Workers workers) {
-    workers.for_blocks(blocks_.size(), [&](std::size_t number, std::size_t /*thread*/) {
-      const UnitRange own = shape_.block(number);
-      std::span<const float> source = gradient.subspan(own.begin, own.size());
-      if (options_.feedback) {
-        const auto residual = std::span(residual_).subspan(own.begin, own.size());
-        if (options_.decay != 1) kernels::scale(residual, options_.decay);
-        kernels::add(residual, source);
-        source = residual;
+    for (Block& block : blocks_) block.added = false;
+    try {
+      workers.for_blocks(blocks_.size(), [&](std::size_t number, std::size_t /*thread*/) {
+        encode_block(number, add_to_residual(number, gradient));
+      });
+    } catch (...) {
+      // Memory ran out: the residual must hold the gradient of all blocks.
+      for (std::size_t number = 0; number < blocks_.size(); ++number) {
+        if (!blocks_[number].added) (void)add_to_residual(number, gradient);
       }
-      encode_block(number, source);
-    });
+      throw;
+    }
     if (options_.two_bits) {
       join_topk_codes(codes_, payload_);
       if (count_sent() == 0) payload_.clear();
@@ -91,6 +92,18 @@ class TopKChunks final : public Method {
       values_.insert(values_.end(), block.sent.begin(), block.sent.end());
     }
     write_topk_payload({indices_, values_}, shape_.elements, payload_, TopKValues::f32, workers);
+  }
+
+  // Adds a block of the gradient to its residual, if there is one; returns the values to send from.
+  std::span<const float> add_to_residual(std::size_t number, std::span<const float> gradient) {
+    const UnitRange own = shape_.block(number);
+    const auto added = gradient.subspan(own.begin, own.size());
+    if (!options_.feedback) return added;
+    const auto residual = std::span(residual_).subspan(own.begin, own.size());
+    if (options_.decay != 1) kernels::scale(residual, options_.decay);
+    kernels::add(residual, added);
+    blocks_[number].added = true;
+    return residual;
   }
 
   void encode_block(std::size_t number, std::span<const float> source) {

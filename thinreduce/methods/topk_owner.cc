@@ -29,7 +29,6 @@ class TopKOwner final : public Method, private OwnerPayload {
   }
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
-    exchange.statistics["owner"] = 1;
     ensure(bucket.values.size() == elements_, "top-k: the bucket must keep its size",
            bucket.values.size(), elements_);
     ensure(!feedback_ || residual_.size() == elements_, "top-k: each element must have a residual",
@@ -48,6 +47,7 @@ class TopKOwner final : public Method, private OwnerPayload {
       }
       select();
     });
+    exchange.statistics["owner"] = 1;
     exchange.statistics["sent"] =
         static_cast<double>(sent_.indices.size()) / static_cast<double>(elements_);
     owner_reduce(exchange, *this);
@@ -81,9 +81,15 @@ class TopKOwner final : public Method, private OwnerPayload {
     const auto own = part(source_, owned_);
     own_.assign(own.begin(), own.end());
     std::fill(own.begin(), own.end(), 0.0f);
-    sent_ = selector_.select(source_, values_to_send(density_, others));
+    const auto put_back = [&] { std::copy(own_.begin(), own_.end(), own.begin()); };
+    try {
+      sent_ = selector_.select(source_, values_to_send(density_, others));
+    } catch (...) {
+      put_back();  // they must not be lost when memory runs out
+      throw;
+    }
+    put_back();
     round_to_bf16(sent_.values, rounded_);
-    std::copy(own_.begin(), own_.end(), own.begin());
   }
 
   [[nodiscard]] std::size_t units() const override { return elements_; }

@@ -36,10 +36,10 @@ struct Prediction {
 // Part of the shorter one of computing and sending that the longer one does not hide, in a bucket
 // of many pieces.
 inline constexpr double kNotHidden = 0.25;
-// Messages of a method that wait for one another: a link with a longer latency costs so many more.
+// Messages of a method that wait for one another: each costs the latency of the link.
 inline constexpr double kLatenciesPerReduce = 2;
 
-// What the time of an exchange depends on, beside its method.
+// The conditions that decide the time of an exchange, beside its method.
 struct Conditions {
   Link link;
   double slowdown = 1;  // time of encoding and decoding relative to the trials

@@ -37,8 +37,8 @@ class Planner {
   // A plan must be faster than a more exact one by this fraction, and than the current one.
   static constexpr double kWorthwhile = 0.01;
   static constexpr double kHysteresis = 0.05;
-  // Candidates are tried where the bytes take at least this part of an fp32 step, and where so many
-  // steps can make up for the trials.
+  // Candidates are tried where the bytes take at least this part of an fp32 step, and where this
+  // many steps can make up for the trials.
   static constexpr double kPossibleGain = 0.03;
   static constexpr double kStepsToGain = 10;
   // Steps whose median is compared with a prediction.
@@ -50,7 +50,7 @@ class Planner {
   static constexpr double kTrialShare = 0.005;
   // Steps for which fp32 stays after a plan was slower, the first time; then twice as many.
   static constexpr std::uint64_t kFirstHold = 40;
-  // A bucket that was not reduced in so many steps is left out.
+  // A bucket that was not reduced in this many steps is left out.
   static constexpr std::uint64_t kForgotten = 5;
 
   [[nodiscard]] const AutoOptions& options() const { return options_; }
@@ -70,8 +70,8 @@ class Planner {
 
   // Sets the link of the trials that come now.
   void set_link(const Link& link);
-  // Returns whether compressing a bucket of so many elements might shorten a step at all. If not,
-  // its candidates need no trial.
+  // Returns whether compressing a bucket of `elements` elements might shorten a step at all. If
+  // not, its candidates need no trial.
   [[nodiscard]] bool may_gain(std::uint64_t elements) const;
 
   // The trials of one bucket, one per candidate; those that were not tried have no figures.

@@ -5,8 +5,8 @@
 
 namespace thinreduce {
 
-// Sets compute, local_steps and advice of a plan for steps that compute for so many seconds; 0: not
-// known.
+// Sets compute, local_steps and advice of a plan for steps that compute for `compute` seconds; 0:
+// not known.
 void recommend_for(Plan& plan, double compute);
 
 }  // namespace thinreduce

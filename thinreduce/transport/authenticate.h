@@ -1,9 +1,10 @@
 // A secret that all ranks share: ranks prove to one another that they know it, and every message
 // carries a tag that only they can make.
 //
-// The tag covers the message, its sender and receiver, its channel and its number on that channel,
-// so a message that was altered, replayed, dropped or put in another place is an error that names
-// its sender. Nothing is encrypted. docs/security.md says what this protects from.
+// Long messages travel in pieces with a tag each. The tag covers the piece, its sender and
+// receiver, its channel and its number on that channel, so a message that was altered, replayed,
+// dropped or put in another place is an error that names its sender. Nothing is encrypted.
+// docs/security.md says what this protects from.
 #pragma once
 
 #include <array>
@@ -43,15 +44,14 @@ class THINREDUCE_EXPORT Secret {
   Key key_{};
 };
 
-// What errors say that the user should do.
+// Advice of the errors about a secret.
 inline constexpr const char* kSameSecret =
     "give all ranks the same THINREDUCE_SECRET or THINREDUCE_SECRET_FILE";
 
 // Wraps `inner`, or returns it as it is if there is no secret. All ranks must call it: each proves
 // to every peer that it knows the secret, with two short messages. connect_gloo() does so by
 // itself. Throws Error{mismatch} that names a rank with another secret, Error{timeout} if a rank
-// does not answer; then every other rank that waits gets an error with the same text. Throws
-// Error{bad_input} for a rank of a simulated cluster, whose clock it would not keep.
+// does not answer; then every other rank that waits gets an error with the same text.
 [[nodiscard]] THINREDUCE_EXPORT std::unique_ptr<Transport> authenticate(
     std::unique_ptr<Transport> inner, const Secret& secret, Seconds timeout = Seconds{30});
 

@@ -42,7 +42,7 @@ void run_ranks(int world, const std::function<void(std::unique_ptr<Transport>)>&
   }
 }
 
-// What happens to a message, chosen by its number among those on Channel::data.
+// An attack on one message, chosen by its number among those on Channel::data.
 struct Attack {
   enum Kind { none, flip, replay, swap, drop } kind = none;
   std::size_t number = 0;
@@ -110,7 +110,8 @@ constexpr std::size_t kBytes = 1000;
 
 // Rank 1 sends equal messages to rank 0 past the man in the middle. Returns how many rank 0
 // believed, and its error.
-std::pair<std::size_t, std::optional<Error>> under(const Attack& attack) {
+std::pair<std::size_t, std::optional<Error>> under(const Attack& attack,
+                                                   std::size_t bytes = kBytes) {
   std::size_t believed = 0;
   std::optional<Error> error;
   run_ranks(2, [&](std::unique_ptr<Transport> transport) {
@@ -118,7 +119,7 @@ std::pair<std::size_t, std::optional<Error>> under(const Attack& attack) {
     const bool sends = transport->rank() == 1;
     if (sends) transport = std::make_unique<ManInTheMiddle>(std::move(transport), attack);
     const auto own = authenticate(std::move(transport), secret, Seconds(60));
-    const Bytes message = pattern(kBytes, 3);
+    const Bytes message = pattern(bytes, 3);
     if (sends) {
       std::vector<Pending> pending;
       for (std::size_t i = 0; i < kMessages; ++i) {
@@ -131,7 +132,7 @@ std::pair<std::size_t, std::optional<Error>> under(const Attack& attack) {
     }
     try {
       for (std::size_t i = 0; i < kMessages; ++i) {
-        Bytes got(kBytes);
+        Bytes got(bytes);
         own->receive(1, Channel::data, got)->wait(soon());
         EXPECT_EQ(got, message);
         ++believed;
@@ -178,6 +179,26 @@ TEST(Authenticate, AFlippedBitIsSeenWhereverItIs) {
     ASSERT_TRUE(error) << bit;
     EXPECT_EQ(error->code(), ErrorCode::bad_frame);
     EXPECT_THAT(error->what(), HasSubstr("rank 0: message 2 from rank 1 on channel 0"));
+  }
+}
+
+// A long message travels in pieces: 8, 32, 32 and 8 KiB.
+TEST(Authenticate, AnAlteredOrMovedPieceIsSeen) {
+  constexpr std::size_t kLong = 80 * 1024;
+  EXPECT_EQ(under({}, kLong).first, kMessages);
+  for (const std::size_t piece : {4, 5, 6, 7}) {
+    const auto [believed, error] = under({Attack::flip, piece, 8 * 8000}, kLong);
+    EXPECT_EQ(believed, 1U);
+    ASSERT_TRUE(error) << piece;
+    EXPECT_EQ(error->code(), ErrorCode::bad_frame);
+  }
+  // The pieces of 32 KiB follow one another, and so do those of 8 KiB.
+  for (const auto& attack :
+       {Attack{Attack::swap, 5, 0}, Attack{Attack::replay, 6, 0}, Attack{Attack::swap, 3, 0}}) {
+    const auto [believed, error] = under(attack, kLong);
+    EXPECT_EQ(believed, attack.number / 4);
+    ASSERT_TRUE(error) << attack.number;
+    EXPECT_EQ(error->code(), ErrorCode::bad_frame);
   }
 }
 
@@ -256,11 +277,34 @@ TEST(Authenticate, WithoutASecretTheTransportIsTheSame) {
   EXPECT_EQ(after->total_traffic().messages_sent, 0U);
 }
 
-TEST(Authenticate, ASimulatedClusterIsRefused) {
-  auto ranks = simulate(connect_threads(2), {.links = ClusterLinks::parse("1gbit")});
-  const Error error = error_of(
-      [&] { (void)authenticate(std::move(ranks[0]), Secret::from_text(kOne), Seconds(60)); });
-  EXPECT_EQ(error.code(), ErrorCode::bad_input);
+// A message of a simulated cluster takes the time of its bytes and tags, on a track as well.
+TEST(Authenticate, KeepsAVirtualClock) {
+  auto ranks =
+      simulate(connect_threads(2), {.links = ClusterLinks::parse("1gbit,2ms"),
+                                    .cpu_time = [] { return std::chrono::nanoseconds(0); }});
+  std::vector<std::jthread> threads;
+  for (auto& rank : ranks) {
+    threads.emplace_back([inner = std::move(rank)]() mutable {
+      const auto own = authenticate(std::move(inner), Secret::from_text(kOne), Seconds(60));
+      EXPECT_TRUE(own->counted_time());
+      const auto track = own->open_track(3);
+      for (Transport* const way : {own.get(), track.get()}) {
+        way->go_on_from(own->hand_over());
+        const auto start = way->now();
+        const Bytes message = pattern(1'000'000, own->rank());
+        Bytes got(message.size());
+        const int peer = 1 - own->rank();
+        auto received = way->receive(peer, Channel::data, got);
+        way->send(peer, Channel::data, message)->wait(soon());
+        received->wait(soon());
+        EXPECT_EQ(got, pattern(message.size(), peer));
+        const Seconds took = way->now() - start;
+        EXPECT_NEAR(took.count(), 0.010, 0.00001);  // 8 ms of bytes and 2 ms
+        own->go_on_from(way->hand_over());
+      }
+      EXPECT_EQ(own->total_traffic().messages_sent, 2U);
+    });
+  }
 }
 
 TEST(Authenticate, WorksBelowAnEmulatedLink) {

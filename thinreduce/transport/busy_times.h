@@ -38,7 +38,7 @@ class BusyTimes {
     } else {
       spans_[begin] = end;
     }
-    // Nobody sends so far into the past.
+    // No message is sent so far into the past.
     if (spans_.size() > kMostSpans) spans_.erase(spans_.begin());
     return end;
   }

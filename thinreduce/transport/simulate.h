@@ -10,7 +10,7 @@
 // A message leaves when the sender's link is free, occupies that link for bytes/bandwidth, travels
 // for the latency and occupies the receiver's link for bytes/bandwidth again (cut-through, full
 // duplex: throttle.h has the same model in real time). Between two ranks with different links the
-// larger latency counts. A message between two regions occupies their path on its way as well.
+// larger latency counts. A message between two regions occupies their path as well.
 //
 // Work that the threads of a rank share (collective/workers.h) takes the time that its blocks would
 // take if each thread had a core of its own.

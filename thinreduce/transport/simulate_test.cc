@@ -98,7 +98,7 @@ TEST(Simulate, AMessageTakesItsBytesAndTheLatency) {
     } else {
       receive(rank, 0, 100'000);
       EXPECT_EQ(time_of(rank), 3ms + 10ms + 5ms);
-      spent += 2ms;  // while the second message is on its way
+      spent += 2ms;  // while the second message is in flight
       receive(rank, 0, 100'000);
       EXPECT_EQ(time_of(rank), 3ms + 20ms + 5ms);
       spent += 2ms;

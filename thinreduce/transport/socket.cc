@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <random>
 #include <system_error>
 
@@ -137,13 +138,20 @@ std::uint16_t try_port(std::uint16_t port) {
   return ntohs(address.sin_port);
 }
 
+// Returns the first of the ports that the system gives to connections.
+int first_port_of_system() {
+  std::ifstream file("/proc/sys/net/ipv4/ip_local_port_range");
+  int first = 0;
+  return file >> first ? first : 32768;  // Linux's default
+}
+
 }  // namespace
 
 std::uint16_t free_port() {
-  // Linux gives ports from 32768 on to connections. Until a rank binds the port that it was told,
-  // any connection of the machine may take one of those, so others come first.
+  // Until a rank binds the port that it was told, any connection of the machine may take one of the
+  // system's, so others come first.
   std::random_device random;
-  std::uniform_int_distribution<int> any_port(10000, 32767);
+  std::uniform_int_distribution<int> any_port(10000, std::max(first_port_of_system(), 20000) - 1);
   for (int tries = 0; tries < 100; ++tries) {
     const auto port = static_cast<std::uint16_t>(any_port(random));
     if (try_port(port) != 0) return port;

@@ -22,6 +22,10 @@ class BitWriter {
     used_ += count;
     if (used_ >= 32) flush_half();
   }
+  // Calls write(put), in which put(value, count) does the same for count <= 56; the counts must add
+  // up to `bits`. Faster than single calls.
+  template <typename Write>
+  void put_all(std::size_t bits, const Write& write);
   // Appends `zeros` zeros and a one.
   void put_unary(std::uint64_t zeros);
   // Fills the last byte with zeros.
@@ -34,6 +38,29 @@ class BitWriter {
   std::uint64_t held_ = 0;
   unsigned used_ = 0;
 };
+
+// Stores a whole word per call, of which the next call overwrites the bytes that are not complete.
+template <typename Write>
+void BitWriter::put_all(std::size_t bits, const Write& write) {
+  const std::size_t end = bytes_.size();
+  bytes_.resize(end + (used_ + bits) / 8 + sizeof(held_));
+  std::byte* to = bytes_.data() + end;
+  std::uint64_t held = held_;
+  unsigned used = used_;
+  const auto put_bits = [&](std::uint64_t value, unsigned count) {
+    held |= value << used;
+    used += count;
+    std::memcpy(to, &held, sizeof(held));
+    to += used / 8;
+    held >>= used & ~7u;
+    used &= 7;
+  };
+  put_bits(0, 0);  // leaves at most 7 bits
+  write(put_bits);
+  bytes_.resize(static_cast<std::size_t>(to - bytes_.data()));
+  held_ = held;
+  used_ = used;
+}
 
 // Reads untrusted input. Past the end it yields zeros; bits_read() then exceeds the input size.
 class BitReader {

@@ -54,6 +54,35 @@ TEST(Rice, CodesComeBack) {
   }
 }
 
+// Behind any bits, with quotients of any length.
+TEST(Rice, SeveralCodesAreTheBitsOfSingleOnes) {
+  std::mt19937 random(4);
+  for (int round = 0; round < 2000; ++round) {
+    const unsigned low = random() % 16;
+    const unsigned before = random() % 32;
+    std::vector<std::uint16_t> values(random() % 40);
+    for (auto& value : values) {
+      const std::uint32_t limit = random() % 8 == 0 ? 65536 : 2u << low;
+      value = static_cast<std::uint16_t>(random() % std::min(limit, 65536u));
+    }
+    std::vector<std::byte> singly(5), together(5);
+    BitWriter one(singly), all(together);
+    std::size_t bits = 0;
+    one.put(0, before);
+    all.put(0, before);
+    for (const unsigned value : values) {
+      put_rice(one, value, low);
+      bits += (value >> low) + 1 + low;
+    }
+    put_rice(all, values, low, bits);
+    for (BitWriter* writer : {&one, &all}) {
+      writer->put(5, 3);
+      writer->finish();
+    }
+    ASSERT_EQ(together, singly) << "low " << low << ", " << before << " bits before";
+  }
+}
+
 // Random bytes: codes longer than a word, and an end in the middle of a code.
 TEST(Rice, ReadsAnyBytesByTheDefinitionAndZerosPastTheEnd) {
   std::mt19937_64 random(3);

@@ -30,9 +30,9 @@ void forward(const TransformTables& tables, std::span<const float> blocks, std::
              std::span<float> scratch) {
   reference::forward(tables, blocks, spectra, scratch);
 }
-void inverse(const TransformTables& tables, std::span<const float> spectra, std::span<float> blocks,
-             std::span<float> scratch) {
-  reference::inverse(tables, spectra, blocks, scratch);
+void inverse(const TransformTables& tables, std::span<const float> spectra, float scale,
+             std::span<float> blocks, std::span<float> scratch) {
+  reference::inverse(tables, spectra, scale, blocks, scratch);
 }
 
 #else
@@ -235,8 +235,9 @@ void rows_to_lanes(const TransformTables& tables, const float* rows, float* lane
 }
 // Stores whole vectors, four rows at a time and several vectors per row: the rows are a power of
 // two apart, so cache lines of more rows would evict each other before they are full.
-void lanes_to_rows(const TransformTables& tables, const float* lanes, float* rows) {
+void lanes_to_rows(const TransformTables& tables, const float* lanes, float scale, float* rows) {
   const std::size_t n = tables.length;
+  const V factor = hn::Set(D(), scale);
   constexpr std::size_t kColumns = 64;
   for (std::size_t first = 0; first < n; first += kColumns) {
     for (std::size_t row = 0; row < kLanes; row += 4) {
@@ -246,10 +247,10 @@ void lanes_to_rows(const TransformTables& tables, const float* lanes, float* row
         V c = load_lanes(lanes + row, &tables.order[i + 2]);
         V d = load_lanes(lanes + row, &tables.order[i + 3]);
         transpose(a, b, c, d);
-        hn::StoreU(a, D(), rows + row * n + i);
-        hn::StoreU(b, D(), rows + (row + 1) * n + i);
-        hn::StoreU(c, D(), rows + (row + 2) * n + i);
-        hn::StoreU(d, D(), rows + (row + 3) * n + i);
+        hn::StoreU(hn::Mul(a, factor), D(), rows + row * n + i);
+        hn::StoreU(hn::Mul(b, factor), D(), rows + (row + 1) * n + i);
+        hn::StoreU(hn::Mul(c, factor), D(), rows + (row + 2) * n + i);
+        hn::StoreU(hn::Mul(d, factor), D(), rows + (row + 3) * n + i);
       }
     }
   }
@@ -348,8 +349,8 @@ void forward(const TransformTables& tables, std::span<const float> blocks, std::
   }
 }
 
-void inverse(const TransformTables& tables, std::span<const float> spectra, std::span<float> blocks,
-             std::span<float> scratch) {
+void inverse(const TransformTables& tables, std::span<const float> spectra, float scale,
+             std::span<float> blocks, std::span<float> scratch) {
   for (std::size_t lane = 0; lane < kBlockLanes; lane += kLanes) {
     if (tables.transform == Transform::fft) {
       join<Transform::fft>(tables, &spectra[lane], scratch.data());
@@ -357,7 +358,7 @@ void inverse(const TransformTables& tables, std::span<const float> spectra, std:
       join<Transform::dct>(tables, &spectra[lane], scratch.data());
     }
     passes_inverse(tables, scratch.data(), tables.length / 2);
-    lanes_to_rows(tables, scratch.data(), &blocks[lane * tables.length]);
+    lanes_to_rows(tables, scratch.data(), scale, &blocks[lane * tables.length]);
   }
 }
 
@@ -431,10 +432,10 @@ void forward(const TransformTables& tables, std::span<const float> blocks, std::
   THINREDUCE_CALL(forward)(tables, blocks, spectra, scratch);
 }
 
-void inverse(const TransformTables& tables, std::span<const float> spectra, std::span<float> blocks,
-             std::span<float> scratch) {
+void inverse(const TransformTables& tables, std::span<const float> spectra, float scale,
+             std::span<float> blocks, std::span<float> scratch) {
   check(tables, blocks, spectra, scratch);
-  THINREDUCE_CALL(inverse)(tables, spectra, blocks, scratch);
+  THINREDUCE_CALL(inverse)(tables, spectra, scale, blocks, scratch);
 }
 
 }  // namespace thinreduce::kernels

@@ -54,19 +54,19 @@ struct TransformTables {
   std::vector<std::uint32_t> order;
 };
 
-// Transform 16 consecutive blocks of n floats to their spectra, and back. All spans have 16 * n
-// floats; `scratch` must be aligned to 64 bytes.
+// Transform 16 consecutive blocks of n floats to their spectra, and back, multiplied by `scale` at
+// the end. All spans have 16 * n floats; `scratch` must be aligned to 64 bytes.
 void forward(const TransformTables& tables, std::span<const float> blocks, std::span<float> spectra,
              std::span<float> scratch);
-void inverse(const TransformTables& tables, std::span<const float> spectra, std::span<float> blocks,
-             std::span<float> scratch);
+void inverse(const TransformTables& tables, std::span<const float> spectra, float scale,
+             std::span<float> blocks, std::span<float> scratch);
 
 // The scalar definition of the functions above.
 namespace reference {
 void forward(const TransformTables& tables, std::span<const float> blocks, std::span<float> spectra,
              std::span<float> scratch);
-void inverse(const TransformTables& tables, std::span<const float> spectra, std::span<float> blocks,
-             std::span<float> scratch);
+void inverse(const TransformTables& tables, std::span<const float> spectra, float scale,
+             std::span<float> blocks, std::span<float> scratch);
 }  // namespace reference
 
 }  // namespace thinreduce::kernels

@@ -115,7 +115,7 @@ void forward_block(const TransformTables& tables, const float* block, Spectrum o
   }
 }
 
-void inverse_block(const TransformTables& tables, Spectrum in, float* block,
+void inverse_block(const TransformTables& tables, Spectrum in, float scale, float* block,
                    std::vector<Complex>& x) {
   const std::size_t m = tables.length / 2;
   const float half = tables.scale_half;
@@ -135,7 +135,7 @@ void inverse_block(const TransformTables& tables, Spectrum in, float* block,
   passes_inverse(tables, x.data(), m);
   for (std::size_t i = 0; i < tables.length; ++i) {
     const std::size_t place = tables.order[i];
-    block[i] = place % 2 == 0 ? x[place / 2].re : x[place / 2].im;
+    block[i] = (place % 2 == 0 ? x[place / 2].re : x[place / 2].im) * scale;
   }
 }
 
@@ -149,12 +149,12 @@ void forward(const TransformTables& tables, std::span<const float> blocks, std::
   }
 }
 
-void inverse(const TransformTables& tables, std::span<const float> spectra, std::span<float> blocks,
-             std::span<float> /*scratch*/) {
+void inverse(const TransformTables& tables, std::span<const float> spectra, float scale,
+             std::span<float> blocks, std::span<float> /*scratch*/) {
   std::vector<Complex> x(tables.length / 2);
   std::vector<float> copy(spectra.begin(), spectra.end());
   for (std::size_t lane = 0; lane < kBlockLanes; ++lane) {
-    inverse_block(tables, Spectrum(tables, &copy[lane]), &blocks[lane * tables.length], x);
+    inverse_block(tables, Spectrum(tables, &copy[lane]), scale, &blocks[lane * tables.length], x);
   }
 }
 

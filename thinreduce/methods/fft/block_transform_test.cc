@@ -29,10 +29,11 @@ std::vector<float> spectra_of(const TransformTables& tables, std::span<const flo
   return spectra;
 }
 
-std::vector<float> blocks_of(const TransformTables& tables, std::span<const float> spectra) {
+std::vector<float> blocks_of(const TransformTables& tables, std::span<const float> spectra,
+                             float scale = 1) {
   AlignedFloats scratch(spectra.size());
   std::vector<float> blocks(spectra.size());
-  inverse(tables, spectra, blocks, scratch);
+  inverse(tables, spectra, scale, blocks, scratch);
   return blocks;
 }
 
@@ -192,10 +193,13 @@ TEST(BlockTransform, EqualsTheReferenceOnEveryTarget) {
       std::vector<float> spectra(blocks.size()), back(blocks.size());
       AlignedFloats scratch(blocks.size());
       reference::forward(tables, blocks, spectra, scratch);
-      reference::inverse(tables, spectra, back, scratch);
+      reference::inverse(tables, spectra, 1, back, scratch);
+      auto scaled = back;
+      for (auto& value : scaled) value *= 0.3f;
       on_every_target([&] {
         EXPECT_TRUE(same_bits<float>(spectra_of(tables, blocks), spectra)) << length;
         EXPECT_TRUE(same_bits<float>(blocks_of(tables, spectra), back)) << length;
+        EXPECT_TRUE(same_bits<float>(blocks_of(tables, spectra, 0.3f), scaled)) << length;
       });
     }
   }
@@ -208,7 +212,7 @@ TEST(BlockTransform, WrongSizesAreABug) {
   const TransformTables tables(64, Transform::fft);
   AlignedFloats right(1024), wrong(1023);
   EXPECT_THROW(forward(tables, wrong, right, right), BrokenInvariant);
-  EXPECT_THROW(inverse(tables, right, right, wrong), BrokenInvariant);
+  EXPECT_THROW(inverse(tables, right, 1, right, wrong), BrokenInvariant);
 }
 
 }  // namespace

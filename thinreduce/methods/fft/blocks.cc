@@ -10,7 +10,9 @@ FftBlocks::FftBlocks(const BucketLayout& layout, std::size_t block_length,
     : tables_(block_length, transform) {
   set_threads(1);
   for_compressed(layout, [&](std::size_t offset, std::size_t length) { cut(offset, length); });
-  groups_ = (blocks_.size() + kernels::kBlockLanes - 1) / kernels::kBlockLanes;
+  for (std::size_t first = 0; first < blocks_.size(); first += kernels::kBlockLanes) {
+    groups_.push_back(group_at(first));
+  }
 }
 
 void FftBlocks::set_threads(std::size_t threads) {
@@ -28,11 +30,12 @@ void FftBlocks::cut(std::size_t offset, std::size_t length) {
 
 // Offsets ascend and blocks do not overlap, so the position of the last full block tells whether
 // all are contiguous.
-bool FftBlocks::is_one_run(std::size_t group) const {
-  const std::size_t first = group * kernels::kBlockLanes;
+FftBlocks::Group FftBlocks::group_at(std::size_t first) const {
+  const std::size_t offset = blocks_[first].offset;
   const std::size_t last = first + kernels::kBlockLanes - 1;
-  return last < blocks_.size() && blocks_[last].length == tables_.length &&
-         blocks_[last].offset - blocks_[first].offset == group_floats() - tables_.length;
+  const bool one_run = last < blocks_.size() && blocks_[last].length == tables_.length &&
+                       blocks_[last].offset - offset == group_floats() - tables_.length;
+  return {offset, one_run};
 }
 
 void FftBlocks::to_spectrum(std::size_t group, std::span<const float> values,
@@ -40,14 +43,15 @@ void FftBlocks::to_spectrum(std::size_t group, std::span<const float> values,
                             std::size_t thread) {
   auto& staging = rooms_[thread].staging;
   std::span<const float> floats = staging;
-  if (more.empty() && is_one_run(group)) {
-    floats = values.subspan(blocks_[group * kernels::kBlockLanes].offset, group_floats());
+  const auto [offset, one_run] = groups_[group];
+  if (more.empty() && one_run) {
+    floats = values.subspan(offset, group_floats());
   } else {
-    if (!is_one_run(group)) std::fill(staging.begin(), staging.end(), 0.0f);
-    for_runs(group, [&](std::size_t offset, std::size_t at, std::size_t length) {
-      std::copy_n(&values[offset], length, &staging[at]);
+    if (!one_run) std::fill(staging.begin(), staging.end(), 0.0f);
+    for_runs(group, [&](std::size_t from, std::size_t at, std::size_t length) {
+      std::copy_n(&values[from], length, &staging[at]);
       if (more.empty()) return;
-      kernels::add(std::span<float>(staging).subspan(at, length), more.subspan(offset, length));
+      kernels::add(std::span<float>(staging).subspan(at, length), more.subspan(from, length));
     });
   }
   kernels::forward(tables_, floats, spectrum, rooms_[thread].scratch);
@@ -55,18 +59,16 @@ void FftBlocks::to_spectrum(std::size_t group, std::span<const float> values,
 
 void FftBlocks::write_scaled(std::size_t group, std::span<const float> spectrum, float scale,
                              std::span<float> values, std::size_t thread) {
-  if (is_one_run(group)) {
-    const auto run = values.subspan(blocks_[group * kernels::kBlockLanes].offset, group_floats());
-    kernels::inverse(tables_, spectrum, run, rooms_[thread].scratch);
-    return kernels::scale(run, scale);
+  if (groups_[group].one_run) {
+    const auto run = values.subspan(groups_[group].offset, group_floats());
+    return kernels::inverse(tables_, spectrum, scale, run, rooms_[thread].scratch);
   }
   from_spectrum(
       group, spectrum,
-      [&](std::size_t offset, std::span<float> run) {
-        kernels::scale(run, scale);
-        std::copy(run.begin(), run.end(), values.begin() + static_cast<std::ptrdiff_t>(offset));
+      [&](std::size_t offset, std::span<const float> run) {
+        std::ranges::copy(run, values.begin() + static_cast<std::ptrdiff_t>(offset));
       },
-      thread);
+      thread, scale);
 }
 
 }  // namespace thinreduce

@@ -27,12 +27,12 @@ class FftBlocks {
   FftBlocks(const BucketLayout& layout, std::size_t block_length, kernels::Transform transform);
 
   [[nodiscard]] std::size_t blocks() const { return blocks_.size(); }
-  [[nodiscard]] std::size_t groups() const { return groups_; }
+  [[nodiscard]] std::size_t groups() const { return groups_.size(); }
   [[nodiscard]] std::size_t block_length() const { return tables_.length; }
   // Floats per group; its spectrum has as many.
   [[nodiscard]] std::size_t group_floats() const { return tables_.length * kernels::kBlockLanes; }
 
-  // Lets so many threads, numbered from 0, transform groups at a time. Each must pass its number.
+  // Lets `threads` threads, numbered from 0, transform groups at a time. Each must pass its number.
   void set_threads(std::size_t threads);
 
   // Writes the spectrum of a group of `values` + `more`; `more` may be empty. Both are whole
@@ -42,16 +42,16 @@ class FftBlocks {
   // Loads a group's elements into the cache, if they are one run. A transform reads or writes 16
   // rows at a time, which no CPU foresees.
   void prefetch(std::size_t group, std::span<const float> values) const {
-    if (group >= groups_ || !is_one_run(group)) return;
-    thinreduce::prefetch(
-        values.subspan(blocks_[group * kernels::kBlockLanes].offset, group_floats()));
+    if (group >= groups_.size() || !groups_[group].one_run) return;
+    thinreduce::prefetch(values.subspan(groups_[group].offset, group_floats()));
   }
-  // Transforms a group back and calls `take(offset, floats)` for each run of the bucket in it.
+  // Transforms a group back, multiplies it by `scale` and calls `take(offset, floats)` for each run
+  // of the bucket in it.
   template <typename Take>
   void from_spectrum(std::size_t group, std::span<const float> spectrum, Take&& take,
-                     std::size_t thread = 0) {
+                     std::size_t thread = 0, float scale = 1) {
     Room& room = rooms_[thread];
-    kernels::inverse(tables_, spectrum, room.staging, room.scratch);
+    kernels::inverse(tables_, spectrum, scale, room.staging, room.scratch);
     for_runs(group, [&](std::size_t offset, std::size_t at, std::size_t length) {
       take(offset, std::span<float>(room.staging).subspan(at, length));
     });
@@ -63,9 +63,9 @@ class FftBlocks {
   // [at, at + length) of the group.
   template <typename Visit>
   void for_runs(std::size_t group, Visit&& visit) const {
+    if (groups_[group].one_run) return visit(groups_[group].offset, 0, group_floats());
     const std::size_t first = group * kernels::kBlockLanes;
     const std::size_t count = std::min(kernels::kBlockLanes, blocks_.size() - first);
-    if (is_one_run(group)) return visit(blocks_[first].offset, 0, group_floats());
     for (std::size_t i = 0; i < count; ++i) {
       visit(blocks_[first + i].offset, i * tables_.length, blocks_[first + i].length);
     }
@@ -76,17 +76,21 @@ class FftBlocks {
     std::size_t offset = 0;  // in the bucket
     std::size_t length = 0;  // without padding
   };
+  struct Group {
+    std::size_t offset = 0;  // of its first block
+    bool one_run = false;    // it has 16 full blocks, which are contiguous
+  };
   // Memory for the transform of one group.
   struct Room {
     kernels::AlignedFloats staging;
     kernels::AlignedFloats scratch;
   };
   void cut(std::size_t offset, std::size_t length);
-  [[nodiscard]] bool is_one_run(std::size_t group) const;
+  [[nodiscard]] Group group_at(std::size_t first) const;
 
   kernels::TransformTables tables_;
   std::vector<Block> blocks_;
-  std::size_t groups_ = 0;
+  std::vector<Group> groups_;
   std::vector<Room> rooms_;  // by thread
 };
 

@@ -8,7 +8,6 @@
 
 #include "thinreduce/collective/shared_loops.h"
 #include "thinreduce/ensure.h"
-#include "thinreduce/kernels/bit_loops.h"
 
 namespace thinreduce::kernels {
 namespace {
@@ -17,8 +16,7 @@ namespace {
 // them: where rows of 1024 floats differ eightfold in magnitude, one group in 32 of 100 MB should
 // have a standard deviation of about 5 % (estimated). Too small a margin only costs a second pass.
 constexpr double kMargin = 0.2;
-// Words per run: their spectrum, 16 KiB, stays in the L1 cache.
-constexpr std::size_t kRun = 32;
+constexpr std::size_t kWordFloats = 2 * kPairsPerWord;
 
 // Returns a factor that brings `largest` near 1, so that squares neither overflow nor vanish.
 float power_of_two_below(float largest) {
@@ -65,70 +63,51 @@ Thresholds PairSelector::guess(std::span<const float> sample, double fraction) {
   return thresholds;
 }
 
-void PairSelector::start(const Thresholds& thresholds, std::span<std::uint64_t> bitmap,
-                         std::span<const std::size_t> first_words) {
-  ensure(bitmap.size() <= std::numeric_limits<std::uint32_t>::max() / kPairsPerWord,
-         "select: indices must fit in 32 bits", bitmap.size());
+void PairSelector::start(const Thresholds& thresholds, std::size_t stretches) {
   thresholds_ = thresholds;
-  bitmap_ = bitmap;
-  first_words_.assign(first_words.begin(), first_words.end());
-  if (first_words_.empty()) first_words_.push_back(0);
-  stretches_.resize(first_words_.size());
-  first_words_.push_back(bitmap.size());
-  for (std::size_t s = 0; s < stretches_.size(); ++s) {
-    Stretch& stretch = stretches_[s];
-    stretch.words = first_words_[s];
-    stretch.collected = stretch.betweens = 0;
-    stretch.run_sums.clear();
-  }
+  stretches_.resize(stretches);
+  for (Stretch& stretch : stretches_) stretch.clear();
 }
 
-// Has no branches that depend on which pairs are selected: they would be mispredicted too often.
 void PairSelector::add(std::span<const float> part, std::size_t index) {
   Stretch& stretch = stretches_.at(index);
-  std::array<std::uint64_t, kRun> above{};
-  std::array<std::uint16_t, kRun * kPairsPerWord + kListSlack> list;
-  const std::size_t all = part.size() / 128;
-  ensure(part.size() % 128 == 0 && stretch.words + all <= first_words_[index + 1],
-         "select: no more than announced", part.size(), stretch.words, first_words_[index + 1]);
-  for (std::size_t first = 0; first < all; first += kRun) {
-    const std::size_t length = std::min(kRun, all - first);
-    const auto spectrum = part.subspan(first * 128, length * 128);
-    const auto marked = bitmap_.subspan(stretch.words, length);
-    const auto high = std::span(above).first(length);
-    stretch.run_sums.push_back(mark(spectrum, thresholds_, marked, high));
-    stretch.make_room(spectrum.size() / 2);
-    const std::size_t count = list_bits(marked, list);
-    const auto first_pair = static_cast<std::uint32_t>(stretch.words * kPairsPerWord);
-    const auto collected = static_cast<std::uint32_t>(stretch.collected);
-    float* const values = &stretch.values[2 * stretch.collected];
-    Between* const between = stretch.between.data();
-    float* const energies = stretch.energies.data();
-    std::size_t betweens = stretch.betweens;
-    for (std::size_t i = 0; i < count; ++i) {
-      const unsigned pair = list[i];
-      const std::size_t at = pair_offset(pair);
-      values[2 * i] = spectrum[at];
-      values[2 * i + 1] = spectrum[at + 16];
-      between[betweens] = {first_pair + pair, collected + static_cast<std::uint32_t>(i)};
-      energies[betweens] = pair_energy(spectrum, pair, thresholds_.scale);
-      betweens += (~high[pair / kPairsPerWord] >> (pair % kPairsPerWord)) & 1;
-    }
-    stretch.betweens = betweens;
-    stretch.collected += count;
-    stretch.words += length;
+  ensure(part.size() % kWordFloats == 0, "select: whole words", part.size());
+  for (std::size_t first = 0; first < part.size(); first += kRunWords * kWordFloats) {
+    const auto run = part.subspan(first, std::min(kRunWords * kWordFloats, part.size() - first));
+    const auto found = collect_pairs(run, thresholds_, stretch.room_for(run.size() / 2));
+    stretch.run_sums.push_back(found.energy);
+    stretch.run_counts.push_back(found.pairs);
+    stretch.collected += found.pairs;
+    stretch.betweens += found.between;
   }
 }
 
-// Makes room for `pairs` more pairs, and for one that is written but not counted.
-void PairSelector::Stretch::make_room(std::size_t pairs) {
-  if (values.size() < 2 * (collected + pairs)) {
-    values.resize(std::max(2 * values.size(), 2 * (collected + pairs)));
+void PairSelector::add_zeros(std::size_t words, std::size_t index) {
+  auto& counts = stretches_.at(index).run_counts;
+  counts.resize(counts.size() + (words + kRunWords - 1) / kRunWords);
+}
+
+void PairSelector::Stretch::clear() {
+  run_sums.clear();
+  run_counts.clear();
+  collected = betweens = 0;
+}
+
+// Returns room for `pairs` more pairs.
+PairRoom PairSelector::Stretch::room_for(std::size_t pairs) {
+  const std::size_t end = collected + pairs + kPairSlack;
+  if (energies.size() < end) {
+    const std::size_t room = std::max(2 * energies.size(), end);
+    positions.resize(room);
+    values.resize(2 * room);
+    energies.resize(room);
   }
-  if (between.size() < betweens + pairs + 1) {
-    between.resize(std::max(2 * between.size(), betweens + pairs + 1));
-  }
-  energies.resize(std::max(energies.size(), between.size()));
+  const std::size_t between_end = betweens + pairs + kPairSlack;
+  if (between.size() < between_end) between.resize(std::max(2 * between.size(), between_end));
+  return {.positions = std::span(positions).subspan(collected),
+          .values = std::span(values).subspan(2 * collected),
+          .energies = std::span(energies).subspan(collected),
+          .between = std::span(between).subspan(betweens)};
 }
 
 bool PairSelector::can_find(std::size_t k) const {
@@ -141,14 +120,11 @@ bool PairSelector::can_find(std::size_t k) const {
   return above <= k && (collected >= k || thresholds_.low == 1);
 }
 
-PairSelector::Result PairSelector::finish(std::size_t k, Workers workers) {
+PairSelector::Result PairSelector::finish(std::size_t k, PairPlaces& places, Workers workers) {
   std::size_t collected = 0;
   std::size_t betweens = 0;
   Result result{.values = {}, .energy = 0, .scale = thresholds_.scale};
-  for (std::size_t s = 0; s < stretches_.size(); ++s) {
-    const Stretch& stretch = stretches_[s];
-    ensure(stretch.words == first_words_[s + 1], "select: a whole spectrum", stretch.words,
-           first_words_[s + 1]);
+  for (const Stretch& stretch : stretches_) {
     collected += stretch.collected;
     betweens += stretch.betweens;
     for (const double sum : stretch.run_sums) result.energy += sum;
@@ -161,27 +137,33 @@ PairSelector::Result PairSelector::finish(std::size_t k, Workers workers) {
     count_kept(stretches_[s], last.magnitude);
   });
   std::size_t kept = 0;
+  std::size_t runs = 0;
   for (Stretch& stretch : stretches_) {
     stretch.ties = std::min(stretch.ties, last.ties);
     last.ties -= stretch.ties;
     stretch.kept += stretch.ties;
-    stretch.begin = kept;
+    stretch.first = kept;
+    stretch.first_run = runs;
     kept += stretch.kept;
+    runs += stretch.run_counts.size();
   }
   values_.resize(std::max(values_.size(), 2 * kept));
+  places.positions.resize(std::max(places.positions.size(), kept));
+  places.firsts.resize(runs + 1);
+  places.firsts.back() = kept;
   workers.for_blocks(stretches_.size(), [&](std::size_t s, std::size_t /*thread*/) {
-    keep(stretches_[s], {last.magnitude, stretches_[s].ties});
+    keep(stretches_[s], {last.magnitude, stretches_[s].ties}, places);
   });
   result.values = std::span(values_).first(2 * kept);
   return result;
 }
 
-// Returns the wanted-th largest energy between the thresholds.
+// Returns the wanted-th largest energy between the thresholds; 0: all below the high one go.
 KthLargest PairSelector::last_between(std::size_t wanted, Workers workers) const {
-  if (wanted == 0) return {std::numeric_limits<std::uint32_t>::max(), 0};
+  if (wanted == 0) return {thresholds_.high - 1, 0};
   std::vector<std::span<const float>> energies;
   for (const Stretch& stretch : stretches_) {
-    energies.push_back(std::span(stretch.energies).first(stretch.betweens));
+    energies.push_back(std::span(stretch.between).first(stretch.betweens));
   }
   return thinreduce::kth_largest(workers, energies, wanted);
 }
@@ -189,29 +171,28 @@ KthLargest PairSelector::last_between(std::size_t wanted, Workers workers) const
 void PairSelector::count_kept(Stretch& stretch, std::uint32_t last) {
   stretch.kept = stretch.collected - stretch.betweens;
   stretch.ties = 0;
-  for (const float energy : std::span(stretch.energies).first(stretch.betweens)) {
+  for (const float energy : std::span(stretch.between).first(stretch.betweens)) {
     stretch.kept += static_cast<std::size_t>(magnitude(energy) > last);
     stretch.ties += static_cast<std::size_t>(magnitude(energy) == last);
   }
 }
 
-// Moves the values of the selected pairs to their place and clears the others in the bitmap.
-void PairSelector::keep(Stretch& stretch, KthLargest last) {
-  stretch.stays.assign(stretch.collected, 1);
-  for (std::size_t i = 0; i < stretch.betweens; ++i) {
-    const std::uint32_t bits = magnitude(stretch.energies[i]);
-    const bool tie = bits == last.magnitude && last.ties > 0;
-    last.ties -= static_cast<std::size_t>(tie);
-    const bool stays = bits > last.magnitude || tie;
-    const auto [pair, ordinal] = stretch.between[i];
-    bitmap_[pair / kPairsPerWord] &= ~(std::uint64_t{!stays} << (pair % kPairsPerWord));
-    stretch.stays[ordinal] = static_cast<std::uint8_t>(stays);
-  }
-  float* const values = values_.data() + 2 * stretch.begin;
-  std::size_t kept = 0;
-  for (std::size_t i = 0; kept < stretch.kept; ++i) {
-    std::memcpy(values + 2 * kept, &stretch.values[2 * i], 2 * sizeof(float));
-    kept += stretch.stays[i];
+// Copies the selected pairs to their place. Has no branches that depend on whether a pair stays,
+// which is unpredictable; only the end of a run is one.
+void PairSelector::keep(const Stretch& stretch, KthLargest last, PairPlaces& places) {
+  const std::size_t end = stretch.first + stretch.kept;
+  std::size_t next = stretch.first;
+  std::size_t i = 0;
+  for (std::size_t run = 0; run < stretch.run_counts.size(); ++run) {
+    places.firsts[stretch.first_run + run] = next;
+    for (const std::size_t run_end = i + stretch.run_counts[run]; i < run_end && next < end; ++i) {
+      const std::uint32_t bits = magnitude(stretch.energies[i]);
+      const bool tie = bits == last.magnitude && last.ties > 0;
+      last.ties -= static_cast<std::size_t>(tie);
+      std::memcpy(&values_[2 * next], &stretch.values[2 * i], 2 * sizeof(float));
+      places.positions[next] = stretch.positions[i];
+      next += static_cast<std::size_t>((bits > last.magnitude) | tie);
+    }
   }
 }
 

@@ -44,19 +44,27 @@ struct Selection {
 Selection select(const std::vector<float>& spectrum, std::size_t k, std::span<const float> sample,
                  std::size_t part = 5) {
   Selection selection;
-  selection.bitmap.resize(spectrum.size() / 128, 7);
   PairSelector selector;
   const double fraction = 2 * static_cast<double>(k) / static_cast<double>(spectrum.size() + 1);
   const auto pass = [&](const Thresholds& thresholds) {
     ++selection.passes;
-    selector.start(thresholds, selection.bitmap);
+    selector.start(thresholds);
     for (std::size_t at = 0; at < spectrum.size(); at += part * 128) {
       selector.add(std::span(spectrum).subspan(at, std::min(part * 128, spectrum.size() - at)));
     }
   };
   pass(selector.guess(sample, fraction));
   if (!selector.can_find(k)) pass(selector.everything());
-  const auto result = selector.finish(k);
+  PairPlaces places{{1, 2, 3}, {4, 5}};  // of another selection
+  const auto result = selector.finish(k, places);
+  EXPECT_EQ(places.firsts.size(), (spectrum.size() / 128 + part - 1) / part + 1);
+  selection.bitmap.resize(spectrum.size() / 128);
+  for (std::size_t run = 0; run + 1 < places.firsts.size(); ++run) {
+    for (std::size_t i = places.firsts[run]; i < places.firsts[run + 1]; ++i) {
+      const std::size_t pair = run * part * 64 + places.positions.at(i);
+      selection.bitmap.at(pair / 64) |= std::uint64_t{1} << (pair % 64);
+    }
+  }
   selection.values.assign(result.values.begin(), result.values.end());
   selection.scale = result.scale;
   return selection;
@@ -122,46 +130,98 @@ TEST(PairSelector, MisleadingSamplesAndScales) {
   }
 }
 
+TEST(PairSelector, StretchesAndZerosAreOneSpectrum) {
+  auto spectrum = normal_spectrum(300, 6);
+  std::fill_n(spectrum.begin() + 100 * 128, 40 * 128, 0.0f);
+  const auto whole = std::span<const float>(spectrum);
+  PairSelector selector;
+  PairPlaces one, three;
+  selector.start({});
+  selector.add(whole.first(100 * 128));
+  selector.add(whole.subspan(100 * 128, 40 * 128));
+  selector.add(whole.subspan(140 * 128));
+  const auto expected = selector.finish(1000, one);
+  const std::vector<float> values(expected.values.begin(), expected.values.end());
+  selector.start({}, 3);
+  selector.add(whole.subspan(140 * 128), 2);
+  selector.add_zeros(40, 1);
+  selector.add(whole.first(100 * 128), 0);
+  const auto found = selector.finish(1000, three);
+  EXPECT_TRUE(std::ranges::equal(found.values, values));
+  EXPECT_EQ(found.energy, expected.energy);
+  EXPECT_EQ(three.firsts, one.firsts);
+  EXPECT_EQ(three.positions, one.positions);
+}
+
+// What collect_pairs finds, with its own memory.
+struct Collected {
+  explicit Collected(std::size_t pairs)
+      : positions(pairs + kPairSlack),
+        values(2 * (pairs + kPairSlack)),
+        energies(pairs + kPairSlack),
+        between(pairs + kPairSlack) {}
+  PairRoom room() { return {positions, values, energies, between}; }
+  void cut(const CollectedPairs& found) {
+    positions.resize(found.pairs);
+    values.resize(2 * found.pairs);
+    energies.resize(found.pairs);
+    between.resize(found.between);
+  }
+  std::vector<std::uint16_t> positions;
+  std::vector<float> values;
+  std::vector<float> energies;
+  std::vector<float> between;
+};
+
 // The sign of a NaN depends on the CPU.
-TEST(Pairs, NanOfEitherSignIsMarked) {
+TEST(Pairs, NanOfEitherSignIsCollected) {
   on_every_target([] {
     std::vector<float> spectrum(128);
     spectrum[3] = std::numeric_limits<float>::quiet_NaN();
     spectrum[5] = -std::numeric_limits<float>::quiet_NaN();
-    std::vector<std::uint64_t> low(1), high(1);
-    (void)mark(spectrum, {}, low, high);
-    EXPECT_EQ(low[0], 0b101000u);
-    EXPECT_EQ(high[0], 0u);
+    Collected collected(64);
+    const auto found = collect_pairs(spectrum, {}, collected.room());
+    collected.cut(found);
+    EXPECT_EQ(collected.positions, (std::vector<std::uint16_t>{3, 5}));
+    EXPECT_EQ(found.between, 2u);
   });
 }
 
-TEST(Pairs, MarkEqualsTheReferenceOnEveryTarget) {
-  for (const std::size_t words : {0u, 1u, 5u, 32u}) {
-    auto spectrum = mixed_floats(words * 128, 5);
+TEST(Pairs, CollectEqualsTheReferenceOnEveryTarget) {
+  for (const std::size_t words : {0u, 1u, 5u, 32u, 1024u}) {
+    const auto spectrum = mixed_floats(words * 128, 5);
     const Thresholds thresholds{0.5f, std::bit_cast<std::uint32_t>(0.1f),
                                 std::bit_cast<std::uint32_t>(0.7f)};
-    std::vector<std::uint64_t> low(words), high(words), found_low(words), found_high(words);
-    const double energy = reference::mark(spectrum, thresholds, low, high);
+    Collected expected(words * 64);
+    const auto all = reference::collect_pairs(spectrum, thresholds, expected.room());
+    expected.cut(all);
+    EXPECT_TRUE(words == 0 || (0 < all.between && all.between < all.pairs));
     on_every_target([&] {
       for (const std::size_t offset : kOffsets) {
         Guarded<float> in(std::span<const float>(spectrum), offset);
-        const double found = mark(in.span(), thresholds, found_low, found_high);
-        EXPECT_TRUE(found == energy || (std::isinf(found) && std::isinf(energy)));
-        EXPECT_EQ(found_low, low);
-        EXPECT_EQ(found_high, high);
+        Collected collected(words * 64);
+        const auto found = collect_pairs(in.span(), thresholds, collected.room());
+        collected.cut(found);
+        EXPECT_TRUE(found.energy == all.energy ||
+                    (std::isinf(found.energy) && std::isinf(all.energy)));
+        EXPECT_EQ(collected.positions, expected.positions);
+        EXPECT_TRUE(same_bits<float>(collected.values, expected.values));
+        EXPECT_TRUE(same_bits<float>(collected.energies, expected.energies));
+        EXPECT_TRUE(same_bits<float>(collected.between, expected.between));
       }
     });
   }
 }
 
-TEST(Pairs, LengthsThatDifferAreABug) {
-  std::vector<std::uint64_t> one(1), two(2);
+TEST(Pairs, TooLittleRoomAndHalfRowsAreABug) {
   std::vector<float> spectrum(128);
-  EXPECT_THROW(mark(spectrum, {}, one, two), BrokenInvariant);
+  Collected little(63);
+  EXPECT_THROW((void)collect_pairs(spectrum, {}, little.room()), BrokenInvariant);
+  Collected enough(64);
+  EXPECT_THROW((void)collect_pairs(std::span(spectrum).first(16), {}, enough.room()),
+               BrokenInvariant);
   PairSelector selector;
-  selector.start({}, two);
-  selector.add(spectrum);
-  EXPECT_THROW((void)selector.finish(1), BrokenInvariant);
+  selector.start({});
   EXPECT_THROW(selector.add(std::span(spectrum).first(127)), BrokenInvariant);
 }
 

@@ -1,7 +1,7 @@
 #include "thinreduce/methods/fft/pairs.h"
 
+#include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "thinreduce/ensure.h"
 #include "thinreduce/kernels/select.h"
@@ -10,52 +10,69 @@
 #define HWY_TARGET_INCLUDE "thinreduce/methods/fft/pairs.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "thinreduce/kernels/compress-inl.h"
 #include "thinreduce/kernels/dispatch.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace thinreduce::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+#if HWY_TARGET == HWY_SCALAR
+
+CollectedPairs collect_pairs(std::span<const float> spectrum, const Thresholds& thresholds,
+                             const PairRoom& room) {
+  return reference::collect_pairs(spectrum, thresholds, room);
+}
+
+#else
+
 // There are 16 running sums, one per column, whatever the vector width: the same bits on all
-// targets.
-double mark(std::span<const float> spectrum, const Thresholds& thresholds,
-            std::span<std::uint64_t> at_least_low, std::span<std::uint64_t> at_least_high) {
-  const hn::CappedTag<float, 16> floats;
+// targets. There are no branches that depend on which pairs are collected: they would be
+// mispredicted too often.
+CollectedPairs collect_pairs(std::span<const float> spectrum, const Thresholds& thresholds,
+                             const PairRoom& room) {
+  const hn::CappedTag<float, kColumns> floats;
   const hn::RebindToSigned<decltype(floats)> integers;
+  const hn::Rebind<std::uint16_t, decltype(floats)> words;
   const std::size_t lanes = hn::Lanes(floats);
   const auto scale = hn::Set(floats, thresholds.scale);
   const auto below_low = hn::Set(integers, static_cast<std::int32_t>(thresholds.low) - 1);
   const auto below_high = hn::Set(integers, static_cast<std::int32_t>(thresholds.high) - 1);
-  const auto bits_of = [&](hn::Mask<decltype(integers)> mask) HWY_ATTR {
-    std::uint8_t bytes[8] = {};
-    hn::StoreMaskBits(integers, mask, bytes);
-    std::uint64_t bits = 0;
-    std::memcpy(&bits, bytes, sizeof(bits));
-    return bits;
-  };
-  alignas(64) std::array<float, 16> sums{};
-  for (std::size_t word = 0; word < at_least_low.size(); ++word) {
-    std::uint64_t low = 0;
-    std::uint64_t high = 0;
-    for (std::size_t row = 0; row < 4; ++row) {
-      const float* first = &spectrum[word * 128 + row * 32];
-      for (std::size_t lane = 0; lane < 16; lane += lanes) {
-        const auto re = hn::Mul(hn::LoadU(floats, first + lane), scale);
-        const auto im = hn::Mul(hn::LoadU(floats, first + 16 + lane), scale);
-        const auto energy = hn::Add(hn::Mul(re, re), hn::Mul(im, im));
-        hn::Store(hn::Add(hn::Load(floats, &sums[lane]), energy), floats, &sums[lane]);
-        const auto bits = hn::BitCast(integers, hn::Abs(energy));
-        low |= bits_of(hn::Gt(bits, below_low)) << (row * 16 + lane);
-        high |= bits_of(hn::Gt(bits, below_high)) << (row * 16 + lane);
-      }
+  std::uint16_t* HWY_RESTRICT const positions = room.positions.data();
+  float* HWY_RESTRICT const values = room.values.data();
+  float* HWY_RESTRICT const energies = room.energies.data();
+  float* HWY_RESTRICT const between = room.between.data();
+  CollectedPairs found;
+  alignas(64) std::array<float, kColumns> sums{};
+  auto position = hn::Iota(integers, 0);
+  for (std::size_t row = 0; row < spectrum.size(); row += 2 * kColumns) {
+    for (std::size_t lane = 0; lane < kColumns; lane += lanes) {
+      const auto re = hn::LoadU(floats, &spectrum[row + lane]);
+      const auto im = hn::LoadU(floats, &spectrum[row + kColumns + lane]);
+      const auto scaled_re = hn::Mul(re, scale);
+      const auto scaled_im = hn::Mul(im, scale);
+      const auto energy = hn::Add(hn::Mul(scaled_re, scaled_re), hn::Mul(scaled_im, scaled_im));
+      hn::Store(hn::Add(hn::Load(floats, &sums[lane]), energy), floats, &sums[lane]);
+      const auto bits = hn::BitCast(integers, hn::Abs(energy));
+      const auto low = hn::Gt(bits, below_low);
+      const ToFront<decltype(integers)> collected(low);
+      hn::StoreInterleaved2(collected.move(floats, re), collected.move(floats, im), floats,
+                            values + 2 * found.pairs);
+      hn::StoreU(collected.move(floats, energy), floats, energies + found.pairs);
+      hn::StoreU(hn::DemoteTo(words, collected.move(integers, position)), words,
+                 positions + found.pairs);
+      const ToFront<decltype(integers)> middle(hn::AndNot(hn::Gt(bits, below_high), low));
+      hn::StoreU(middle.move(floats, energy), floats, between + found.between);
+      found.pairs += collected.count();
+      found.between += middle.count();
+      position = hn::Add(position, hn::Set(integers, static_cast<std::int32_t>(lanes)));
     }
-    at_least_low[word] = low;
-    at_least_high[word] = high;
   }
-  double sum = 0;
-  for (const float part : sums) sum += part;
-  return sum;
+  for (const float part : sums) found.energy += part;
+  return found;
 }
+
+#endif
 
 }  // namespace thinreduce::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -64,37 +81,39 @@ HWY_AFTER_NAMESPACE();
 namespace thinreduce::kernels {
 namespace reference {
 
-double mark(std::span<const float> spectrum, const Thresholds& thresholds,
-            std::span<std::uint64_t> at_least_low, std::span<std::uint64_t> at_least_high) {
-  std::array<float, 16> sums{};
-  for (std::size_t word = 0; word < at_least_low.size(); ++word) {
-    std::uint64_t low = 0;
-    std::uint64_t high = 0;
-    for (std::size_t bit = 0; bit < kPairsPerWord; ++bit) {
-      const float energy = pair_energy(spectrum, word * kPairsPerWord + bit, thresholds.scale);
-      sums[bit % 16] += energy;
-      const std::uint32_t bits = magnitude(energy);
-      low |= std::uint64_t{bits >= thresholds.low} << bit;
-      high |= std::uint64_t{bits >= thresholds.high} << bit;
-    }
-    at_least_low[word] = low;
-    at_least_high[word] = high;
+CollectedPairs collect_pairs(std::span<const float> spectrum, const Thresholds& thresholds,
+                             const PairRoom& room) {
+  CollectedPairs found;
+  std::array<float, kColumns> sums{};
+  for (std::size_t pair = 0; pair < spectrum.size() / 2; ++pair) {
+    const float energy = pair_energy(spectrum, pair, thresholds.scale);
+    sums[pair % kColumns] += energy;
+    const std::uint32_t bits = magnitude(energy);
+    if (bits < thresholds.low) continue;
+    room.positions[found.pairs] = static_cast<std::uint16_t>(pair);
+    room.values[2 * found.pairs] = spectrum[pair_offset(pair)];
+    room.values[2 * found.pairs + 1] = spectrum[pair_offset(pair) + kColumns];
+    room.energies[found.pairs++] = energy;
+    if (bits < thresholds.high) room.between[found.between++] = energy;
   }
-  double sum = 0;
-  for (const float part : sums) sum += part;
-  return sum;
+  for (const float part : sums) found.energy += part;
+  return found;
 }
 
 }  // namespace reference
 
-THINREDUCE_KERNEL(mark);
+THINREDUCE_KERNEL(collect_pairs);
 
-double mark(std::span<const float> spectrum, const Thresholds& thresholds,
-            std::span<std::uint64_t> at_least_low, std::span<std::uint64_t> at_least_high) {
-  ensure(
-      spectrum.size() == 128 * at_least_low.size() && at_least_low.size() == at_least_high.size(),
-      "mark: 128 floats per word", spectrum.size(), at_least_low.size(), at_least_high.size());
-  return THINREDUCE_CALL(mark)(spectrum, thresholds, at_least_low, at_least_high);
+CollectedPairs collect_pairs(std::span<const float> spectrum, const Thresholds& thresholds,
+                             const PairRoom& room) {
+  const std::size_t pairs = spectrum.size() / 2;
+  ensure(spectrum.size() % (2 * kColumns) == 0 && pairs <= std::size_t{1} << 16,
+         "collect_pairs: whole double rows, at most 2^16 pairs", spectrum.size());
+  const std::size_t least = std::min(
+      {room.positions.size(), room.values.size() / 2, room.energies.size(), room.between.size()});
+  ensure(least >= pairs + kPairSlack, "collect_pairs: room for all pairs and a vector", least,
+         pairs);
+  return THINREDUCE_CALL(collect_pairs)(spectrum, thresholds, room);
 }
 
 }  // namespace thinreduce::kernels

@@ -1,30 +1,34 @@
-// Pairs of coefficients, which are kept or dropped together, and bitmaps of the kept ones.
+// Pairs of coefficients, which are kept or dropped together, and lists and bitmaps of the kept
+// ones.
 //
 // A spectrum of 16 blocks side by side (block_transform.h) has rows of 16 floats; two rows are 16
-// pairs. Pair p is row 2*(p/16) and row 2*(p/16)+1 at column p%16; bit p%64 of bitmap word p/64 is
-// set if it is kept. Its energy is the sum of the two squares.
+// pairs. Pair p is row 2*(p/16) and row 2*(p/16)+1 at column p%16; in a bitmap, bit p%64 of word
+// p/64 is set if it is kept. Its energy is the sum of the two squares.
 #pragma once
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace thinreduce::kernels {
 
+// Floats per row.
+inline constexpr std::size_t kColumns = 16;
 // A word of a bitmap covers 4 double rows, 128 floats.
 inline constexpr std::size_t kPairsPerWord = 64;
 
-// Returns the offset of a pair's first coefficient; the second follows 16 floats later.
+// Returns the offset of a pair's first coefficient; the second follows kColumns floats later.
 [[nodiscard]] inline std::size_t pair_offset(std::size_t pair) {
-  return pair / 16 * 32 + pair % 16;
+  return pair + pair / kColumns * kColumns;
 }
 
 [[nodiscard]] inline float pair_energy(std::span<const float> spectrum, std::size_t pair,
                                        float scale) {
   const std::size_t at = pair_offset(pair);
   const float re = spectrum[at] * scale;
-  const float im = spectrum[at + 16] * scale;
+  const float im = spectrum[at + kColumns] * scale;
   return re * re + im * im;
 }
 
@@ -36,15 +40,36 @@ struct Thresholds {
   std::uint32_t high = 0x7fffffff;
 };
 
-// Writes bitmaps of the pairs that reach each threshold and returns the sum of all energies. The
-// spectrum has 128 floats per word.
-double mark(std::span<const float> spectrum, const Thresholds& thresholds,
-            std::span<std::uint64_t> at_least_low, std::span<std::uint64_t> at_least_high);
+// Room for the pairs that reach the low threshold, in order. Whole vectors are written, so there
+// must be room for all pairs of the spectrum and kPairSlack more.
+inline constexpr std::size_t kPairSlack = 16;
+struct PairRoom {
+  std::span<std::uint16_t> positions;  // index in the spectrum
+  std::span<float> values;             // two per pair
+  std::span<float> energies;           // as pair_energy
+  std::span<float> between;            // energies below the high threshold
+};
+struct CollectedPairs {
+  std::size_t pairs = 0;
+  std::size_t between = 0;
+  double energy = 0;  // sum over all pairs of the spectrum
+};
+
+// Collects the pairs that reach the low threshold. The spectrum must be whole double rows, at most
+// 2^16 pairs.
+CollectedPairs collect_pairs(std::span<const float> spectrum, const Thresholds& thresholds,
+                             const PairRoom& room);
 
 namespace reference {
-double mark(std::span<const float> spectrum, const Thresholds& thresholds,
-            std::span<std::uint64_t> at_least_low, std::span<std::uint64_t> at_least_high);
+CollectedPairs collect_pairs(std::span<const float> spectrum, const Thresholds& thresholds,
+                             const PairRoom& room);
 }  // namespace reference
+
+// The places of a spectrum's selected pairs, in order. The spectrum is cut into runs.
+struct PairPlaces {
+  std::vector<std::uint16_t> positions;  // per pair, in its run; with spare room
+  std::vector<std::size_t> firsts;       // per run, and at the end: index of its first pair
+};
 
 // Calls `visit(pair)` for every set bit, in ascending order; pairs are numbered from words[0].
 template <typename Visit>

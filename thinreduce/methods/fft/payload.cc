@@ -32,13 +32,14 @@ std::size_t segments_of(std::size_t words) {
   return (words + kSegmentWords - 1) / kSegmentWords;
 }
 
-// The number of dropped pairs before each kept one.
+// The kept pairs of a segment, as the number of dropped pairs before each kept one.
 struct Gaps {
-  std::array<std::uint16_t, kSegmentPairs + kernels::kListSlack> skipped;
+  std::array<std::uint16_t, kSegmentPairs> dropped;
   std::size_t count = 0;
+  std::size_t pairs = 0;  // of the segment
 
   [[nodiscard]] std::span<const std::uint16_t> all() const {
-    return std::span(skipped).first(count);
+    return std::span(dropped).first(count);
   }
   [[nodiscard]] std::size_t rice_bits(unsigned low) const {
     std::uint32_t quotients = 0;
@@ -47,49 +48,73 @@ struct Gaps {
   }
 };
 
-void find_gaps(std::span<const std::uint64_t> words, Gaps& gaps) {
-  gaps.count = kernels::list_bits(words, gaps.skipped);
-  unsigned next = 0;
-  for (std::size_t i = 0; i < gaps.count; ++i) {
-    const unsigned pair = gaps.skipped[i];
-    gaps.skipped[i] = static_cast<std::uint16_t>(pair - next);
-    next = pair + 1;
+// Finds the gaps of the segment that begins at a word. Subtracts whole runs of positions, without a
+// sum that would have to wait for the one before it.
+void find_gaps(const KeptPairs& kept, std::size_t first_word, Gaps& gaps) {
+  const std::size_t words = std::min(kSegmentWords, kept.words - first_word);
+  gaps.pairs = words * kPairsPerWord;
+  gaps.count = 0;
+  std::size_t next = 0;  // the lowest pair that may come
+  for (std::size_t word = 0; word < words; word += kept.run_words) {
+    const std::size_t run = (first_word + word) / kept.run_words;
+    const std::size_t first = kept.firsts[run] - kept.firsts.front();
+    const std::size_t count = kept.firsts[run + 1] - kept.firsts[run];
+    if (count == 0) continue;
+    const std::uint16_t* const position = &kept.positions[first];
+    std::uint16_t* const gap = &gaps.dropped[gaps.count];
+    gap[0] = static_cast<std::uint16_t>(word * kPairsPerWord + position[0] - next);
+    for (std::size_t i = 1; i < count; ++i) {
+      gap[i] = static_cast<std::uint16_t>(position[i] - position[i - 1] - 1);
+    }
+    next = word * kPairsPerWord + position[count - 1] + 1;
+    gaps.count += count;
   }
 }
 
+struct RiceCost {
+  unsigned low = 0;
+  std::size_t bits = 0;
+};
 // Returns the best number of low bits, which is near the logarithm of the mean gap.
-unsigned best_rice(const Gaps& gaps, std::size_t pairs) {
-  const std::size_t mean = (pairs - gaps.count) / gaps.count;
+RiceCost best_rice(const Gaps& gaps) {
+  const std::size_t mean = (gaps.pairs - gaps.count) / gaps.count;
   const auto middle = static_cast<unsigned>(std::bit_width(mean));
-  unsigned best = std::min(middle, kMaxRice);
-  std::size_t best_bits = gaps.rice_bits(best);
-  for (unsigned low = best; low > 0 && low + 2 > middle;) {
+  unsigned low = std::min(middle, kMaxRice);
+  RiceCost best{low, gaps.rice_bits(low)};
+  while (low > 0 && low + 2 > middle) {
     --low;
     const std::size_t bits = gaps.rice_bits(low);
-    if (bits >= best_bits) continue;
-    best_bits = bits;
-    best = low;
+    if (bits < best.bits) best = {low, bits};
   }
   return best;
 }
 
-SegmentHead write_segment(std::span<const std::uint64_t> words, Gaps& gaps, BitWriter& writer) {
-  find_gaps(words, gaps);
+void write_bitmap(const Gaps& gaps, BitWriter& writer) {
+  std::array<std::uint64_t, kSegmentWords> bitmap{};
+  std::size_t pair = 0;
+  for (const std::size_t gap : gaps.all()) {
+    pair += gap;
+    bitmap[pair / kPairsPerWord] |= std::uint64_t{1} << (pair % kPairsPerWord);
+    ++pair;
+  }
+  for (const std::uint64_t word : std::span(bitmap).first(gaps.pairs / kPairsPerWord)) {
+    writer.put(word & 0xffffffff, 32);
+    writer.put(word >> 32, 32);
+  }
+}
+
+SegmentHead write_segment(const Gaps& gaps, BitWriter& writer) {
   const auto head = [&](unsigned way) {
     return static_cast<SegmentHead>(gaps.count | way << kCountBits);
   };
   if (gaps.count == 0) return head(0);
-  const std::size_t pairs = words.size() * kPairsPerWord;
-  const unsigned low = best_rice(gaps, pairs);
-  if (gaps.rice_bits(low) >= pairs) {
-    for (const std::uint64_t word : words) {
-      writer.put(word & 0xffffffff, 32);
-      writer.put(word >> 32, 32);
-    }
+  const RiceCost rice = best_rice(gaps);
+  if (rice.bits >= gaps.pairs) {
+    write_bitmap(gaps, writer);
     return head(kAsBitmap);
   }
-  for (const unsigned gap : gaps.all()) put_rice(writer, gap, low);
-  return head(low);
+  put_rice(writer, gaps.all(), rice.low, rice.bits);
+  return head(rice.low);
 }
 
 // Reads the positions of a segment of `pairs` pairs. Returns an error text, empty on success.
@@ -175,8 +200,7 @@ void write_fft_payload(const SpectrumHead& head, const KeptPairs& pairs,
   if (head.overflow) return payload.resize(kHeaderBytes);
   if (pairs.codes.empty()) return;
   const auto& format = head.format;
-  const auto words = pairs.bitmap;
-  payload.resize(kHeaderBytes + segments_of(words.size()) * sizeof(SegmentHead));
+  payload.resize(kHeaderBytes + segments_of(pairs.words) * sizeof(SegmentHead));
   store_value(std::span(payload), 0, static_cast<std::uint32_t>(pairs.codes.size() / 2));
   store_value(std::span(payload), 4, static_cast<std::uint8_t>(format.bits));
   store_value(std::span(payload), 5, static_cast<std::uint8_t>(format.mantissa));
@@ -187,9 +211,9 @@ void write_fft_payload(const SpectrumHead& head, const KeptPairs& pairs,
   store_value(std::span(payload), 20, head.kept_energy);
   Gaps gaps;
   BitWriter writer(payload);
-  for (std::size_t first = 0; first < words.size(); first += kSegmentWords) {
-    const auto segment = words.subspan(first, std::min(kSegmentWords, words.size() - first));
-    const SegmentHead written = write_segment(segment, gaps, writer);
+  for (std::size_t first = 0; first < pairs.words; first += kSegmentWords) {
+    find_gaps(pairs, first, gaps);
+    const SegmentHead written = write_segment(gaps, writer);
     store_value(std::span(payload), kHeaderBytes + first / kSegmentWords * sizeof(written),
                 written);
   }

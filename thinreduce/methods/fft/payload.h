@@ -29,11 +29,15 @@ struct SpectrumHead {
   bool overflow = false;  // the spectrum was not finite: readers must refuse the payload
 };
 
-// The kept pairs of one piece, for writing: one bit per pair (pairs.h has the order), two codes per
-// kept pair, in the order of the bits.
+// The kept pairs of one piece, for writing. Its words (pairs.h) are cut into runs, which must be
+// segments or whole parts of them.
 struct KeptPairs {
-  std::span<const std::uint64_t> bitmap;
-  std::span<const std::uint16_t> codes;
+  std::size_t words = 0;
+  std::size_t run_words = kSegmentWords;
+  std::span<const std::size_t>
+      firsts;  // per run and at the end: index of its first pair, any start
+  std::span<const std::uint16_t> positions;  // per pair: its index in its run, ascending
+  std::span<const std::uint16_t> codes;      // two per pair
 };
 
 // The kept pairs of one piece, as read. Lists instead of a bitmap, because every rank's pairs are

@@ -41,9 +41,20 @@ Spectrum random_spectrum(std::size_t words, double density, int bits, unsigned s
   return spectrum;
 }
 
-Bytes written(const Spectrum& spectrum) {
+// `run_words` are the words per run of the lists that are written.
+Bytes written(const Spectrum& spectrum, std::size_t run_words = kSegmentWords) {
+  const std::size_t words = spectrum.bitmap.size();
+  std::vector<std::size_t> firsts;
+  std::vector<std::uint16_t> positions;
+  for (std::size_t word = 0; word < words; ++word) {
+    if (word % run_words == 0) firsts.push_back(100 + positions.size());
+    kernels::for_pairs(std::span(spectrum.bitmap).subspan(word, 1), [&](std::size_t pair) {
+      positions.push_back(static_cast<std::uint16_t>(word % run_words * 64 + pair));
+    });
+  }
+  firsts.push_back(100 + positions.size());
   Bytes payload;
-  write_fft_payload(spectrum.head, {spectrum.bitmap, spectrum.codes}, payload);
+  write_fft_payload(spectrum.head, {words, run_words, firsts, positions, spectrum.codes}, payload);
   return payload;
 }
 
@@ -113,6 +124,9 @@ TEST(FftPayload, ComesBack) {
         const auto spectrum = random_spectrum(words, density, bits, 1);
         const Bytes payload = written(spectrum);
         EXPECT_LE(payload.size(), fft_payload_limit({words, bits}));
+        for (const std::size_t run_words : {8u, 16u}) {
+          EXPECT_EQ(written(spectrum, run_words), payload);
+        }
         const auto back = read(payload, words, bits);
         EXPECT_EQ(back.bitmap, spectrum.bitmap);
         EXPECT_EQ(back.codes, spectrum.codes);

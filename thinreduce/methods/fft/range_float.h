@@ -39,12 +39,12 @@ struct RangeFloat {
   [[nodiscard]] bool valid() const;
 
   [[nodiscard]] int shift() const { return 23 - mantissa; }
-  // The largest code; the smallest is 0.
+  // Returns the largest code; the smallest is 0.
   [[nodiscard]] std::uint32_t last_code() const { return positive + negative; }
-  // The smallest magnitude above zero.
+  // Returns the smallest magnitude above zero.
   [[nodiscard]] float eps() const;
 
-  // The largest magnitude.
+  // Returns the largest magnitude.
   [[nodiscard]] float largest() const;
 
   // Rounds to the nearest code; values beyond the range to its end, values below eps/2 to zero.

@@ -50,9 +50,10 @@ std::span<const float> FftResidual::take_in(std::size_t group, std::span<const f
   if (!feedback_) return sum;
   settle_group(group, thread);
   const auto residual = spectrum(group);
-  kernels::add(sum, residual);
-  if (kernels::first_nonfinite(sum) < sum.size()) return sum;
-  std::ranges::copy(sum, residual.begin());
+  if (!kernels::add_exchange(residual, sum)) {
+    std::ranges::swap_ranges(residual, sum);
+    return sum;
+  }
   groups_[group] = Group::taken;
   return residual;
 }

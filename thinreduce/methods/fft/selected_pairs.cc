@@ -6,9 +6,7 @@
 #include <numeric>
 
 #include "thinreduce/collective/workers.h"
-#include "thinreduce/kernels/bit_loops.h"
 #include "thinreduce/kernels/floats.h"
-#include "thinreduce/methods/fft/block_transform.h"
 #include "thinreduce/methods/fft/pairs.h"
 
 namespace thinreduce {
@@ -28,26 +26,25 @@ std::size_t sample_stride(std::size_t groups, std::size_t most) {
   return std::clamp<std::size_t>(groups / 16, 1, most);
 }
 
-}  // namespace
-
-void SelectedPairs::set_groups(std::size_t groups) {
-  selection_.bitmap.resize(groups * group_words_);
-  selection_.firsts.resize(groups + 1);
+bool contains(Groups groups, std::size_t group) {
+  return group >= groups.begin && group < groups.end;
 }
 
+}  // namespace
+
 void SelectedPairs::add_groups(
-    std::size_t groups, Workers workers, const kernels::Thresholds& thresholds,
+    std::size_t groups, Workers workers, const kernels::Thresholds& thresholds, Groups skip,
     const std::function<std::span<const float>(std::size_t, std::size_t)>& spectrum) {
   const std::size_t stretches = std::clamp<std::size_t>(groups / kStretchGroups, 1, kMaxStretches);
-  std::vector<std::size_t> first_words;
-  for (std::size_t s = 0; s < stretches; ++s) {
-    first_words.push_back(cut({0, groups}, stretches, s).begin * group_words_);
-  }
-  selector_.start(thresholds, selection_.bitmap, first_words);
+  selector_.start(thresholds, stretches);
   workers.for_blocks(stretches, [&](std::size_t s, std::size_t thread) {
     const Groups own = cut({0, groups}, stretches, s);
     for (std::size_t group = own.begin; group < own.end; ++group) {
-      selector_.add(spectrum(group, thread), s);
+      if (contains(skip, group)) {
+        selector_.add_zeros(group_words_, s);
+      } else {
+        selector_.add(spectrum(group, thread), s);
+      }
     }
   });
 }
@@ -55,13 +52,7 @@ void SelectedPairs::add_groups(
 void SelectedPairs::select(const Source& source, std::size_t k, Workers workers) {
   const std::size_t stride = sample_stride(source.groups, 32);
   const std::size_t floats = group_words_ * 2 * kernels::kPairsPerWord;
-  set_groups(source.groups);
-  // Zeros are never selected.
-  const kernels::AlignedFloats zeros(source.skip.size() > 0 ? floats : 0);
-  const auto spectrum_of = [&](std::size_t group, std::size_t thread) {
-    const bool skipped = group >= source.skip.begin && group < source.skip.end;
-    return skipped ? std::span<const float>(zeros) : source.spectrum_of(group, thread);
-  };
+  selection_.run_words = std::min(group_words_, kernels::PairSelector::kRunWords);
   const std::size_t samples = (source.groups + stride - 1) / stride;
   sample_.resize(samples * floats);
   const auto sampled = [&](std::size_t i) {
@@ -70,17 +61,23 @@ void SelectedPairs::select(const Source& source, std::size_t k, Workers workers)
   workers.for_runs(samples, kStretchGroups,
                    [&](std::size_t first, std::size_t count, std::size_t thread) {
                      for (std::size_t i = first; i < first + count; ++i) {
-                       std::ranges::copy(spectrum_of(i * stride, thread), sampled(i).begin());
+                       const std::size_t group = i * stride;
+                       if (contains(source.skip, group)) {
+                         std::ranges::fill(sampled(i), 0.0f);
+                       } else {
+                         std::ranges::copy(source.spectrum_of(group, thread), sampled(i).begin());
+                       }
                      }
                    });
   const double fraction = source.pairs > 0 ? static_cast<double>(k) / source.pairs : 0;
   const auto guessed = kernels::PairSelector::guess(sample_, fraction);
-  add_groups(source.groups, workers, guessed, [&](std::size_t group, std::size_t thread) {
-    return group % stride == 0 ? std::span<const float>(sampled(group / stride))
-                               : spectrum_of(group, thread);
-  });
+  add_groups(source.groups, workers, guessed, source.skip,
+             [&](std::size_t group, std::size_t thread) {
+               return group % stride == 0 ? std::span<const float>(sampled(group / stride))
+                                          : source.spectrum_of(group, thread);
+             });
   if (!selector_.can_find(k)) {
-    add_groups(source.groups, workers, selector_.everything(), spectrum_of);
+    add_groups(source.groups, workers, selector_.everything(), source.skip, source.spectrum_of);
   }
   finish(k, workers);
 }
@@ -88,7 +85,7 @@ void SelectedPairs::select(const Source& source, std::size_t k, Workers workers)
 void SelectedPairs::select(std::span<const float> spectrum, std::size_t k) {
   const std::size_t floats = group_words_ * 2 * kernels::kPairsPerWord;
   const std::size_t groups = spectrum.size() / floats;
-  set_groups(groups);
+  selection_.run_words = kernels::PairSelector::kRunWords;
   // A piece of a bucket has few groups, which may differ much.
   const std::size_t stride = sample_stride(groups, 4);
   sample_.clear();
@@ -97,32 +94,25 @@ void SelectedPairs::select(std::span<const float> spectrum, std::size_t k) {
     sample_.insert(sample_.end(), sampled.begin(), sampled.end());
   }
   const double fraction = 2 * static_cast<double>(k) / static_cast<double>(spectrum.size());
-  selector_.start(kernels::PairSelector::guess(sample_, fraction), selection_.bitmap);
+  selector_.start(kernels::PairSelector::guess(sample_, fraction));
   selector_.add(spectrum);
   if (!selector_.can_find(k)) {
-    selector_.start(selector_.everything(), selection_.bitmap);
+    selector_.start(selector_.everything());
     selector_.add(spectrum);
   }
   finish(k);
 }
 
 void SelectedPairs::finish(std::size_t k, Workers workers) {
-  const auto selected = selector_.finish(k, workers);
+  const auto selected = selector_.finish(k, selection_.places, workers);
   values_ = selected.values;
-  const auto count_codes = [&] {
-    auto& firsts = selection_.firsts;
-    for (std::size_t group = 0; group + 1 < firsts.size(); ++group) {
-      firsts[group + 1] = firsts[group] + 2 * kernels::count_pairs(bitmap_of({group, group + 1}));
-    }
-    selection_.codes.resize(firsts.back());
-  };
-  // None needs what another finds. Few values are not worth waking a thread for.
-  const std::size_t together = values_.size() > kFloatsPerBlock ? 1 : 3;
-  workers.for_runs(3, together, [&](std::size_t first, std::size_t count, std::size_t /*thread*/) {
+  selection_.codes.resize(values_.size());
+  // Neither needs what the other finds. Few values are not worth waking a thread for.
+  const std::size_t together = values_.size() > kFloatsPerBlock ? 1 : 2;
+  workers.for_runs(2, together, [&](std::size_t first, std::size_t count, std::size_t /*thread*/) {
     for (std::size_t i = first; i < first + count; ++i) {
       if (i == 0) measure_energy(selected);
       if (i == 1) choose_format(selected.values);
-      if (i == 2) count_codes();
     }
   });
 }
@@ -163,43 +153,45 @@ void SelectedPairs::choose_format(std::span<const float> values) {
   selection_.head.format = kernels::RangeFloat::fitting(range, bits_, format_sample_);
 }
 
-std::span<const std::uint64_t> SelectedPairs::bitmap_of(Groups groups) const {
-  return std::span(selection_.bitmap)
-      .subspan(groups.begin * group_words_, groups.size() * group_words_);
-}
-
-std::span<std::uint16_t> SelectedPairs::codes_of(Groups groups) {
-  const std::size_t first = selection_.firsts[groups.begin];
-  return std::span(selection_.codes).subspan(first, selection_.firsts[groups.end] - first);
+KeptPairs SelectedPairs::Selection::pairs_of(std::size_t first_word, std::size_t words) const {
+  const std::size_t run = first_word / run_words;
+  const std::size_t runs = (words + run_words - 1) / run_words;
+  const auto firsts = std::span(places.firsts).subspan(run, runs + 1);
+  const std::size_t first = firsts.front();
+  const std::size_t count = firsts.back() - first;
+  return {.words = words,
+          .run_words = run_words,
+          .firsts = firsts,
+          .positions = std::span(places.positions).subspan(first, count),
+          .codes = std::span(codes).subspan(2 * first, 2 * count)};
 }
 
 void SelectedPairs::write(Groups groups, std::vector<std::byte>& payload) {
-  const auto codes = codes_of(groups);
+  const KeptPairs pairs = pairs_of(groups);
   const SpectrumHead& head = selection_.head;
   if (!head.overflow) {
-    const auto values = values_.subspan(selection_.firsts[groups.begin], codes.size());
-    kernels::quantize(head.format, values, codes);
+    const std::size_t first = 2 * pairs.firsts.front();
+    kernels::quantize(head.format, values_.subspan(first, pairs.codes.size()),
+                      std::span(selection_.codes).subspan(first, pairs.codes.size()));
   }
-  write_fft_payload(head, {bitmap_of(groups), codes}, payload);
+  write_fft_payload(head, pairs, payload);
 }
 
 void SelectedPairs::add_sent(Groups groups, float sign, std::span<float> spectrum,
                              std::size_t thread) {
   auto& sent = rooms_[thread];
-  const auto codes = codes_of(groups);
-  sent.resize(codes.size());
-  kernels::dequantize(selection_.head.format, codes, sent);
-  const float* value = sent.data();
-  std::array<std::uint16_t, kSegmentPairs + kernels::kListSlack> list;
-  const auto words = bitmap_of(groups);
-  for (std::size_t first = 0; first < words.size(); first += kSegmentWords) {
-    const auto part = words.subspan(first, std::min(kSegmentWords, words.size() - first));
-    float* const to = &spectrum[first * 2 * kernels::kPairsPerWord];
-    const std::size_t count = kernels::list_bits(part, list);
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::size_t at = kernels::pair_offset(list[i]);
-      to[at] += sign * *value++;
-      to[at + kernels::kBlockLanes] += sign * *value++;
+  const KeptPairs pairs = pairs_of(groups);
+  sent.resize(std::max(sent.size(), pairs.codes.size()));
+  kernels::dequantize(selection_.head.format, pairs.codes,
+                      std::span(sent).first(pairs.codes.size()));
+  std::size_t pair = 0;
+  for (std::size_t run = 0; run + 1 < pairs.firsts.size(); ++run) {
+    float* const to = &spectrum[run * pairs.run_words * 2 * kernels::kPairsPerWord];
+    const std::size_t end = pairs.firsts[run + 1] - pairs.firsts.front();
+    for (; pair < end; ++pair) {
+      const std::size_t at = kernels::pair_offset(pairs.positions[pair]);
+      to[at] += sign * sent[2 * pair];
+      to[at + kernels::kColumns] += sign * sent[2 * pair + 1];
     }
   }
 }

@@ -41,7 +41,7 @@ class SelectedPairs {
   void select(std::span<const float> spectrum, std::size_t k);
 
   [[nodiscard]] const SpectrumHead& head() const { return selection_.head; }
-  // Lets so many threads, numbered from 0, call the functions below at a time, for different
+  // Lets `threads` threads, numbered from 0, call the functions below at a time, for different
   // groups. Each must pass its number.
   void set_threads(std::size_t threads) { rooms_.resize(std::max(rooms_.size(), threads)); }
   // Replaces `payload` by the selected pairs of some groups.
@@ -54,16 +54,19 @@ class SelectedPairs {
  private:
   // The selected pairs, in the form in which they are sent.
   struct Selection {
-    std::vector<std::uint64_t> bitmap;
-    std::vector<std::size_t> firsts;   // per group, and at the end: index of its first code
+    std::size_t run_words = 0;  // words per run of its places
+    kernels::PairPlaces places;
     std::vector<std::uint16_t> codes;  // two per pair
     SpectrumHead head;
+
+    [[nodiscard]] KeptPairs pairs_of(std::size_t first_word, std::size_t words) const;
   };
-  void set_groups(std::size_t groups);
-  [[nodiscard]] std::span<const std::uint64_t> bitmap_of(Groups groups) const;
-  [[nodiscard]] std::span<std::uint16_t> codes_of(Groups groups);
+  [[nodiscard]] KeptPairs pairs_of(Groups groups) const {
+    return selection_.pairs_of(groups.begin * group_words_, groups.size() * group_words_);
+  }
   void finish(std::size_t k, Workers workers = {});
   void add_groups(std::size_t groups, Workers workers, const kernels::Thresholds& thresholds,
+                  Groups skip,
                   const std::function<std::span<const float>(std::size_t, std::size_t)>& spectrum);
   void measure_energy(const kernels::PairSelector::Result& selected);
   void choose_format(std::span<const float> values);

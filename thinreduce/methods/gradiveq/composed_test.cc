@@ -98,8 +98,8 @@ TEST(GradiveqComposed, FineCodesOfLowRankGradientsAreNearlyExact) {
   }
 }
 
-// What was applied, what each rank holds back and what it owes make up the gradients, and what is
-// held back stays bounded, even with quantizers whose error is larger than what they quantize.
+// The applied means, the values that each rank holds back and its residual make up the gradients.
+// The values held back stay bounded, even with quantizers whose error is larger than their input.
 TEST(GradiveqComposed, NothingIsLostAndNothingGrows) {
   constexpr std::size_t kSlice = 32;
   constexpr std::size_t kElements = kSlice * 50 + 9;
@@ -112,19 +112,13 @@ TEST(GradiveqComposed, NothingIsLostAndNothingGrows) {
       settings.sample = settings.flush = 0.03;
       settings.trigger = 0;
       GradiveqWorld ranks(3, settings, shapeless(kElements));
-      std::vector<double> given(kElements);
-      std::vector<double> applied(kElements);
+      Totals so_far(kElements);
       double owes = 0;
       for (unsigned step = 0; step < 60; ++step) {
         const auto gradients = normal_gradients(3, kElements, step);
-        const auto sum = exact_sum(gradients);
-        const auto mean = ranks.mean(gradients);
-        for (std::size_t i = 0; i < kElements; ++i) {
-          given[i] += sum[i];
-          applied[i] += 3.0 * static_cast<double>(mean[i]);
-        }
+        so_far.add(gradients, ranks.mean(gradients));
         if (step % 6 != 3) continue;
-        auto total = applied;
+        auto total = so_far.applied;
         for (std::size_t rank = 0; rank < 3; ++rank) {
           const auto saved = ranks.saved(rank);
           const auto residual = residual_of(saved, kSlice);
@@ -136,7 +130,8 @@ TEST(GradiveqComposed, NothingIsLostAndNothingGrows) {
           owes = std::max(owes, energy);
         }
         // Roundings of sums of up to 60 normal numbers.
-        for (std::size_t i = 0; i < kElements; ++i) ASSERT_NEAR(total[i], given[i], 3e-4) << step;
+        for (std::size_t i = 0; i < kElements; ++i)
+          ASSERT_NEAR(total[i], so_far.given[i], 3e-4) << step;
       }
       // A step adds 200 projections of variance 1. With an error of w times what is quantized, the
       // factor 1/(1+w) leaves w of it: at 2 bits and a block of 200, w is about 13.

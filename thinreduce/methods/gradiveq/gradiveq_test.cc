@@ -60,17 +60,18 @@ TEST(Gradiveq, OddSizes) {
 
 TEST(Gradiveq, LowRankGradientsAreExactOnceTheBasisIsKnown) {
   constexpr std::size_t kSlices = 40;
-  for (const auto& [slice, rank] : {std::pair<std::size_t, std::size_t>{16, 2}, {40, 5}, {64, 8}}) {
+  for (const auto& [slice, basis_size] :
+       {std::pair<std::size_t, std::size_t>{16, 2}, {40, 5}, {64, 8}}) {
     for (const int world : {1, 2, 4, 8}) {
       for (const bool phases : {false, true}) {
-        SCOPED_TRACE(testing::Message() << slice << " " << rank << ", " << world << " ranks");
+        SCOPED_TRACE(testing::Message() << slice << " " << basis_size << ", " << world << " ranks");
         auto settings = quick(3, 50);
         settings.phases = phases;
         settings.slice = slice;
-        settings.basis_size = rank;
+        settings.basis_size = basis_size;
         GradiveqWorld ranks(world, settings, shapeless(kSlices * slice + 3));
         for (unsigned step = 0; step < 10; ++step) {
-          auto gradients = low_rank_gradients(world, kSlices, slice, rank, step);
+          auto gradients = low_rank_gradients(world, kSlices, slice, basis_size, step);
           for (auto& gradient : gradients) gradient.resize(kSlices * slice + 3, 0.5f);
           EXPECT_LT(error_of(ranks.mean(gradients), gradients), 1e-11) << step;
         }
@@ -176,7 +177,7 @@ TEST(Gradiveq, RealLayersAreProjectedAsDefined) {
         ASSERT_NEAR(result[i], expected / c.world, 2e-5 * std::sqrt(static_cast<double>(k)));
       }
     }
-    // What fills no slice is exact.
+    // Elements that fill no slice are exact.
     for (std::size_t place = slicing.sliced(); place < layout.elements; ++place) {
       float value = 0;
       float truth = 0;
@@ -262,18 +263,12 @@ TEST(Gradiveq, WhiteNoiseIsConserved) {
     settings.sample = settings.flush = 0.03;
     settings.trigger = 0;
     GradiveqWorld ranks(3, settings, shapeless(kElements));
-    std::vector<double> given(kElements);
-    std::vector<double> applied(kElements);
+    Totals so_far(kElements);
     for (unsigned step = 0; step < 80; ++step) {
       const auto gradients = normal_gradients(3, kElements, step);
-      const auto sum = exact_sum(gradients);
-      const auto mean = ranks.mean(gradients);
-      for (std::size_t i = 0; i < kElements; ++i) {
-        given[i] += sum[i];
-        applied[i] += 3.0 * static_cast<double>(mean[i]);
-      }
+      so_far.add(gradients, ranks.mean(gradients));
       if (step % 6 != 3) continue;
-      auto total = applied;
+      auto total = so_far.applied;
       double held = 0;
       for (std::size_t rank = 0; rank < 3; ++rank) {
         const auto residual = residual_of(ranks.saved(rank), kSlice);
@@ -283,7 +278,8 @@ TEST(Gradiveq, WhiteNoiseIsConserved) {
         }
       }
       // Roundings of sums of up to 80 normal numbers.
-      for (std::size_t i = 0; i < kElements; ++i) ASSERT_NEAR(total[i], given[i], 3e-4) << step;
+      for (std::size_t i = 0; i < kElements; ++i)
+        ASSERT_NEAR(total[i], so_far.given[i], 3e-4) << step;
       if (ranks.statistics[0].contains("loss")) {
         EXPECT_GT(held, 1);
       }

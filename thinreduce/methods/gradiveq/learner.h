@@ -29,8 +29,8 @@ class GradiveqLearner {
   // Returns the fraction of this rank's energy that the bases lose.
   [[nodiscard]] static double loss(std::span<const GradiveqLayer> layers);
 
-  // The samples of a compressed step enter the statistics of the layers' owners, and the means at
-  // all ranks.
+  // Take the samples of a compressed step into the statistics of the layers' owners, and into the
+  // means of all ranks.
   void learn(GradiveqState& state, const GradiveqSum& sums);
   void move_means(GradiveqState& state, const GradiveqSum& sums);
 

@@ -40,7 +40,7 @@ class QuantizedProjections {
   void exchange(std::uint64_t step, Exchange& exchange, std::span<float> moments);
   // Throws Error{bad_frame} unless the sums are finite.
   void finish(std::span<const float> moment_sums, const Exchange& exchange);
-  // After a step that succeeded: `layers`, those of start(), owe the errors of this rank's codes.
+  // Gives `layers`, those of start(), the errors of this rank's codes, after a step that succeeded.
   void keep_errors(std::span<GradiveqLayer> layers) const;
 
  private:
@@ -49,7 +49,7 @@ class QuantizedProjections {
   // Set sum_ and sent_ from own_.
   void sum_codes(std::uint64_t step, Exchange& exchange);
   void gather_codes(std::uint64_t step, Exchange& exchange);
-  // No code of a whole slice counts. A sample's errors stay; those of a flushed slice are sent.
+  // Drops the codes of whole slices. A sample's errors stay; those of a flushed slice are sent.
   void clear_whole_slices();
 
   ProjectionQuantizer quantizer_;

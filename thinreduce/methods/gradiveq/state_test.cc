@@ -1,4 +1,4 @@
-// What GradiVeQ keeps between steps.
+// The state of GradiVeQ between steps.
 #include <gtest/gtest.h>
 
 #include "tests/gradiveq_world.h"

@@ -31,10 +31,10 @@ class GradiveqSum final : public SumPayload {
   // Projects the slices, sums the payload over the ranks, and rebuilds the mean: segment by segment
   // inside the collective, or all at once around a quantizer. `kept` takes in the gradient.
   void reduce(std::uint64_t step, Exchange& exchange);
-  // After a step that succeeded: the layers owe the errors of a quantizer.
+  // Gives the layers the errors of a quantizer, after a step that succeeded.
   void keep_errors(std::span<GradiveqLayer> layers) const;
-  // After a failed step: makes `kept` this rank's residual, with all of its gradient, whatever was
-  // sent or decoded already.
+  // Makes `kept` this rank's residual, with all of its gradient, after a step that failed, whatever
+  // was sent or decoded already.
   void take_back();
 
   // Reads the sum over the ranks of a slice that was sent uncompressed and without residual.

@@ -54,7 +54,7 @@ TEST(NestedCode, IdentityAndItsBoundary) {
       std::vector<float> x(kElements), y(kElements), scales(1), fine(kElements), found(kElements);
       for (auto& value : x) value = uniform(random);
       quantizer.measure(x, 0, 0, scales);
-      const float step = quantizer.step_size(scales[0]);
+      const float step_size = quantizer.step_size(scales[0]);
       std::vector<std::uint32_t> codes(kElements);
       quantizer.quantize(x, 0, scales, key, codes);
       quantizer.dequantize(codes, 0, scales, {.keys = std::span(&key, 1)}, fine);
@@ -63,17 +63,17 @@ TEST(NestedCode, IdentityAndItsBoundary) {
       quantizer.dequantize(codes, 0, scales, {.keys = std::span(&key, 1)}, found);
       int inside = 0, outside = 0;
       for (std::size_t i = 0; i < kElements; ++i) {
-        y[i] = x[i] + uniform(random) * static_cast<float>(ratio) * step;
+        y[i] = x[i] + uniform(random) * static_cast<float>(ratio) * step_size;
         const double z = static_cast<double>(x[i]) - y[i];
         const double e = static_cast<double>(fine[i]) - quantizer.gain * x[i];
-        const double half = ratio * static_cast<double>(step) / 2;
+        const double half = ratio * static_cast<double>(step_size) / 2;
         const double reach = std::abs(quantizer.gain * z + e);
         if (std::abs(reach - half) < 1e-4 * half) continue;  // float rounding decides
-        const float value = code.value(found[i], y[i], step);
+        const float value = code.value(found[i], y[i], step_size);
         const double expected = x[i] + quantizer.gain * e - (1 - code.alpha * code.alpha) * z;
         const bool near = std::abs(value - expected) < 1e-4 * half;
         ASSERT_EQ(near, reach < half) << ratio << ' ' << alpha << ' ' << reach / half;
-        ASSERT_EQ(code.failed(value, x[i], y[i], step), !near);
+        ASSERT_EQ(code.failed(value, x[i], y[i], step_size), !near);
         ++(near ? inside : outside);
       }
       EXPECT_GT(inside, 3000);
@@ -94,10 +94,11 @@ TEST(NestedCode, NeverFailsWithinHalfTheDifferenceOfTheSteps) {
   quantizer.quantize(x, 0, scales, key, codes);
   code.wrap(codes);
   quantizer.dequantize(codes, 0, scales, {.keys = std::span(&key, 1)}, found);
-  const float step = quantizer.step_size(scales[0]);
+  const float step_size = quantizer.step_size(scales[0]);
   for (std::size_t i = 0; i < x.size(); ++i) {
     for (const float z : {-0.999f, -0.5f, 0.0f, 0.999f}) {
-      ASSERT_LE(std::abs(code.value(found[i], x[i] - z * step, step) - x[i]), 0.501f * step);
+      ASSERT_LE(std::abs(code.value(found[i], x[i] - z * step_size, step_size) - x[i]),
+                0.501f * step_size);
     }
   }
 }
@@ -132,11 +133,11 @@ TEST(NestedCode, ErrorsHaveTheVarianceOfTheFormula) {
     quantizer.quantize(x, 0, scales, key, codes);
     code.wrap(codes);
     quantizer.dequantize(codes, 0, scales, {.keys = std::span(&key, 1)}, found);
-    const float step = quantizer.step_size(scales[0]);
+    const float step_size = quantizer.step_size(scales[0]);
     double squares = 0;
     for (std::size_t i = 0; i < kElements; ++i) {
-      const float y = x[i] - noise[i] * static_cast<float>(std::sqrt(variance)) * step;
-      squares += std::pow((code.value(found[i], y, step) - x[i]) / step, 2);
+      const float y = x[i] - noise[i] * static_cast<float>(std::sqrt(variance)) * step_size;
+      squares += std::pow((code.value(found[i], y, step_size) - x[i]) / step_size, 2);
     }
     const double expected = alpha * alpha / 12 + std::pow(1 - alpha * alpha, 2) * variance;
     EXPECT_NEAR(squares / kElements / expected, 1, 6 * std::sqrt(2.0 / kElements));
@@ -148,8 +149,8 @@ TEST(NestedCode, StaysFinite) {
   const NestedCode code{3, 1};
   for (const float fine : {-kMaxFloat, 0.0f, kMaxFloat}) {
     for (const float y : {-kMaxFloat, 0.0f, kMaxFloat}) {
-      for (const float step : {0x1p-100f, 1.0f, kMaxFloat}) {
-        EXPECT_TRUE(std::isfinite(code.value(fine, y, step)));
+      for (const float step_size : {0x1p-100f, 1.0f, kMaxFloat}) {
+        EXPECT_TRUE(std::isfinite(code.value(fine, y, step_size)));
       }
     }
   }
@@ -208,12 +209,12 @@ TEST(Ndqsg, FailuresAreReportedAsTheyAre) {
   TestWorld ranks(2, "ndqsg:failures=1", kElements);
   const auto gradients = correlated_gradients(2, kElements, 0.6f, 3);
   const auto mean = ranks.mean(gradients);
-  const double step = 3.5 / 3;
+  const double step_size = 3.5 / 3;
   std::size_t failures = 0;
   for (std::size_t i = 0; i < kElements; ++i) {
     // Two errors of at most half a step size each, or a jump of three in one of the two values.
     const double error = 2.0 * mean[i] - gradients[0][i] - gradients[1][i];
-    failures += std::abs(error) > 1.5 * step ? 1 : 0;
+    failures += std::abs(error) > 1.5 * step_size ? 1 : 0;
   }
   EXPECT_GT(failures, kElements / 50);
   for (const auto& statistics : ranks.statistics) {

@@ -89,6 +89,9 @@ void DitheredSum::for_units(UnitRange range, const Work& work) const {
 }
 
 void DitheredSum::encode(UnitRange range) {
+  if (setup_.original != nullptr) {
+    setup_.original->keep({elements_before(range.begin), elements_before(range.end)});
+  }
   for_units(range, [&](std::size_t unit) { encode_unit(range, unit); });
 }
 

@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "thinreduce/collective/original.h"
 #include "thinreduce/collective/sum_payload.h"
 #include "thinreduce/collective/workers.h"
 #include "thinreduce/methods/quantize/block_quantizer.h"
@@ -36,6 +37,7 @@ struct DitheredSumSetup {
   std::span<const kernels::RandomKey> keys;  // streams of all ranks
   int rank = 0;
   Workers workers = {};
+  Original* original = nullptr;  // where the gradient is kept before `mean` replaces it
 };
 
 class DitheredSum final : public SumPayload {

@@ -21,7 +21,7 @@ namespace {
 
 using Options = QuantizedGatherOptions;
 
-// The root's answer has so many levels that its error is negligible beside the ranks'.
+// The root's answer has enough levels that its error is negligible beside the ranks'.
 constexpr std::uint32_t kAnswerLevelsPerSide = 127;
 constexpr int kRoot = 0;
 

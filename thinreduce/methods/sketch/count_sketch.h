@@ -46,7 +46,7 @@ class CountSketch {
   [[nodiscard]] std::size_t rows() const { return rows_.size(); }
   [[nodiscard]] std::size_t columns() const { return columns_; }
   [[nodiscard]] std::uint64_t seed() const { return seed_; }
-  // The cells, row after row.
+  // Return the cells, row after row.
   [[nodiscard]] std::span<float> cells() { return cells_; }
   [[nodiscard]] std::span<const float> cells() const { return cells_; }
 

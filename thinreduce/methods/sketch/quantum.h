@@ -27,7 +27,7 @@ class SharedQuantum {
   SharedQuantum(float largest, int world);
 
   [[nodiscard]] float quantum() const { return quantum_; }
-  // The maximum magnitude of one rank's multiples.
+  // Returns the maximum magnitude of one rank's multiples.
   [[nodiscard]] int limit() const { return limit_; }
 
   // Rounds to the nearest multiples, ties away from zero.

@@ -157,10 +157,10 @@ class Sketch final : public Method {
     largest_[thread] = std::max(largest_[thread], largest_finite(residual));
   }
 
-  // What a step has sent leaves the residual when the next step takes its gradient in, or the
-  // residual is read: that saves a pass over memory. The residual of the sent elements keeps only
-  // the rounding error, and their momentum restarts from zero. Momentum is kept if all elements are
-  // sent in every step, because it is never stale then.
+  // The values that a step has sent leave the residual when the next step takes its gradient in, or
+  // the residual is read: that saves a pass over memory. The residual of the sent elements keeps
+  // only the rounding error, and their momentum restarts from zero. Momentum is kept if all
+  // elements are sent in every step, because it is never stale then.
   void settle(UnitRange run) {
     const auto sent = elements_in(run, owed_.indices);
     auto i = static_cast<std::size_t>(sent.data() - owed_.indices.data());

@@ -197,6 +197,9 @@ HWY_INLINE auto swapped_lanes(std::uint64_t word) {
       Floats(), hn::Load(Integers(), kXorOrders[word_lane_xor(word) & (lanes - 1)].data()));
 }
 
+// SSE4 has no shift by another number of bits in every lane.
+constexpr bool kShiftsByLane = HWY_TARGET != HWY_SSE4;
+
 // Flips the signs of `values`, which are vector `part` of their block.
 HWY_INLINE hn::Vec<Floats> with_signs(hn::Vec<Floats> values, const std::uint64_t& word,
                                       std::size_t part) {
@@ -207,6 +210,13 @@ HWY_INLINE hn::Vec<Floats> with_signs(hn::Vec<Floats> values, const std::uint64_
   if (lanes == kSketchBlock) {
     const auto negative = hn::LoadMaskBits(d, reinterpret_cast<const std::uint8_t*>(&word));
     return hn::Xor(values, hn::IfThenElseZero(negative, minus));
+  }
+  if (kShiftsByLane) {
+    // The sign of lane l becomes its highest bit.
+    const auto bits = hn::Set(integers, static_cast<std::uint32_t>(word));
+    const auto to_top = hn::Sub(hn::Set(integers, static_cast<std::uint32_t>(31 - part * lanes)),
+                                hn::Iota(integers, 0));
+    return hn::Xor(values, hn::And(hn::BitCast(d, hn::Shl(bits, to_top)), minus));
   }
   const auto own = hn::Set(integers, word_signs(word) >> part * lanes);
   const auto bit = hn::Shl(hn::Set(integers, 1), hn::Iota(integers, 0));
@@ -222,10 +232,10 @@ HWY_INLINE void add_block(const float* HWY_RESTRICT const block, const std::uint
   const std::size_t swapped = swapped_vector(word);
   const auto lane_order = swapped_lanes(word);
   for (std::size_t part = 0; part < kSketchBlock / lanes; ++part) {
-    const std::size_t other = part ^ swapped;
-    const auto signed_values = with_signs(hn::LoadU(d, block + other * lanes), word, other);
+    const auto signed_values = with_signs(hn::LoadU(d, block + part * lanes), word, part);
     const auto placed = hn::TableLookupLanes(signed_values, lane_order);
-    hn::StoreU(hn::Add(hn::LoadU(d, group + part * lanes), placed), d, group + part * lanes);
+    float* const to = group + (part ^ swapped) * lanes;
+    hn::StoreU(hn::Add(hn::LoadU(d, to), placed), d, to);
   }
 }
 

@@ -52,7 +52,7 @@ struct SketchRows {
   return word;
 }
 
-// The fields of a word.
+// Return the fields of a word.
 [[nodiscard]] inline std::uint32_t word_signs(std::uint64_t word) {
   return static_cast<std::uint32_t>(word & 0xffff);
 }

@@ -130,7 +130,7 @@ class AdoptedPair final : public tcp::Pair {
                                                header.opcode == tcp::Op::NOTIFY_RECV_READY);
   }
 
-  // Closes the connection; whoever waits for the peer gets the error.
+  // Closes the connection; every wait for the peer ends with the error.
   void refuse(const std::string& what) {
     signalException(std::make_exception_ptr(
         Error(ErrorCode::bad_frame,

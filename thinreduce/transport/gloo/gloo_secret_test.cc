@@ -131,7 +131,7 @@ TEST(GlooSecret, RankZeroNamesTheRanksThatItRefused) {
   EXPECT_EQ(zero.read(1, "here", soon()), std::vector<char>{'1'});
 }
 
-// What the server says can't be used as an answer to it, in the same connection or another.
+// The server's own bytes can't be used as an answer to it, in the same connection or another.
 TEST(GlooSecret, AProofCanNotBeSentBack) {
   const std::uint16_t port = free_port();
   TcpStore zero(store_for(0, 2, port, kOne), soon());

@@ -61,7 +61,7 @@ class GlooTransport : public Transport {
   struct Peer {
     std::array<char, 1> last{};
     Buffer goodbye;        // receives `last`
-    bool leaving = false;  // its lifeline says so; some of its messages may still be on their way
+    bool leaving = false;  // its lifeline says so; some of its messages may still be in flight
     bool left = false;     // all of its messages have arrived
     // Held by the one thread that waits for `goodbye`: Gloo ends one wait per message.
     std::unique_ptr<std::mutex> awaiting = std::make_unique<std::mutex>();

@@ -251,7 +251,7 @@ void Lifelines::look_for_silence(std::vector<Event>& events) {
   const auto pause = now - std::exchange(last_turn_, now);
   if (waits_.empty() || closing_) return;
   const Wait& wait = waits_.front();
-  // If this process itself was stopped or starved, answers may lie unread: nobody is to blame.
+  // If this process itself was stopped or starved, answers may lie unread: no peer is to blame.
   if (pause > wait.silence / 4 && pause > 3 * kTurn) attentive_since_ = now;
   if (now - asked_ > std::min(wait.silence / kQuestionsPerLimit, kLongestInterval)) {
     asked_ = now;

@@ -22,7 +22,7 @@ class LinkMaker {
   [[nodiscard]] PeerLinks run();
 
  private:
-  // Who an incoming connection says it is.
+  // The rank and use that an incoming connection claims.
   struct Claim {
     std::uint32_t rank;
     std::uint32_t use;

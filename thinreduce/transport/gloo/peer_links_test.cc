@@ -1,20 +1,17 @@
 // Connections between ranks, with strangers that send anything to the ports of the ranks.
 #include "thinreduce/transport/gloo/peer_links.h"
 
-#include <dirent.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <fstream>
-#include <set>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/gloo_world.h"
+#include "tests/listeners.h"
 #include "thinreduce/transport/gloo/addresses.h"
 
 namespace thinreduce {
@@ -158,41 +155,15 @@ TEST(PeerLinks, NamesTheAddressThatDoesNotAnswer) {
   EXPECT_THAT(error.what(), HasSubstr("THINREDUCE_INTERFACE"));
 }
 
-// Returns the ports at which this process listens on IPv4.
-std::set<std::uint16_t> own_ports() {
-  std::set<std::string> own;
-  DIR* const folder = ::opendir("/proc/self/fd");
-  while (const dirent* entry = ::readdir(folder)) {
-    char target[64] = {};
-    if (::readlinkat(::dirfd(folder), entry->d_name, target, sizeof(target) - 1) > 0) {
-      own.insert(target);
-    }
-  }
-  ::closedir(folder);
-  std::set<std::uint16_t> ports;
-  std::ifstream table("/proc/self/net/tcp");
-  std::string line;
-  std::getline(table, line);
-  while (std::getline(table, line)) {
-    std::istringstream fields(line);
-    std::string slot, local, remote, state, queues, timer, retries, user, timeout, inode;
-    fields >> slot >> local >> remote >> state >> queues >> timer >> retries >> user >> timeout >>
-        inode;
-    if (state != "0A" || !own.contains("socket:[" + inode + "]")) continue;
-    ports.insert(static_cast<std::uint16_t>(std::stoul(local.substr(9), nullptr, 16)));
-  }
-  return ports;
-}
-
 TEST(PeerLinks, AMessageToAnyPortDoesNotEndTheProcess) {
   std::atomic<bool> stop = false;
   std::atomic<int> attacks = 0;
   std::thread attacker([&] {
     std::vector<Socket> open;
     while (!stop) {
-      for (const std::uint16_t port : own_ports()) {
+      for (const Listener& listener : own_listeners()) {
         SocketAddress address = loopback();
-        address.set_port(port);
+        address.set_port(listener.port);
         open.push_back(connected_to(address));
         say(open.back(), deadly_message());
         ++attacks;

@@ -58,7 +58,7 @@ void append(std::vector<char>& bytes, Number value) {
   std::memcpy(bytes.data() + size, &value, sizeof(value));
 }
 
-// What a proof of the secret is about.
+// The facts that a proof of the secret covers.
 struct Challenge {
   static constexpr std::string_view kServer = "store server";
   static constexpr std::string_view kClient = "store client";

@@ -1,16 +1,11 @@
 #include "thinreduce/transport/mpi/mpi.h"
 
-// MPI's C++ interface is deprecated and not used here.
-#define OMPI_SKIP_MPICXX 1
-#define MPICH_SKIP_MPICXX 1
 #include <fmt/format.h>
-#include <mpi.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <list>
@@ -23,6 +18,7 @@
 #include <vector>
 
 #include "thinreduce/error.h"
+#include "thinreduce/transport/mpi/mpi_message.h"
 
 namespace thinreduce {
 namespace {
@@ -46,53 +42,6 @@ constexpr std::chrono::milliseconds kLastWords{1000};
 // The longest time that a message matched before a goodbye takes to complete.
 constexpr std::chrono::milliseconds kGoodbyeGrace{250};
 
-std::string describe(int code) {
-  std::array<char, MPI_MAX_ERROR_STRING + 1> text{};
-  int length = 0;
-  MPI_Error_string(code, text.data(), &length);
-  return {text.data(), static_cast<std::size_t>(length)};
-}
-
-void check(int code, std::string_view what) {
-  if (code == MPI_SUCCESS) return;
-  throw Error(ErrorCode::unavailable, fmt::format("{} failed: {}", what, describe(code)));
-}
-
-// Counts in MPI are ints. A longer message is one element of a datatype of its size.
-class MessageType {
- public:
-  explicit MessageType(std::size_t bytes) {
-    if (bytes <= INT_MAX) {
-      count_ = static_cast<int>(bytes);
-      return;
-    }
-    constexpr std::size_t kBlock = std::size_t{1} << 30;
-    std::array<int, 2> counts{static_cast<int>(bytes / kBlock), static_cast<int>(bytes % kBlock)};
-    std::array<MPI_Aint, 2> offsets{0, static_cast<MPI_Aint>(bytes / kBlock * kBlock)};
-    std::array<MPI_Datatype, 2> types{MPI_DATATYPE_NULL, MPI_BYTE};
-    check(MPI_Type_contiguous(static_cast<int>(kBlock), MPI_BYTE, types.data()), "MPI_Type");
-    const int code =
-        MPI_Type_create_struct(2, counts.data(), offsets.data(), types.data(), &owned_);
-    MPI_Type_free(types.data());
-    check(code, "MPI_Type_create_struct");
-    check(MPI_Type_commit(&owned_), "MPI_Type_commit");
-    count_ = 1;
-  }
-  ~MessageType() {
-    // MPI keeps the type as long as an operation uses it.
-    if (owned_ != MPI_DATATYPE_NULL) MPI_Type_free(&owned_);
-  }
-  MessageType(const MessageType&) = delete;
-  MessageType& operator=(const MessageType&) = delete;
-
-  [[nodiscard]] int count() const { return count_; }
-  [[nodiscard]] MPI_Datatype get() const { return owned_ == MPI_DATATYPE_NULL ? MPI_BYTE : owned_; }
-
- private:
-  int count_ = 0;
-  MPI_Datatype owned_ = MPI_DATATYPE_NULL;
-};
-
 class Poller {
  public:
   void pause() {
@@ -109,34 +58,15 @@ class Poller {
   std::chrono::microseconds sleep_ = kFirstSleep;
 };
 
-// A message and its memory. MPI must find the memory until the request completes, also after the
-// operation was destroyed. Open MPI cancels only receives that no message has matched, so the
-// memory is MPI's own as far as callers are concerned, at the price of a copy.
-struct Message {
-  explicit Message(std::size_t size)
-      : bytes(size), memory(std::make_unique_for_overwrite<std::byte[]>(size)) {}
-
-  // Returns whether MPI needs the memory no longer.
-  bool finished() {
-    int done = 1;
-    if (request == MPI_REQUEST_NULL) return true;
-    return MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done != 0;
-  }
-
-  std::size_t bytes;
-  std::unique_ptr<std::byte[]> memory;
-  MPI_Request request = MPI_REQUEST_NULL;
-};
-
 class MpiOperation;
 
 class MpiTransport : public Transport {
  public:
   explicit MpiTransport(bool finalises) : finalises_(finalises) {
-    check(MPI_Comm_dup(MPI_COMM_WORLD, &world_), "MPI_Comm_dup");
-    check(MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-    check(MPI_Comm_rank(world_, &rank_), "MPI_Comm_rank");
-    check(MPI_Comm_size(world_, &size_), "MPI_Comm_size");
+    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &world_), "MPI_Comm_dup");
+    check_mpi(MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    check_mpi(MPI_Comm_rank(world_, &rank_), "MPI_Comm_rank");
+    check_mpi(MPI_Comm_size(world_, &size_), "MPI_Comm_size");
     left_.resize(static_cast<std::size_t>(size_));
   }
   ~MpiTransport() override;
@@ -166,7 +96,7 @@ class MpiTransport : public Transport {
     if (failure_) throw Error(failure_->code, failure_->message);
   }
   // Keeps the memory of an abandoned message until MPI needs it no longer.
-  void keep(std::unique_ptr<Message> message);
+  void keep(std::unique_ptr<MpiMessage> message);
   void release_finished();
 
   const pid_t owner_ = ::getpid();
@@ -180,7 +110,7 @@ class MpiTransport : public Transport {
   std::vector<std::optional<Clock::time_point>> left_;  // by rank: when it left
   std::optional<Failure> failure_;
   bool told_ = false;
-  std::list<std::unique_ptr<Message>> kept_;
+  std::list<std::unique_ptr<MpiMessage>> kept_;
 };
 
 class MpiOperation : public Operation {
@@ -192,7 +122,7 @@ class MpiOperation : public Operation {
     const std::lock_guard lock(transport_.mutex_);
     transport_.throw_if_failed();
     if (bytes_ > 0) std::memcpy(message_->memory.get(), message.data(), bytes_);
-    start([&](const MessageType& type) {
+    start([&](const MpiMessageType& type) {
       return MPI_Isend(message_->memory.get(), type.count(), type.get(), peer_,
                        static_cast<int>(channel), transport_.world_, &message_->request);
     });
@@ -204,7 +134,7 @@ class MpiOperation : public Operation {
     transport_.throw_if_failed();
     received_ = message;
     receives_ = true;
-    start([&](const MessageType& type) {
+    start([&](const MpiMessageType& type) {
       return MPI_Irecv(message_->memory.get(), type.count(), type.get(), peer_,
                        static_cast<int>(channel), transport_.world_, &message_->request);
     });
@@ -244,11 +174,11 @@ class MpiOperation : public Operation {
       : transport_(transport),
         peer_(peer),
         bytes_(bytes),
-        message_(std::make_unique<Message>(bytes)) {}
+        message_(std::make_unique<MpiMessage>(bytes)) {}
 
   template <typename Start>
   void start(Start&& start) {
-    const int code = start(MessageType(bytes_));
+    const int code = start(MpiMessageType(bytes_));
     if (code != MPI_SUCCESS) fail(code);
   }
 
@@ -290,7 +220,7 @@ class MpiOperation : public Operation {
   [[noreturn]] void fail(int code) {
     throw Error(ErrorCode::lost_peer,
                 fmt::format("rank {}: lost rank {}: {} ({})", transport_.rank_, peer_,
-                            thinreduce::describe(code), describe_me()));
+                            describe_mpi_error(code), describe_me()));
   }
 
   [[noreturn]] void give_up(const Deadline& deadline) {
@@ -311,12 +241,12 @@ class MpiOperation : public Operation {
   MpiTransport& transport_;
   const int peer_;
   const std::size_t bytes_;
-  std::unique_ptr<Message> message_;
+  std::unique_ptr<MpiMessage> message_;
   std::span<std::byte> received_;
   bool receives_ = false;
 };
 
-void MpiTransport::keep(std::unique_ptr<Message> message) {
+void MpiTransport::keep(std::unique_ptr<MpiMessage> message) {
   release_finished();
   kept_.push_back(std::move(message));
 }
@@ -375,7 +305,7 @@ void MpiTransport::notify_peers(char kind, const std::string& text) noexcept {
   try {
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
-      auto notice = std::make_unique<Message>(kNoticeBytes);
+      auto notice = std::make_unique<MpiMessage>(kNoticeBytes);
       std::memset(notice->memory.get(), 0, kNoticeBytes);
       notice->memory[0] = static_cast<std::byte>(kind);
       std::memcpy(notice->memory.get() + 1, text.data(), std::min(text.size(), kNoticeBytes - 2));
@@ -424,7 +354,7 @@ bool MpiTransport::native_sum(std::span<float> values, const WaitLimits& /*limit
                                    MPI_FLOAT, MPI_SUM, world_);
     if (code != MPI_SUCCESS) {
       throw Error(ErrorCode::lost_peer, fmt::format("rank {}: MPI_Allreduce of {} floats: {}",
-                                                    rank_, part.size(), describe(code)));
+                                                    rank_, part.size(), describe_mpi_error(code)));
     }
     values = values.subspan(part.size());
   }
@@ -447,7 +377,8 @@ std::unique_ptr<Transport> connect_mpi() {
   if (initialised != 0) {
     MPI_Query_thread(&provided);
   } else {
-    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided),
+              "MPI_Init_thread");
   }
   if (provided < MPI_THREAD_SERIALIZED) {
     if (initialised == 0) MPI_Finalize();

@@ -1,0 +1,5 @@
+"""No exchange: the time that a step computes."""
+
+from . import Trainer
+
+__all__ = ["Trainer"]

@@ -1,0 +1,133 @@
+"""Says who is first over each link, where that is not thinreduce and why, and where compression
+does not pay. All sentences follow from the figures."""
+
+from __future__ import annotations
+
+from statistics import mean
+
+from reproduce.page import seconds, table
+
+from . import contenders as plan
+from .contenders import BF16, DDP, OURS
+from .figures import Figures, OverLink, Row
+
+NOISE = 1.02  # times whose ratio is below this count as equal
+UNCOMPRESSED = (DDP.name, "thinreduce fp32")
+README_ROWS = (
+    DDP.name, BF16.name, "DDP PowerSGD 4", "DiLoCo int8", "thinreduce dqsg:levels=15", "thinreduce auto",
+)  # fmt: skip
+
+
+def steps_of(row: Row) -> float:
+    return mean(one for one in row.steps if one is not None)
+
+
+def reason(first: Row, ours: Row, link: str) -> str:
+    """Says by what `first` is ahead of `ours`: fewer steps, shorter ones, or both."""
+    parts = []
+    fewer, faster = steps_of(ours) / steps_of(first), ours.links[link].step / first.links[link].step
+    if fewer > 1.005:
+        parts.append(f"it needs {100 - 100 / fewer:.0f} % fewer steps")
+    if faster > 1.005:
+        parts.append(
+            f"its steps take {1e3 * first.links[link].step:.0f} instead of "
+            f"{1e3 * ours.links[link].step:.0f} ms"
+        )
+    return " and ".join(parts) or "the difference is below a percent"
+
+
+def verdict(found: Figures, link: str) -> str:
+    ranking = found.ranking(link)
+    ours = next(((time, row) for time, row in ranking if row.contender.group == OURS), None)
+    if not ranking or ours is None:
+        return f"- **{link}**: not measured yet."
+    time, first = ranking[0]
+    others = [one for one in ranking if one[1].contender.group != OURS]
+    text = f"- **{link}**: first is `{first.contender.name}` with {seconds(time)}"
+    if first.contender.group == OURS:
+        if others:
+            ahead = others[0][0] / time
+            text += f"; the best of the others is `{others[0][1].contender.name}` with {seconds(others[0][0])}, {ahead:.2f} times as long"
+        return text + "."
+    text += f"; the best of ours is `{ours[1].contender.name}` with {seconds(ours[0])}, {ours[0] / time:.2f} times as long"
+    return f"{text}. Why: {reason(first, ours[1], link)}."
+
+
+def text(found: Figures) -> str:
+    lines = [verdict(found, link) for link in plan.LINKS]
+    return "\n".join([*lines, "", *(no_gain(found, link) for link in plan.LINKS)]).strip()
+
+
+def best(found: Figures, link: str, *, compressed: bool) -> tuple[float, Row] | None:
+    return next(
+        (
+            one
+            for one in found.ranking(link)
+            if (one[1].contender.name not in UNCOMPRESSED) == compressed
+        ),
+        None,
+    )
+
+
+def no_gain(found: Figures, link: str) -> str:
+    """Says what compression gains over a link, and how many contenders lose to no compression."""
+    plain, small = (best(found, link, compressed=kind) for kind in (False, True))
+    if not plain or not small:
+        return ""
+    slower = [
+        row
+        for time, row in found.ranking(link)
+        if time > plain[0] * NOISE and row.contender.name not in UNCOMPRESSED
+    ]
+    losing = f"{len(slower)} of the contenders that compress are slower than no compression there"
+    if small[0] * NOISE >= plain[0]:
+        return (
+            f"At {link} compression does not pay: `{plain[1].contender.name}` takes {seconds(plain[0])} "
+            f"and the fastest that compresses, `{small[1].contender.name}`, {seconds(small[0])}; {losing}."
+        )
+    return (
+        f"At {link} `{small[1].contender.name}` takes {seconds(small[0])} and no compression "
+        f"{seconds(plain[0])} (`{plain[1].contender.name}`), {plain[0] / small[0]:.1f} times as long; {losing}."
+    )
+
+
+def cell(here: OverLink | None) -> str:
+    if here is None:
+        return "not measured yet"
+    return seconds(here.time) if here.to_target or here.missed else "not trained yet"
+
+
+def readme(found: Figures) -> str:
+    """Returns the README's section: six rows, a picture, and where compression does not pay."""
+    header = ["contender", *(f"to the target at {link}" for link in plan.LINKS), "sent per step"]
+    lines = []
+    for row in (found.row(name) for name in README_ROWS):
+        assert row is not None
+        sent = row.links.get("100mbit")
+        times = [cell(row.links.get(link)) for link in plan.LINKS]
+        lines.append(
+            [
+                row.contender.name,
+                *times,
+                f"{sent.bytes_sent / 1e3:,.0f} kB" if sent else "not measured yet",
+            ]
+        )
+    target = "not measured yet" if found.target is None else f"{found.target:.2f}"
+    seeds = max((len(row.curves) for row in found.rows), default=0)
+    said = [verdict(found, link) for link in plan.LINKS]
+    gains = [one for one in (no_gain(found, link) for link in plan.LINKS) if one]
+    return "\n".join(
+        [
+            f"Time until a small GPT has a held-out loss of {target}, which DDP reaches at "
+            f"{100 * plan.TARGET_AT:.0f} % of its training; {seeds or 'no'} seed{'' if seeds == 1 else 's'}, "
+            f"{plan.RANKS} ranks on two cores.",
+            "",
+            table(header, lines),
+            "",
+            "![loss over seconds at 100 Mbit](docs/peers/gpt-loss-100mbit.svg)",
+            "",
+            *said,
+            "",
+            *gains,
+        ]
+    )
