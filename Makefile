@@ -1,6 +1,6 @@
 # `make demo` and `make test` are all that a newcomer needs. `make help` lists the rest.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-setup build python wheel demo check style test test-integrations test-arm64 fuzz chaos bench bench-plan reproduce claims peers lint install clean
+.PHONY: help setup test-setup build python wheel demo check style test test-integrations test-arm64 fuzz chaos bench bench-plan reproduce reproduce-long claims peers lint install clean
 
 # Ninja runs jobs in parallel itself; two Ninjas in one build folder would disturb each other.
 .NOTPARALLEL:
@@ -106,6 +106,12 @@ reproduce: setup build/release/build.ninja ## write the results page: train CIFA
 	@cmake --build --preset release -j $(JOBS) --target thinreduce_cli
 	@/usr/bin/python3 -m reproduce
 
+# Not part of reproduce. ONLY="resnet9-fft-*" chooses trainings; TRAININGS in reproduce/long_settings.py has the names.
+reproduce-long: setup build/release/build.ninja ## train what the claims name, three seeds each: about 18 hours, continues after a stop; results in docs/results/long.md
+	@scripts/setup.sh reproduce
+	@cmake --build --preset release -j $(JOBS) --target thinreduce_cli
+	@/usr/bin/python3 -m reproduce.long $(ONLY)
+
 # Needs the Python package: one claim is about what its codec gives back.
 claims: python ## write docs/claims.md: a verdict on every claim of the papers; takes half an hour, continues after a stop
 	@scripts/setup.sh reproduce
@@ -119,7 +125,7 @@ peers: python ## write docs/peers.md: time to a loss against other tools on link
 	@PYTHONPATH=build/release/python PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -m peers $(if $(ONLY),--only "$(ONLY)") $(OPTIONS)
 
 # clang 14 fails on the headers of torch, so files that include them have only GCC's warnings.
-SEES_TORCH := bench_plain|bench_second_moment|feed|gpt|gradient_buckets|models|replica|replica_test|second_moment|second_moment_test|watched_layers
+SEES_TORCH := bench_plain|bench_second_moment|feed|gpt|gradient_buckets|models|replica|replica_test|sample_groups|sample_groups_test|second_moment|second_moment_test|watched_layers
 LINTED = git ls-files '*.cc' | grep -vE '^(tests/consumer/.*|apps/train/($(SEES_TORCH)))\.cc$$'
 IS_TEST := ^tests/|_test\.cc$$
 TIDY := xargs -P $(JOBS) -n 4 clang-tidy --quiet -p build/lint

@@ -136,12 +136,13 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
                     "Runs in real time on the network between the ranks. Without it, the ranks are "
                     "a virtual cluster: each has a core and the link of --link.");
   command
-      ->add_option("--compute", options.compute,
-                   "Seconds that a step computes without the exchange. If the machine would wait "
-                   "for longer than that, the plan recommends local steps.")
+      ->add_option(
+          "--compute", options.compute,
+          "Seconds that a step computes without the exchange; 0: not known. If the machine "
+          "would wait for longer than that, the plan recommends local steps.")
       ->type_name("SECONDS")
       ->transform(number(0, 1e6))
-      ->default_str("not known");
+      ->default_str("0");
   command->add_flag("--json", options.json, "Prints the plan as JSON.");
   command
       ->add_option("--html", options.html,

@@ -49,7 +49,7 @@ std::vector<std::pair<std::string, std::vector<std::int64_t>>> gpt_tensors() {
   return tensors;
 }
 
-std::vector<BucketLayout> cut(std::size_t most) {
+std::vector<BucketLayout> cut_gradient(std::size_t most) {
   std::vector<BucketLayout> buckets;
   for (const auto& [name, shape] : gpt_tensors()) {
     std::size_t elements = 1;
@@ -139,7 +139,7 @@ int main(int argc, char** argv) {
   std::vector<std::string> specs{"fp32", "bf16",     "powersgd", "dqsg", "ndqsg",
                                  "fft",  "gradiveq", "qsgd",     "topk", "sketch"};
   if (words.size() > 3) specs.assign(words.begin() + 3, words.end());
-  const auto layouts = thinreduce::cut(most);
+  const auto layouts = thinreduce::cut_gradient(most);
   fmt::print("{} ranks, link {}, {} buckets\n", ranks, link, layouts.size());
   for (const std::string& spec : specs) {
     const auto figures = thinreduce::measure(spec, link, ranks, layouts);

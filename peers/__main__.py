@@ -167,7 +167,7 @@ def main() -> int:
             store.change("machine", {"cpu": cpu(), "cores": os.cpu_count()})
             if options.again:
                 store.remove(parts)
-            run([part for part in parts if store.found(part) is None], store, options)
+            run([part for part in parts if store.is_open(part)], store, options)
     except link_rate.WrongRate as wrong:
         print(f"peers: {wrong}", file=sys.stderr)
         return 1

@@ -46,6 +46,8 @@ The loss is evaluated every {every} steps ({local} with local steps), and the st
 *memory*: the largest resident memory of a rank's process, without processes that it starts; of this {base} is torch and the network.
 *vs bf16*: the time of `{baseline}`, the baseline, divided by that of the row.
 ± is half the range over the seeds.
+*cores of other programs*: the processor time that was not the ranks' own while steps were timed, the kernel's work for the network included.
+Above {busy} the times are too long, and the next `make peers` takes them again.
 """
 
 
@@ -151,14 +153,16 @@ def settings_table(store: Store) -> str:
 
 
 def link_table(store: Store, workload: str) -> str:
-    """Says what the links carried."""
+    """Says what the links carried, and whether other programs ran meanwhile."""
     lines = []
     for link, rate in plan.LINKS.items():
-        kept = [store.found(Part(workload, one, link)) for one in plan.CONTENDERS]
-        rates = [rate / 1e6 for one in kept if one for rate in one.get("link_rates", [])]
-        measured = f"{min(rates):.1f} to {max(rates):.1f} Mbit/s" if rates else NOT_YET
-        lines.append([link, measured if rate else "not limited"])
-    return table(["link", "measured per rank"], lines)
+        kept = [store.found(Part(workload, one, link)) or {} for one in plan.CONTENDERS]
+        rates = [rate / 1e6 for one in kept for rate in one.get("link_rates", [])]
+        carried = f"{min(rates):.1f} to {max(rates):.1f} Mbit/s" if rates else NOT_YET
+        cores = [one["other_cores"] for one in kept if "other_cores" in one]
+        others = f"{min(cores):.2f} to {max(cores):.2f}" if cores else NOT_YET
+        lines.append([link, carried if rate else "not limited", others])
+    return table(["link", "measured per rank", "cores of other programs"], lines)
 
 
 def choices(found: Figures) -> str:
@@ -214,7 +218,7 @@ def write(folder: Path, store: Store) -> Path:
     alone = store.found(Part("gpt", COMPUTE, "loopback")) or {}
     cores = store.content["machine"].get("cores", 2)
     text = OPENING.format(
-        date=date.today().isoformat(), machine=machine(store), ranks=plan.RANKS, not_yet=NOT_YET,
+        date=date.today().isoformat(), machine=machine(store), ranks=plan.RANKS, not_yet=NOT_YET, busy=plan.BUSY,
         cores=cores, crowd=plan.RANKS / cores, target_at=100 * plan.TARGET_AT, steps=plan.STEPS,
         local_steps=plan.LOCAL_STEPS, timed=plan.TIMED, thin=plan.TIMED_THIN, warmup=plan.WARMUP, auto_warmup=3 * plan.WARMUP, every=plan.EVALUATE_EVERY,
         local=plan.LOCAL, baseline=baseline.contender.name if baseline else plan.BASELINES[0], base=f"{alone['memory_mb']:.0f} MB" if "memory_mb" in alone else "a part",

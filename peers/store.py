@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .contenders import Part
+from .contenders import BUSY, Part
 
 Json = dict[str, Any]
 
@@ -45,6 +45,11 @@ class Store:
         """Returns the result of the part, an error included, or None if there is none."""
         kept = self.content["parts"].get(part.name)
         return kept["found"] if kept and kept["asked"] == part.asked else None
+
+    def is_open(self, part: Part) -> bool:
+        """Returns whether the part must be measured, or its times again: other programs ran."""
+        found = self.found(part)
+        return found is None or found.get("other_cores", 0) > BUSY
 
     def add(self, part: Part, found: Json) -> None:
         self.change("parts", {part.name: {"asked": part.asked, "found": found}})

@@ -13,12 +13,7 @@ from . import settings as plan
 from .headlines import Headline, Target
 from .measures import LEVEL, Row
 from .runs import Json
-
-
-def table(header: list[str], lines: list[list[str]]) -> str:
-    return "\n".join(
-        "| " + " | ".join(line) + " |" for line in [header, ["---"] * len(header), *lines]
-    )
+from .tables import table as table
 
 
 def cpu() -> str:

@@ -117,6 +117,14 @@ def test_two_runs_do_not_lose_one_anothers_results(store: Store) -> None:
     assert last.found(Part("gpt", DDP, "1gbit")) == timed(0.4)
 
 
+def test_a_time_is_taken_again_if_other_programs_ran(store: Store) -> None:
+    part = Part("gpt", OURS, "100mbit")
+    assert not store.is_open(part)
+    store.add(part, {**timed(0.2), "other_cores": 1.1 * plan.BUSY})
+    assert store.is_open(part)
+    assert store.found(part) is not None  # the page shows it until then
+
+
 def test_removed_parts_are_measured_again(store: Store) -> None:
     part = Part("gpt", OURS, "100mbit")
     store.remove([part])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -75,13 +77,15 @@ MODELS = {
 }
 
 
+# With one sample per group, estimates are exact.
+@pytest.mark.parametrize("groups", [0, 6])
 @pytest.mark.parametrize("name", MODELS)
-def test_moments_are_those_of_a_loop_over_samples(name):
+def test_moments_are_those_of_a_loop_over_samples(name, groups):
     torch.manual_seed(3)
     model, shape = MODELS[name]
     x, y = torch.randn(6, *shape), torch.randint(0, 5, (6,))
     model(x)  # lazy layers take their size
-    moments = thinreduce.SecondMoment(model)
+    moments = thinreduce.SecondMoment(model, groups=groups)
     F.cross_entropy(model(x), y).backward()
     found = {name: moments.of(one) for name, one in model.named_parameters()}
     moments.close()
@@ -100,6 +104,37 @@ def test_moments_are_those_of_a_loop_over_samples(name):
         followed += 1
         torch.testing.assert_close(moment, expected[name], rtol=1e-4, atol=1e-8)
     assert followed >= 1
+
+
+@pytest.mark.parametrize("name", ["tokens", "groups", "conv1d"])
+def test_estimates_from_groups_are_right_on_average(name):
+    """The mean over all orders of a batch is the exact second moment."""
+    torch.manual_seed(4)
+    model, shape = MODELS[name]
+    x, y = torch.randn(5, *shape), torch.randint(0, 5, (5,))
+    model(x)
+
+    def moments_of(order, groups):
+        moments = thinreduce.SecondMoment(model, groups=groups)
+        F.cross_entropy(model(x[order]), y[order]).backward()
+        found = {name: moments.of(one).double() for name, one in model.named_parameters()}
+        moments.close()
+        return found
+
+    exact = moments_of(list(range(5)), 0)
+    orders = list(itertools.permutations(range(5)))
+    for groups in (2, 3):
+        estimates = [moments_of(list(order), groups) for order in orders]
+        for parameter, expected in exact.items():
+            found = torch.stack([one[parameter] for one in estimates])
+            assert found.min() >= 0
+            torch.testing.assert_close(found.mean(0), expected, rtol=1e-4, atol=1e-8)
+
+
+def test_one_group_is_refused():
+    for groups in (1, -1, 2.5):
+        with pytest.raises(thinreduce.errors.BadInput, match="groups must be"):
+            thinreduce.SecondMoment(nn.Linear(2, 2), groups=groups)
 
 
 def test_moments_add_up_until_they_are_used():

@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from ._arguments import whole_number
 from ._moment_rules import rule_for
+from .errors import BadInput
 from .groups import Member, memory_order
 from .names import Names
 
@@ -34,9 +36,16 @@ class SecondMoment:
 
     Second moments add up over the backward passes of a step, as gradients do under ``no_sync``. If
     a layer is used several times in one forward pass, each use counts as a separate sample.
+
+    ``groups``: 0 computes the second moments exactly. 2 or more: convolutions, and linear layers
+    whose samples have positions, get an unbiased estimate from the gradients of that many groups of
+    samples, which takes less time and memory. The samples of a batch must be in random order.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, groups: int = 0) -> None:
+        self._groups = whole_number("groups", groups)
+        if groups == 1:
+            raise BadInput("groups must be 2 or more, because one shows no spread, or 0; it is 1")
         #: Names of the parameters whose second moment was not known in some step.
         self.missing: set[str] = set()
         self._moments: dict[int, torch.Tensor] = {}
@@ -122,7 +131,7 @@ class SecondMoment:
             with torch.no_grad():
                 # Half precision can't hold the squares of scaled gradients.
                 x = a.float() if a.is_floating_point() else a
-                for name, moment in rule(module, x, d.detach().float()).items():
+                for name, moment in rule(module, x, d.detach().float(), self._groups).items():
                     if name in own:
                         self._add(own[name], moment)
 

@@ -26,6 +26,9 @@ void same_on_all(const std::vector<Statement>& statements, const char* what, con
   }
 }
 
+// Where the shortest wait is a smaller part of the next one, the waits do not show the latency.
+constexpr double kShownLatency = 0.1;
+
 // Throws Error{bad_input} naming the first rank that declined. Comes before all comparisons,
 // because such a rank does not know which bucket the others submit.
 void check_nobody_declined(const std::vector<Statement>& statements) {
@@ -193,7 +196,9 @@ BucketTimes combine_figures(const std::vector<Statement>& statements) {
   }
   std::ranges::sort(waits);
   times.wait = waits.empty() ? 0 : waits.back();
-  if (waits.size() > 1) times.latency = (waits[0] + waits[1]) / 2;
+  // A rank that is late by more than a latency does not wait at all.
+  const bool known = waits.size() > 1 && waits[0] > kShownLatency * waits[1];
+  if (known) times.latency = (waits[0] + waits[1]) / 2;
   return times;
 }
 

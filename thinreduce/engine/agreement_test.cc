@@ -77,6 +77,11 @@ TEST(Agreement, TheLatencyFollowsFromTheWaitsWhicheverRankIsLate) {
     EXPECT_EQ(times.seconds, 3);
     EXPECT_GE(times.wait, kLatency);
   }
+  Statement early = statement();
+  early.figures = {.ready = 0, .seconds = 3, .busy = 0, .wait = 2};
+  Statement late = statement();
+  late.figures = {.ready = 0, .seconds = 1, .busy = 0, .wait = 0.01F};
+  EXPECT_EQ(combine_figures({early, late}).latency, 0) << "its wait does not show the latency";
 }
 
 TEST(Statement, NormsThatAreNoneAreRefused) {

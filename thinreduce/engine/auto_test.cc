@@ -262,10 +262,10 @@ TEST(Auto, FollowsALinkThatChangesWithoutAProbe) {
 
 TEST(Auto, TriesTheCandidatesWhenALinkBecomesSlowOnWhichThereWasNothingToGain) {
   run_with_change(
-      "unlimited", "10mbit,1ms", 2,
+      "unlimited,1ms", "10mbit,1ms", 2,
       [](const Session& session) {
         EXPECT_EQ(session.plan().buckets.at(0).spec, "fp32");
-        EXPECT_FALSE(session.plan().buckets.at(0).candidates.at(1).tried);
+        EXPECT_FALSE(session.plan().buckets.at(0).candidates.at(2).tried);
       },
       [](const Session& session) {
         EXPECT_TRUE(session.plan().buckets.at(0).spec.starts_with("dqsg")) << session.plan().reason;
@@ -358,7 +358,8 @@ TEST(Auto, IsNoMethodByItself) {
                            "auto+qsgd", "auto:error=-1"}) {
     EXPECT_THROW(static_cast<void>(Spec::parse(spec)), Error) << spec;
   }
-  EXPECT_EQ(Spec::parse("auto:methods=fft+dqsg").full_text(), "auto:error=0.05,methods=dqsg+fft");
+  EXPECT_EQ(Spec::parse("auto:methods=fft+dqsg").full_text(),
+            "auto:error=0.05,methods=dqsg+fft,try=useful");
 }
 
 }  // namespace

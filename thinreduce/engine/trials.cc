@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -28,13 +27,10 @@ constexpr double kSampleSeconds = 0.02;
 constexpr float kLargestMagnitude = 1e15F;
 // A larger part of a bucket says hardly more, and trials of it take as long as steps.
 constexpr std::size_t kLargestPart = 16;
-// Where computing counts, the first run of a candidate allocates memory; the next one counts, or
-// the faster one of the next two if the candidate may be chosen.
-constexpr int kFirstRuns = 2;
-constexpr double kMayBeChosen = 1.25;
-// Trials are worth their time if they gain it back within this many steps, and if a step can gain
-// at least this part of its time at all.
-constexpr double kStepsToGain = 25;
+// Where computing counts, the first run of a candidate allocates memory, and the next one counts.
+constexpr int kRuns = 2;
+// The candidates in the groups of two at the start.
+constexpr std::size_t kFirstGroups = 4;
 
 // Returns the squared error of `mean` relative to the sum of squares of `exact`.
 double relative_error(std::span<const float> mean, std::span<const float> exact) {
@@ -169,8 +165,8 @@ class BucketTrials {
   Planner::Trials run() {
     const std::size_t count = trials_.tried.size();
     for (std::size_t first = 0; first < count;) {
-      std::size_t size = first < 4 ? 2 : 1;
-      if (first >= 4 && is_link_slow_) size = count - first;
+      std::size_t size = first < kFirstGroups ? 2 : 1;
+      if (first >= kFirstGroups && is_link_slow_) size = count - first;
       size = std::min(size, count - first);
       if (first > 0 && !setup_.options.try_all && !is_worthwhile(first, size)) break;
       try_group(first, size);
@@ -193,30 +189,19 @@ class BucketTrials {
       if (too_coarse_.contains(spec.name())) continue;
       group.push_back({i, std::make_unique<Trial>(setup_, spec, id_, sample_, trials_.times)});
       Trial& trial = *group.back().trial;
-      trials_.figures[i] = trial.run(is_link_slow_ ? 1 : kFirstRuns);
+      trials_.figures[i] = trial.run(runs());
       trials_.tried[i] = true;
       if (i == 0) exact_.assign(trial.mean().begin(), trial.mean().end());
       trials_.figures[i].error = relative_error(trial.mean(), exact_);
       if (trials_.figures[i].error > setup_.options.max_error) too_coarse_.insert(spec.name());
     }
-    agree(group, is_link_slow_ ? 1 : kFirstRuns);
-    if (is_link_slow_) return;
-    const double best = predicted(fastest()).seconds;
-    std::erase_if(group, [&](const Entry& one) {
-      return !is_allowed(one.candidate) || predicted(one.candidate).seconds > kMayBeChosen * best;
-    });
-    for (Entry& one : group) {
-      TrialFigures& figures = trials_.figures[one.candidate];
-      TrialFigures again = one.trial->run(1);
-      again.error = figures.error;
-      // The ranks agree on the slowest of them, and on the faster one of the two runs.
-      if (again.seconds < figures.seconds) figures = again;
-    }
-    agree(group, 1);
+    agree(group);
   }
 
+  [[nodiscard]] int runs() const { return is_link_slow_ ? 1 : kRuns; }
+
   // Replaces the figures of the candidates by the largest of any rank, and counts their cost.
-  void agree(const Group& group, int runs) {
+  void agree(const Group& group) {
     if (group.empty()) return;
     std::vector<TrialFigures*> figures;
     for (const Entry& one : group) figures.push_back(&trials_.figures[one.candidate]);
@@ -224,7 +209,7 @@ class BucketTrials {
     id.step = ++agreements_;
     Exchange exchange = setup_.make_exchange(id);
     agree_on_figures(exchange, figures);
-    for (const TrialFigures* one : figures) trials_.cost += runs * one->seconds;
+    for (const TrialFigures* one : figures) trials_.cost += runs() * one->seconds;
   }
 
   [[nodiscard]] Prediction predicted(std::size_t candidate) const {
@@ -241,26 +226,27 @@ class BucketTrials {
     return best;
   }
 
-  // Returns whether the candidates of the next group might gain more than their trials cost.
+  // Returns whether the candidates that were not tried yet might gain more than their trials cost.
   [[nodiscard]] bool is_worthwhile(std::size_t first, std::size_t size) const {
-    const Prediction best = predicted(fastest());
     // The others compute for at least as long as bf16 and as dqsg, as far as these were tried.
     std::map<std::string, double> busy;
-    double shortest = std::numeric_limits<double>::infinity();
+    double tried = 0;
     for (std::size_t i = 0; i < first; ++i) {
       if (!trials_.tried[i]) continue;
-      shortest = std::min(shortest, trials_.figures[i].seconds);
+      ++tried;
       const std::string name = setup_.options.candidates[i].name();
       if (name != "bf16" && name != "dqsg") continue;
       const auto least = busy.try_emplace(name, predicted(i).busy()).first;
       least->second = std::min(least->second, predicted(i).busy());
     }
-    for (const auto& [name, least] : busy) {
-      if (least >= best.seconds) return false;
-    }
-    const double gain = best.wire + best.busy();
+    double least_busy = 0;
+    for (const auto& [name, least] : busy) least_busy = std::max(least_busy, least);
+    const Prediction best = predicted(fastest());
+    const double gain = best.seconds - best.latency - least_busy;
+    // The last candidates are tried all or not at all.
+    const std::size_t next = first < kFirstGroups ? size : trials_.tried.size() - first;
     return gain >= Planner::kPossibleGain * best.seconds &&
-           static_cast<double>(size) * shortest <= kStepsToGain * gain;
+           static_cast<double>(next) * trials_.cost / tried <= Planner::kStepsToGain * gain;
   }
 
   const TrialSetup& setup_;

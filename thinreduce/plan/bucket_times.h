@@ -9,7 +9,7 @@ struct BucketTimes {
   double seconds = 0;  // from then until the mean was there; the most of any rank
   double busy = 0;     // of them, encoding and decoding; the most of any rank
   double wait = 0;     // of them, in the agreement; the most of any rank
-  double latency = 0;  // of one message
+  double latency = 0;  // of one message; 0: not known
 };
 
 }  // namespace thinreduce

@@ -8,6 +8,10 @@ namespace {
 
 // An agreement and a sum by owners, and one to spare.
 constexpr double kLatenciesOfRaw = 4;
+// Trials of two candidates, and two agreements.
+constexpr double kLatenciesOfTrials = 8;
+// The error of bf16 without a trial: at most half of its last bit in each of two roundings.
+constexpr double kErrorOfBf16 = 2.0 / (256 * 256);
 
 }  // namespace
 
@@ -16,8 +20,7 @@ bool Planner::compresses() const {
 }
 
 bool Planner::was_tried(const Known& bucket) {
-  const auto& tried = bucket.trials.tried;
-  return std::find(tried.begin() + (tried.empty() ? 0 : 1), tried.end(), true) != tried.end();
+  return !bucket.trials.tried.empty() && !bucket.trials.assumed;
 }
 
 bool Planner::is_allowed(const Known& bucket, std::size_t candidate) const {
@@ -36,7 +39,13 @@ bool Planner::gains(std::uint64_t elements) const {
   const double rate = now_.link.bytes_per_second;
   const double step = planned_ ? finish_with(all_fp32()) : uncompressed_;
   if (!(step > 0)) return true;
-  return rate > 0 && uncompressed_bytes(elements) / rate >= kPossibleGain * step;
+  if (!(rate > 0)) return false;
+  const double gain = uncompressed_bytes(elements) / rate;
+  // The first trials, each with a few messages that wait for one another.
+  const double cost = kLatenciesOfTrials * now_.link.latency.count();
+  const double paid =
+      std::max(kStepsToGain * gain, kTrialShare * static_cast<double>(opened_) * step);
+  return gain >= kPossibleGain * step && cost <= paid;
 }
 
 bool Planner::may_gain(std::uint64_t elements) const {
@@ -170,14 +179,29 @@ void Planner::predict_all() {
 
 void Planner::take_step_as_trial(Known& bucket) const {
   if (bucket.elements == 0 || !bucket.noted || bucket.choice != 0 || was_tried(bucket)) return;
-  bucket.trials = {.times = 1,
-                   .tried = std::vector<bool>(options_.candidates.size()),
-                   .figures = std::vector<TrialFigures>(options_.candidates.size()),
-                   .link = now_.link};
-  bucket.trials.tried[0] = true;
-  bucket.trials.figures[0] = {.seconds = std::max(0.0, bucket.last.seconds - bucket.last.wait),
-                              .decode = bucket.last.busy,
-                              .bytes = uncompressed_bytes(bucket.elements)};
+  Trials& trials = bucket.trials;
+  trials = {.assumed = true,
+            .tried = std::vector<bool>(options_.candidates.size()),
+            .figures = std::vector<TrialFigures>(options_.candidates.size()),
+            .link = now_.link};
+  const TrialFigures fp32{.seconds = std::max(0.0, bucket.last.seconds - bucket.last.wait),
+                          .decode = bucket.last.busy,
+                          .bytes = uncompressed_bytes(bucket.elements)};
+  trials.tried[0] = true;
+  trials.figures[0] = fp32;
+  // bf16 sends half of the bytes, and computes about twice as long.
+  const double rate = now_.link.bytes_per_second;
+  for (std::size_t i = 1; i < options_.candidates.size(); ++i) {
+    if (options_.candidates[i].name() != "bf16") continue;
+    TrialFigures half = fp32;
+    half.bytes /= 2;
+    half.decode *= 2;
+    half.seconds += fp32.decode - (rate > 0 ? half.bytes / rate : 0);
+    half.seconds = std::max(half.seconds, half.decode);
+    half.error = kErrorOfBf16;
+    trials.tried[i] = true;
+    trials.figures[i] = half;
+  }
 }
 
 }  // namespace thinreduce

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "thinreduce/plan/median.h"
 #include "thinreduce/plan/planner.h"
+#include "thinreduce/plan/steps_in_common.h"
 
 namespace thinreduce {
 namespace {
@@ -51,8 +51,7 @@ bool Planner::follow_link() {
     usual_ = seen;
     return false;
   }
-  if (!differs(seen.ratio, usual_->ratio)) return false;
-  if (!may_react()) return false;
+  if (!all_differ(ratios_, usual_->ratio, kTolerance) || !may_react()) return false;
   const std::optional<Conditions> found = explain_times(seen);
   if (!found) return false;
   react();

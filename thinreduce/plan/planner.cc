@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "thinreduce/plan/median.h"
+#include "thinreduce/plan/steps_in_common.h"
 
 namespace thinreduce {
 namespace {
@@ -103,8 +103,9 @@ std::optional<Planner::Observed> Planner::observe() const {
   }
   if (!(step.finish > 0)) return {};
   // The statements of later buckets may wait behind the bytes of earlier ones.
-  step.latency = first->latency;
-  const double late = std::max(0.0, first->wait - first->latency);  // the last rank's begin
+  const double known = usual_ ? usual_->latency : now_.link.latency.count();
+  step.latency = first->latency > 0 ? first->latency : known;
+  const double late = std::max(0.0, first->wait - step.latency);  // the last rank's begin
   step.finish = std::max(step.finish - late, 0.0);
   return step;
 }
@@ -149,14 +150,15 @@ void Planner::learn_usual_ratio() {
 bool Planner::is_off() {
   if (ratios_.size() < kWindow) return false;
   const double ratio = median(ratios_);
-  const bool changed =
-      differs(ratio, usual_ratio_) || (previous_ratio_ > 0 && differs(ratio, previous_ratio_));
+  const bool changed = all_differ(ratios_, usual_ratio_, kTolerance) ||
+                       (previous_ratio_ > 0 && all_differ(ratios_, previous_ratio_, kTolerance));
   if (changed && differs(ratio, 1) && may_react()) {
     interval_ = kLeastInterval;
     if (opened_ < tried_at_ + interval_) return false;
     react();
     return true;
   }
+  if (!changed && differs(ratio, usual_ratio_)) return false;  // a change has begun, or noise
   if (opened_ < hold_until_) return false;
   return differs(ratio, 1) && opened_ >= tried_at_ + std::max(interval_, affordable_);
 }

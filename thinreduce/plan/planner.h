@@ -37,8 +37,10 @@ class Planner {
   // A plan must be faster than a more exact one by this fraction, and than the current one.
   static constexpr double kWorthwhile = 0.01;
   static constexpr double kHysteresis = 0.05;
-  // Candidates are tried where the bytes take at least this part of an fp32 step.
+  // Candidates are tried where the bytes take at least this part of an fp32 step, and where this
+  // many steps can make up for the trials.
   static constexpr double kPossibleGain = 0.03;
+  static constexpr double kStepsToGain = 10;
   // Steps whose median is compared with a prediction.
   static constexpr std::size_t kWindow = 5;
   // Steps between trials: at least, and at most when they change nothing.
@@ -74,8 +76,9 @@ class Planner {
 
   // The trials of one bucket, one per candidate; those that were not tried have no figures.
   struct Trials {
-    double times = 1;  // how many times larger the bucket is than its sample
-    double cost = 0;   // seconds of all runs
+    double times = 1;      // how many times larger the bucket is than its sample
+    double cost = 0;       // seconds of all runs
+    bool assumed = false;  // the figures follow from a step with fp32, without trials
     std::vector<bool> tried;
     std::vector<TrialFigures> figures;
     Link link{};  // on which they were tried; decide() sets it

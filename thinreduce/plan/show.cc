@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "thinreduce/plan/median.h"
 #include "thinreduce/plan/planner.h"
 #include "thinreduce/plan/recommend.h"
+#include "thinreduce/plan/steps_in_common.h"
 
 namespace thinreduce {
 namespace {
@@ -31,8 +31,8 @@ std::string Planner::explain(const Plan& plan) const {
   if (!tried) {
     return fmt::format(
         "nothing is compressed and nothing was tried: of the {} from the first bucket of a step to "
-        "its last mean, the bytes take less than {:.0f} %",
-        ms(plan.uncompressed), 100 * kPossibleGain);
+        "its last mean, the bytes take too little for a method to make up for its trials",
+        ms(plan.uncompressed));
   }
   return fmt::format(
       "nothing is compressed: no method with an error of at most {} ends a step earlier than fp32, "
@@ -46,8 +46,8 @@ std::string Planner::explain(const Known& bucket, const PlanBucket& shown) const
   const PlanCandidate& fp32 = shown.candidates[0];
   if (bucket.choice == 0) {
     if (!was_tried(bucket)) {
-      return fmt::format("its bytes take {} of a step of {}: no method could gain much",
-                         ms(fp32.wire), ms(finish_with(all_fp32())));
+      return fmt::format("its bytes take {} of a step of {}, too little for trials", ms(fp32.wire),
+                         ms(finish_with(all_fp32())));
     }
     if (fp32.exposed <= (1 + kWorthwhile) * (finish_with(fastest()) - last_ready())) {
       return "its exchange is hidden behind the backward pass and other buckets";
