@@ -85,6 +85,13 @@ def last_loss(row: Row) -> str:
     return ", ".join(f"{curve[-1][1]:.3f}" for curve in row.curves.values()) or NOT_YET
 
 
+def sent_text(row: Row) -> str:
+    """Returns the bytes per step, over all links: acknowledgements differ a little."""
+    counts = [one.bytes_sent / 1e3 for one in row.links.values()]
+    ends = dict.fromkeys(f"{one(counts):,.0f}" for one in (min, max)) if counts else {}
+    return f"{' to '.join(ends)} kB" if ends else ""
+
+
 def measured(found: Figures) -> list[Row]:
     return [row for row in found.rows if row.links or row.curves]
 
@@ -124,9 +131,7 @@ def step_table(found: Figures) -> str:
             here = row.links.get(link)
             line.append(f"{1e3 * here.step:.0f} ms" if here else NOT_YET)
             line.append(f"{100 * here.utilisation:.0f} %" if here and here.utilisation else "")
-        line.append(
-            ", ".join(sorted({f"{one.bytes_sent / 1e3:,.0f} kB" for one in row.links.values()}))
-        )
+        line.append(sent_text(row))
         line.append(
             f"{max(one.memory_mb for one in row.links.values()):.0f} MB" if row.links else ""
         )

@@ -53,9 +53,26 @@ def verdict(found: Figures, link: str) -> str:
     return f"{text}. Why: {reason(first, ours[1], link)}."
 
 
+def busy(found: Figures) -> str:
+    """Says over which links other programs made the times too long."""
+    links = [
+        link
+        for link in plan.LINKS
+        if any(link in row.links and row.links[link].busy for row in found.rows)
+    ]
+    if not links:
+        return ""
+    return (
+        f"**Other programs ran while steps were timed at {' and '.join(links)}**: these times are too long, "
+        "by different factors, and decide nothing; the next `make peers` takes them again."
+    )
+
+
 def text(found: Figures) -> str:
-    lines = [verdict(found, link) for link in plan.LINKS]
-    return "\n".join([*lines, "", *(no_gain(found, link) for link in plan.LINKS)]).strip()
+    """Returns the verdicts on all links, and what compression gains there."""
+    said = [verdict(found, link) for link in plan.LINKS]
+    gains = [no_gain(found, link) for link in plan.LINKS]
+    return "\n".join([busy(found), "", *said, "", *(one for one in gains if one)]).strip()
 
 
 def best(found: Figures, link: str, *, compressed: bool) -> tuple[float, Row] | None:
@@ -79,15 +96,15 @@ def no_gain(found: Figures, link: str) -> str:
         for time, row in found.ranking(link)
         if time > plain[0] * NOISE and row.contender.name not in UNCOMPRESSED
     ]
-    losing = f"{len(slower)} of the contenders that compress are slower than no compression there"
+    losing = f"; {len(slower)} of the contenders that compress are slower" if slower else ""
     if small[0] * NOISE >= plain[0]:
         return (
             f"At {link} compression does not pay: `{plain[1].contender.name}` takes {seconds(plain[0])} "
-            f"and the fastest that compresses, `{small[1].contender.name}`, {seconds(small[0])}; {losing}."
+            f"and the fastest that compresses, `{small[1].contender.name}`, {seconds(small[0])}{losing}."
         )
     return (
         f"At {link} `{small[1].contender.name}` takes {seconds(small[0])} and no compression "
-        f"{seconds(plain[0])} (`{plain[1].contender.name}`), {plain[0] / small[0]:.1f} times as long; {losing}."
+        f"{seconds(plain[0])} (`{plain[1].contender.name}`), {plain[0] / small[0]:.1f} times as long{losing}."
     )
 
 
@@ -114,8 +131,6 @@ def readme(found: Figures) -> str:
         )
     target = "not measured yet" if found.target is None else f"{found.target:.2f}"
     seeds = max((len(row.curves) for row in found.rows), default=0)
-    said = [verdict(found, link) for link in plan.LINKS]
-    gains = [one for one in (no_gain(found, link) for link in plan.LINKS) if one]
     return "\n".join(
         [
             f"Time until a small GPT has a held-out loss of {target}, which DDP reaches at "
@@ -126,8 +141,6 @@ def readme(found: Figures) -> str:
             "",
             "![loss over seconds at 100 Mbit](docs/peers/gpt-loss-100mbit.svg)",
             "",
-            *said,
-            "",
-            *gains,
+            text(found),
         ]
     )
