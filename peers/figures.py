@@ -74,6 +74,10 @@ class Figures:
     def row(self, name: str) -> Row | None:
         return next((row for row in self.rows if row.contender.name == name), None)
 
+    def busy(self, link: str) -> bool:
+        """Returns whether other programs made times over the link too long."""
+        return any(link in row.links and row.links[link].busy for row in self.rows)
+
     def baseline(self) -> Row | None:
         rows = [self.row(name) for name in plan.BASELINES]
         return next((row for row in rows if row and row.links), None)

@@ -37,6 +37,8 @@ def reason(first: Row, ours: Row, link: str) -> str:
 
 
 def verdict(found: Figures, link: str) -> str:
+    if found.busy(link):
+        return f"- **{link}**: not decided, because other programs ran."
     ranking = found.ranking(link)
     ours = next(((time, row) for time, row in ranking if row.contender.group == OURS), None)
     if not ranking or ours is None:
@@ -55,11 +57,7 @@ def verdict(found: Figures, link: str) -> str:
 
 def busy(found: Figures) -> str:
     """Says over which links other programs made the times too long."""
-    links = [
-        link
-        for link in plan.LINKS
-        if any(link in row.links and row.links[link].busy for row in found.rows)
-    ]
+    links = [link for link in plan.LINKS if found.busy(link)]
     if not links:
         return ""
     return (
@@ -89,7 +87,7 @@ def best(found: Figures, link: str, *, compressed: bool) -> tuple[float, Row] | 
 def no_gain(found: Figures, link: str) -> str:
     """Says what compression gains over a link, and how many contenders lose to no compression."""
     plain, small = (best(found, link, compressed=kind) for kind in (False, True))
-    if not plain or not small:
+    if not plain or not small or found.busy(link):
         return ""
     slower = [
         row
@@ -109,7 +107,7 @@ def no_gain(found: Figures, link: str) -> str:
 
 
 def cell(here: OverLink | None) -> str:
-    if here is None:
+    if here is None or here.busy:
         return "not measured yet"
     return seconds(here.time) if here.to_target or here.missed else "not trained yet"
 

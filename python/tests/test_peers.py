@@ -124,6 +124,8 @@ def test_a_time_is_taken_again_if_other_programs_ran(store: Store) -> None:
     assert store.is_open(part)
     found = figures.figures(store, "gpt")  # shows it until then
     assert "Other programs ran while steps were timed at 100mbit**" in verdicts.text(found)
+    assert "first is" not in verdicts.verdict(found, "100mbit")
+    assert verdicts.no_gain(found, "100mbit") == ""
 
 
 def test_removed_parts_are_measured_again(store: Store) -> None:
