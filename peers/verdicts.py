@@ -61,7 +61,7 @@ def busy(found: Figures) -> str:
     if not links:
         return ""
     return (
-        f"**Other programs ran while steps were timed at {' and '.join(links)}**: these times are too long, "
+        f"**Other programs ran while steps were timed at {' and '.join(links)}**:\nthese times are too long, "
         "by different factors, and decide nothing; the next `make peers` takes them again."
     )
 
@@ -114,6 +114,8 @@ def cell(here: OverLink | None) -> str:
 
 def readme(found: Figures) -> str:
     """Returns the README's section: six rows, a picture, and where compression does not pay."""
+    if not any(found.ranking(link) and not found.busy(link) for link in plan.LINKS):
+        return "Not measured yet on an idle machine."
     header = ["contender", *(f"to the target at {link}" for link in plan.LINKS), "sent per step"]
     lines = []
     for row in (found.row(name) for name in README_ROWS):

@@ -210,6 +210,11 @@ def test_the_page_has_all_contenders_and_marks_what_is_missing(store: Store) -> 
     assert section.count("\n| ") == 2 + len(verdicts.README_ROWS)
 
 
+def test_the_readme_has_no_table_without_times(tmp_path: Path) -> None:
+    empty = figures.figures(Store(tmp_path / "results.json"), "gpt")
+    assert verdicts.readme(empty) == "Not measured yet on an idle machine."
+
+
 def test_a_package_that_pip_can_not_install_is_listed(store: Store) -> None:
     store.change("packages", {"demo": {"error": "pip install demo: ERROR: none"}})
     written = page.write(store.file.parents[1], store).read_text()
