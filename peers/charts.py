@@ -39,7 +39,10 @@ def panel(figures: Figures, link: str) -> Panel:
         curve = next(iter(row.curves.values()))[1:]
         seconds = [step * row.links[link].step for step, _ in curve]
         lines[label(row)] = (seconds, [loss for _, loss in curve])
-    return Panel(f"link {link}", "seconds of training", "loss on held-out data", lines, "log")
+    while_busy = "; other programs ran, so the times are too long" if figures.busy(link) else ""
+    return Panel(
+        f"link {link}{while_busy}", "seconds of training", "loss on held-out data", lines, "log"
+    )
 
 
 def write(folder: Path, figures: Figures) -> list[str]:

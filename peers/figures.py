@@ -40,6 +40,7 @@ class OverLink:
     bytes_sent: float  # per step, by the busiest rank
     utilisation: float | None  # fraction of the step that computing alone takes
     memory_mb: float
+    busy: bool  # whether other programs ran, so that the times are too long
     to_target: list[float]  # one per seed that reached the target
     missed: int  # seeds that did not reach it
 
@@ -72,6 +73,10 @@ class Figures:
 
     def row(self, name: str) -> Row | None:
         return next((row for row in self.rows if row.contender.name == name), None)
+
+    def busy(self, link: str) -> bool:
+        """Returns whether other programs made times over the link too long."""
+        return any(link in row.links and row.links[link].busy for row in self.rows)
 
     def baseline(self) -> Row | None:
         rows = [self.row(name) for name in plan.BASELINES]
@@ -109,6 +114,7 @@ def over_link(kept: Json, compute: float | None, steps: list[float | None]) -> O
         bytes_sent=kept["bytes_per_step"],
         utilisation=compute / step if compute else None,
         memory_mb=kept["memory_mb"],
+        busy=kept.get("other_cores", 0) > plan.BUSY,
         to_target=[one * step for one in steps if one is not None],
         missed=sum(one is None for one in steps),
     )
@@ -117,7 +123,10 @@ def over_link(kept: Json, compute: float | None, steps: list[float | None]) -> O
 def row_of(
     store: Store, workload: str, one: Contender, target: float | None, compute: float | None
 ) -> Row:
-    links, errors, chosen = {}, [], {}
+    links, chosen = {}, {}
+    # Without its package a contender fails in the same way everywhere.
+    failed = store.content["packages"].get(one.package, {}).get("error")
+    errors: list[str] = [failed] if failed else []
 
     def steps_of(curves: dict[int, Curve]) -> list[float | None]:
         return [] if target is None else [steps_to(curve, target) for curve in curves.values()]

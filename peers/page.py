@@ -26,7 +26,8 @@ A step computes about {crowd:g} times longer than on machines of their own, so a
 Encoding has no core of its own either: every millisecond of it lengthens the step of all ranks.
 So utilisation is higher here than on {ranks} machines with the same links, and methods that compute much look worse.
 
-**Links.** Every rank has a network namespace with an Ethernet device; a bridge joins them, and `tc tbf` limits each link in both directions, with a burst of 2 ms.
+**Links.** Every rank has a network namespace with an Ethernet device, and a bridge joins them.
+`tc tbf` limits each link in both directions, with a burst of 2 ms.
 Before and after the contenders of a link are timed, TCP connections into every rank measure the rate, which must be within 3 %.
 *loopback* is the loopback interface of one namespace.
 There is no latency beside that of the machine: the kernel has no `netem`, and the delay of thinreduce's own `link=` can't be applied to the others.
@@ -42,7 +43,8 @@ Contenders with local steps are trained for {local_steps} steps with the same sc
 The loss is evaluated every {every} steps ({local} with local steps), and the steps between two evaluations are interpolated.
 
 **Figures.** *utilisation*: the time of a step that only computes, on all ranks at once, divided by the time of the step.
-*sent*: bytes per step and rank that left through the interface, headers and acknowledgements included; on loopback the mean of the ranks, otherwise the busiest.
+*sent*: bytes per step and rank that left through the interface, headers and acknowledgements included;
+on loopback the mean of the ranks, otherwise the busiest.
 *memory*: the largest resident memory of a rank's process, without processes that it starts; of this {base} is torch and the network.
 *vs bf16*: the time of `{baseline}`, the baseline, divided by that of the row.
 ± is half the range over the seeds.
@@ -85,6 +87,13 @@ def last_loss(row: Row) -> str:
     return ", ".join(f"{curve[-1][1]:.3f}" for curve in row.curves.values()) or NOT_YET
 
 
+def sent_text(row: Row) -> str:
+    """Returns the bytes per step, over all links: acknowledgements differ a little."""
+    counts = [one.bytes_sent / 1e3 for one in row.links.values()]
+    ends = dict.fromkeys(f"{one(counts):,.0f}" for one in (min, max)) if counts else {}
+    return f"{' to '.join(ends)} kB" if ends else ""
+
+
 def measured(found: Figures) -> list[Row]:
     return [row for row in found.rows if row.links or row.curves]
 
@@ -124,9 +133,7 @@ def step_table(found: Figures) -> str:
             here = row.links.get(link)
             line.append(f"{1e3 * here.step:.0f} ms" if here else NOT_YET)
             line.append(f"{100 * here.utilisation:.0f} %" if here and here.utilisation else "")
-        line.append(
-            ", ".join(sorted({f"{one.bytes_sent / 1e3:,.0f} kB" for one in row.links.values()}))
-        )
+        line.append(sent_text(row))
         line.append(
             f"{max(one.memory_mb for one in row.links.values()):.0f} MB" if row.links else ""
         )

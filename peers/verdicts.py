@@ -37,6 +37,8 @@ def reason(first: Row, ours: Row, link: str) -> str:
 
 
 def verdict(found: Figures, link: str) -> str:
+    if found.busy(link):
+        return f"- **{link}**: not decided, because other programs ran."
     ranking = found.ranking(link)
     ours = next(((time, row) for time, row in ranking if row.contender.group == OURS), None)
     if not ranking or ours is None:
@@ -53,9 +55,22 @@ def verdict(found: Figures, link: str) -> str:
     return f"{text}. Why: {reason(first, ours[1], link)}."
 
 
+def busy(found: Figures) -> str:
+    """Says over which links other programs made the times too long."""
+    links = [link for link in plan.LINKS if found.busy(link)]
+    if not links:
+        return ""
+    return (
+        f"**Other programs ran while steps were timed at {' and '.join(links)}**:\nthese times are too long, "
+        "by different factors, and decide nothing; the next `make peers` takes them again."
+    )
+
+
 def text(found: Figures) -> str:
-    lines = [verdict(found, link) for link in plan.LINKS]
-    return "\n".join([*lines, "", *(no_gain(found, link) for link in plan.LINKS)]).strip()
+    """Returns the verdicts on all links, and what compression gains there."""
+    said = [verdict(found, link) for link in plan.LINKS]
+    gains = [no_gain(found, link) for link in plan.LINKS]
+    return "\n".join([busy(found), "", *said, "", *(one for one in gains if one)]).strip()
 
 
 def best(found: Figures, link: str, *, compressed: bool) -> tuple[float, Row] | None:
@@ -72,33 +87,35 @@ def best(found: Figures, link: str, *, compressed: bool) -> tuple[float, Row] | 
 def no_gain(found: Figures, link: str) -> str:
     """Says what compression gains over a link, and how many contenders lose to no compression."""
     plain, small = (best(found, link, compressed=kind) for kind in (False, True))
-    if not plain or not small:
+    if not plain or not small or found.busy(link):
         return ""
     slower = [
         row
         for time, row in found.ranking(link)
         if time > plain[0] * NOISE and row.contender.name not in UNCOMPRESSED
     ]
-    losing = f"{len(slower)} of the contenders that compress are slower than no compression there"
+    losing = f"; {len(slower)} of the contenders that compress are slower" if slower else ""
     if small[0] * NOISE >= plain[0]:
         return (
             f"At {link} compression does not pay: `{plain[1].contender.name}` takes {seconds(plain[0])} "
-            f"and the fastest that compresses, `{small[1].contender.name}`, {seconds(small[0])}; {losing}."
+            f"and the fastest that compresses, `{small[1].contender.name}`, {seconds(small[0])}{losing}."
         )
     return (
         f"At {link} `{small[1].contender.name}` takes {seconds(small[0])} and no compression "
-        f"{seconds(plain[0])} (`{plain[1].contender.name}`), {plain[0] / small[0]:.1f} times as long; {losing}."
+        f"{seconds(plain[0])} (`{plain[1].contender.name}`), {plain[0] / small[0]:.1f} times as long{losing}."
     )
 
 
 def cell(here: OverLink | None) -> str:
-    if here is None:
+    if here is None or here.busy:
         return "not measured yet"
     return seconds(here.time) if here.to_target or here.missed else "not trained yet"
 
 
 def readme(found: Figures) -> str:
     """Returns the README's section: six rows, a picture, and where compression does not pay."""
+    if not any(found.ranking(link) and not found.busy(link) for link in plan.LINKS):
+        return "Not measured yet on an idle machine."
     header = ["contender", *(f"to the target at {link}" for link in plan.LINKS), "sent per step"]
     lines = []
     for row in (found.row(name) for name in README_ROWS):
@@ -114,8 +131,6 @@ def readme(found: Figures) -> str:
         )
     target = "not measured yet" if found.target is None else f"{found.target:.2f}"
     seeds = max((len(row.curves) for row in found.rows), default=0)
-    said = [verdict(found, link) for link in plan.LINKS]
-    gains = [one for one in (no_gain(found, link) for link in plan.LINKS) if one]
     return "\n".join(
         [
             f"Time until a small GPT has a held-out loss of {target}, which DDP reaches at "
@@ -126,8 +141,6 @@ def readme(found: Figures) -> str:
             "",
             "![loss over seconds at 100 Mbit](docs/peers/gpt-loss-100mbit.svg)",
             "",
-            *said,
-            "",
-            *gains,
+            text(found),
         ]
     )

@@ -122,7 +122,10 @@ def test_a_time_is_taken_again_if_other_programs_ran(store: Store) -> None:
     assert not store.is_open(part)
     store.add(part, {**timed(0.2), "other_cores": 1.1 * plan.BUSY})
     assert store.is_open(part)
-    assert store.found(part) is not None  # the page shows it until then
+    found = figures.figures(store, "gpt")  # shows it until then
+    assert "Other programs ran while steps were timed at 100mbit**" in verdicts.text(found)
+    assert "first is" not in verdicts.verdict(found, "100mbit")
+    assert verdicts.no_gain(found, "100mbit") == ""
 
 
 def test_removed_parts_are_measured_again(store: Store) -> None:
@@ -205,6 +208,17 @@ def test_the_page_has_all_contenders_and_marks_what_is_missing(store: Store) -> 
     section = readme.read_text()
     assert section.startswith("a\n") and section.endswith("\nb\n") and "old" not in section
     assert section.count("\n| ") == 2 + len(verdicts.README_ROWS)
+
+
+def test_the_readme_has_no_table_without_times(tmp_path: Path) -> None:
+    empty = figures.figures(Store(tmp_path / "results.json"), "gpt")
+    assert verdicts.readme(empty) == "Not measured yet on an idle machine."
+
+
+def test_a_package_that_pip_can_not_install_is_listed(store: Store) -> None:
+    store.change("packages", {"demo": {"error": "pip install demo: ERROR: none"}})
+    written = page.write(store.file.parents[1], store).read_text()
+    assert "| DeMo | demo | `pip install demo: ERROR: none` |" in written
 
 
 def test_an_error_is_one_line_without_paths() -> None:
