@@ -96,8 +96,6 @@ CONTENDERS = (
         {"onebit": {"freeze_step": 60, "comm_backend_name": "compressed"}},
         "`OneBitAdam`, compressed after 60 steps", "deepspeed",
     ),
-    Contender("PCCL", PEER, "pccl", {}, "`Communicator.all_reduce`", "pccl"),
-    Contender("DeMo", PEER, "", {}, "the optimizer of its authors", "demo"),
     hook("DDP fp16", "fp16", "`fp16_compress_hook`"),
     hook("DDP PowerSGD 1", "powersgd", "`powerSGD_hook`, matrix rank 1, from step 10, in one bucket", rank=1),
     ours("bf16"),

@@ -141,6 +141,10 @@ def step_table(found: Figures) -> str:
     return table(header, lines)
 
 
+ABSENT = """PCCL and DeMo are not among them, because pip has no package of theirs.
+The authors of DeMo publish a file; the `pccl` of the package index is an empty placeholder of others."""
+
+
 def failure_table(found: Figures) -> str:
     lines = [
         [row.contender.name, row.contender.package, f"`{error}`"]
@@ -232,7 +236,7 @@ def write(folder: Path, store: Store) -> Path:
     )  # fmt: skip
     for one in found.values():
         text += section(store, one, charts.write(drawn, one))
-    text += f"\n## Settings\n\n{settings_table(store)}\n"
+    text += f"\n## Settings\n\n{settings_table(store)}\n\n{ABSENT}\n"
     page = folder / "peers.md"
     page.write_text(text)
     readme = folder.parent / "README.md"

@@ -194,13 +194,13 @@ def test_compression_pays_only_where_it_is_faster(store: Store) -> None:
 
 
 def test_the_page_has_all_contenders_and_marks_what_is_missing(store: Store) -> None:
-    failed = BY_NAME["PCCL"]
-    store.add(Part("gpt", failed, "100mbit"), {"error": "ImportError: no Communicator"})
+    failed = BY_NAME["hivemind"]
+    store.add(Part("gpt", failed, "100mbit"), {"error": "ImportError: no averager"})
     readme = store.file.parents[2] / "README.md"
     readme.write_text("a\n<!-- peers: written by make peers -->\nold\n<!-- end of peers -->\nb\n")
     written = page.write(store.file.parents[1], store).read_text()
     assert all(f"| {one.name} |" in written for one in plan.CONTENDERS)
-    assert "| PCCL | pccl | `ImportError: no Communicator` |" in written
+    assert "| hivemind | hivemind | `ImportError: no averager` |" in written
     assert "| thinreduce dqsg | not measured yet |" in written  # over the first link
     assert "Not measured yet: DDP PowerSGD 4, DDP fp16, " in written
     assert written.count("not measured yet") < 40
@@ -216,9 +216,9 @@ def test_the_readme_has_no_table_without_times(tmp_path: Path) -> None:
 
 
 def test_a_package_that_pip_can_not_install_is_listed(store: Store) -> None:
-    store.change("packages", {"demo": {"error": "pip install demo: ERROR: none"}})
+    store.change("packages", {"deepspeed": {"error": "pip install deepspeed: ERROR: none"}})
     written = page.write(store.file.parents[1], store).read_text()
-    assert "| DeMo | demo | `pip install demo: ERROR: none` |" in written
+    assert "| DeepSpeed 1-bit Adam | deepspeed | `pip install deepspeed: ERROR: none` |" in written
 
 
 def test_an_error_is_one_line_without_paths() -> None:
