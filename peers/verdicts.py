@@ -113,9 +113,10 @@ def cell(here: OverLink | None) -> str:
 
 
 def readme(found: Figures) -> str:
-    """Returns the README's section: six rows, a picture, and where compression does not pay."""
+    """Returns the README's section: six rows, a picture, and where compression does not pay.
+    Returns "" until a link was measured on an idle machine."""
     if not any(found.ranking(link) and not found.busy(link) for link in plan.LINKS):
-        return "Not measured yet on an idle machine."
+        return ""
     header = ["contender", *(f"to the target at {link}" for link in plan.LINKS), "sent per step"]
     lines = []
     for row in (found.row(name) for name in README_ROWS):
@@ -133,6 +134,8 @@ def readme(found: Figures) -> str:
     seeds = max((len(row.curves) for row in found.rows), default=0)
     return "\n".join(
         [
+            "## Against other tools",
+            "",
             f"Time until a small GPT has a held-out loss of {target}, which DDP reaches at "
             f"{100 * plan.TARGET_AT:.0f} % of its training; {seeds or 'no'} seed{'' if seeds == 1 else 's'}, "
             f"{plan.RANKS} ranks on two cores.",
@@ -142,5 +145,8 @@ def readme(found: Figures) -> str:
             "![loss over seconds at 100 Mbit](docs/peers/gpt-loss-100mbit.svg)",
             "",
             text(found),
+            "",
+            "`make peers` writes this section and [docs/peers.md](docs/peers.md), with all contenders, "
+            "their settings, and the ones that failed.",
         ]
     )
