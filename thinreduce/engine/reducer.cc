@@ -240,8 +240,9 @@ Report Reducer::reduce(Job& job, Transport& track) {
 void Reducer::reduce_slot(Slot& slot, const Job& job, Exchange& exchange, Original& original) {
   const bool give_back = !slot.bucket->keeps;  // no residual has the gradient after a failure
   if (give_back) exchange.set_original(&original);
-  // No peer waits in a world of one rank. The gradient that is added here must not be given back.
-  if (exchange.size() == 1 || !slot.unsent.empty()) exchange.keep_original();
+  // The unsent gradient that is added here must not be given back. (A world of one rank keeps
+  // nothing: it has no message that could fail.)
+  if (!slot.unsent.empty()) exchange.keep_original();
   if (!slot.unsent.empty()) add_finite(job.values, slot.unsent);
   try {
     if (compresses(slot)) {
