@@ -42,47 +42,53 @@ alignas(64) inline constexpr auto kFrontOrders = [] {
 HWY_BEFORE_NAMESPACE();
 namespace thinreduce::kernels::HWY_NAMESPACE {
 
-// D is a tag of floats or integers of 32 bits.
+// D is a tag of floats or integers of 32 bits, of a mask. Functions instead of a class, because
+// vectors and masks of SVE can't be members.
 template <class D>
-class ToFront {
-  using Floats = hwy::HWY_NAMESPACE::Rebind<float, D>;
-  using Integers = hwy::HWY_NAMESPACE::RebindToUnsigned<Floats>;
-  static constexpr std::size_t kMaxLanes = hwy::HWY_NAMESPACE::MaxLanes(D());
-  static constexpr bool kByTable = !HWY_HAVE_SCALABLE && (kMaxLanes == 4 || kMaxLanes == 8);
+inline constexpr bool kFrontByTable =
+    !HWY_HAVE_SCALABLE &&
+    (hwy::HWY_NAMESPACE::MaxLanes(D()) == 4 || hwy::HWY_NAMESPACE::MaxLanes(D()) == 8);
 
- public:
-  using Mask = hwy::HWY_NAMESPACE::Mask<D>;
+// Returns the lanes that a mask selects, for the functions below: as bits where a table has their
+// order, otherwise the mask.
+template <class D>
+HWY_INLINE auto front_lanes(D d, hwy::HWY_NAMESPACE::Mask<D> mask) {
+  if constexpr (kFrontByTable<D>) {
+    std::uint64_t bits = 0;
+    std::uint8_t bytes[8] = {};
+    hwy::HWY_NAMESPACE::StoreMaskBits(d, mask, bytes);
+    std::memcpy(&bits, bytes, sizeof(bits));
+    return bits;
+  } else {
+    return mask;
+  }
+}
 
-  HWY_INLINE explicit ToFront(Mask mask) : mask_(mask) {
-    if constexpr (kByTable) {
-      std::uint8_t bytes[8] = {};
-      hwy::HWY_NAMESPACE::StoreMaskBits(D(), mask, bytes);
-      std::memcpy(&bits_, bytes, sizeof(bits_));
-    }
+// Returns the number of selected lanes.
+template <class D, class Lanes>
+HWY_INLINE std::size_t count_front(D d, Lanes lanes) {
+  if constexpr (kFrontByTable<D>) {
+    return static_cast<std::size_t>(std::popcount(lanes));
+  } else {
+    return hwy::HWY_NAMESPACE::CountTrue(d, lanes);
   }
-  // Returns the number of selected lanes.
-  [[nodiscard]] HWY_INLINE std::size_t count() const {
-    if constexpr (kByTable) return static_cast<std::size_t>(std::popcount(bits_));
-    return hwy::HWY_NAMESPACE::CountTrue(D(), mask_);
-  }
-  // The lanes after the selected ones are undefined.
-  template <class DV>
-  [[nodiscard]] HWY_INLINE hwy::HWY_NAMESPACE::Vec<DV> move(DV d,
-                                                            hwy::HWY_NAMESPACE::Vec<DV> v) const {
-    namespace hn = hwy::HWY_NAMESPACE;
-    if constexpr (kByTable) {
-      const auto order =
-          hn::IndicesFromVec(Floats(), hn::Load(Integers(), kFrontOrders<kMaxLanes>[bits_].data()));
-      return hn::BitCast(d, hn::TableLookupLanes(hn::BitCast(Floats(), v), order));
-    } else {
-      return hn::Compress(v, hn::RebindMask(d, mask_));
-    }
-  }
+}
 
- private:
-  Mask mask_;
-  std::uint64_t bits_ = 0;
-};
+// Moves the selected lanes of `v` to its front. The lanes after them are undefined.
+template <class D, class Lanes, class DV>
+HWY_INLINE hwy::HWY_NAMESPACE::Vec<DV> to_front(D /*of the mask*/, Lanes lanes, DV d,
+                                                hwy::HWY_NAMESPACE::Vec<DV> v) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  if constexpr (kFrontByTable<D>) {
+    const hn::Rebind<float, D> floats;
+    const hn::RebindToUnsigned<decltype(floats)> integers;
+    const auto order = hn::IndicesFromVec(
+        floats, hn::Load(integers, kFrontOrders<hn::MaxLanes(D())>[lanes].data()));
+    return hn::BitCast(d, hn::TableLookupLanes(hn::BitCast(floats, v), order));
+  } else {
+    return hn::Compress(v, hn::RebindMask(d, lanes));
+  }
+}
 
 }  // namespace thinreduce::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

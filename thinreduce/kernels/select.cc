@@ -72,11 +72,11 @@ HWY_INLINE std::size_t scan(std::span<const float> run, std::uint32_t first, std
     }
     const auto write = [&](hn::Vec<Floats> values, hn::Mask<Integers> large,
                            std::size_t at) HWY_ATTR {
-      const ToFront<Integers> candidates(large);
+      const auto candidates = front_lanes(integers, large);
       const auto index = hn::Iota(indices, first + static_cast<std::uint32_t>(at));
-      hn::StoreU(candidates.move(indices, index), indices, &out.indices[found]);
-      hn::StoreU(candidates.move(floats, values), floats, &out.values[found]);
-      found += candidates.count();
+      hn::StoreU(to_front(integers, candidates, indices, index), indices, &out.indices[found]);
+      hn::StoreU(to_front(integers, candidates, floats, values), floats, &out.values[found]);
+      found += count_front(integers, candidates);
     };
     write(a, large_a, i);
     write(b, large_b, i + lanes);
@@ -128,9 +128,9 @@ void count_digits(std::span<const float> values, const Digit& digit, DigitCounts
     for (; i + lanes <= run.size(); i += lanes) {
       const auto value = hn::LoadU(floats, &run[i]);
       const auto higher = hn::ShiftRightSame(magnitudes(value), above);
-      const ToFront<Integers> matches(hn::Eq(higher, decided));
-      hn::StoreU(matches.move(floats, value), floats, &matching[found]);
-      found += matches.count();
+      const auto matches = front_lanes(integers, hn::Eq(higher, decided));
+      hn::StoreU(to_front(integers, matches, floats, value), floats, &matching[found]);
+      found += count_front(integers, matches);
     }
     reference::count_digits(std::span(matching).first(found), digit, counts);
     reference::count_digits(run.subspan(i), digit, counts);
@@ -162,10 +162,10 @@ std::size_t keep_largest(KthLargest last, Candidates in, Candidates out) {
         last.ties -= ties;
       }
     }
-    const ToFront<Integers> stay(stays);
-    hn::StoreU(stay.move(floats, value), floats, &out.values[kept]);
-    hn::StoreU(stay.move(indices, index), indices, &out.indices[kept]);
-    kept += stay.count();
+    const auto stay = front_lanes(integers, stays);
+    hn::StoreU(to_front(integers, stay, floats, value), floats, &out.values[kept]);
+    hn::StoreU(to_front(integers, stay, indices, index), indices, &out.indices[kept]);
+    kept += count_front(integers, stay);
   }
   return kept + reference::keep_largest(last, {in.indices.subspan(i), in.values.subspan(i)},
                                         {out.indices.subspan(kept), out.values.subspan(kept)});

@@ -55,16 +55,17 @@ CollectedPairs collect_pairs(std::span<const float> spectrum, const Thresholds& 
       hn::Store(hn::Add(hn::Load(floats, &sums[lane]), energy), floats, &sums[lane]);
       const auto bits = hn::BitCast(integers, hn::Abs(energy));
       const auto low = hn::Gt(bits, below_low);
-      const ToFront<decltype(integers)> collected(low);
-      hn::StoreInterleaved2(collected.move(floats, re), collected.move(floats, im), floats,
+      const auto collected = front_lanes(integers, low);
+      hn::StoreInterleaved2(to_front(integers, collected, floats, re),
+                            to_front(integers, collected, floats, im), floats,
                             values + 2 * found.pairs);
-      hn::StoreU(collected.move(floats, energy), floats, energies + found.pairs);
-      hn::StoreU(hn::DemoteTo(words, collected.move(integers, position)), words,
+      hn::StoreU(to_front(integers, collected, floats, energy), floats, energies + found.pairs);
+      hn::StoreU(hn::DemoteTo(words, to_front(integers, collected, integers, position)), words,
                  positions + found.pairs);
-      const ToFront<decltype(integers)> middle(hn::AndNot(hn::Gt(bits, below_high), low));
-      hn::StoreU(middle.move(floats, energy), floats, between + found.between);
-      found.pairs += collected.count();
-      found.between += middle.count();
+      const auto middle = front_lanes(integers, hn::AndNot(hn::Gt(bits, below_high), low));
+      hn::StoreU(to_front(integers, middle, floats, energy), floats, between + found.between);
+      found.pairs += count_front(integers, collected);
+      found.between += count_front(integers, middle);
       position = hn::Add(position, hn::Set(integers, static_cast<std::int32_t>(lanes)));
     }
   }
