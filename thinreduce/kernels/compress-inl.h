@@ -14,9 +14,10 @@
 
 namespace thinreduce::kernels {
 
-// Per mask of so many lanes: the selected lanes, then zeros.
+// Per mask of this many lanes: the selected lanes, then zeros. Static: GCC exports inline variables
+// of templates from a shared library.
 template <std::size_t lanes>
-alignas(64) inline constexpr auto kFrontOrders = [] {
+alignas(64) static constexpr auto kFrontOrders = [] {
   std::array<std::array<std::uint32_t, lanes>, std::size_t{1} << lanes> orders{};
   for (std::size_t mask = 0; mask < orders.size(); ++mask) {
     std::size_t next = 0;
