@@ -13,7 +13,7 @@ build=(build-essential cmake ninja-build pkg-config
 python=(python3-dev python3-pybind11 pybind11-dev python3-numpy python3-torch
         python3-pip python3-venv python3-setuptools python3-wheel)
 style=(clang-format python3-venv python3-numpy python3-torch)
-test=(chromium fonts-dejavu-core python3-pytest "${style[@]}")
+test=(chromium fonts-dejavu-core python3-pytest python3-matplotlib "${style[@]}")
 lint=(clang-tidy "${style[@]}")
 fuzz=(clang libclang-rt-14-dev)
 reproduce=(python3 python3-matplotlib)
