@@ -36,10 +36,17 @@ case "${1:-}" in
   *) echo "usage: scripts/setup.sh build|python|style|test|lint|fuzz|reproduce|arm64" >&2; exit 2 ;;
 esac
 
+# A package may be there for several architectures; without a suffix the machine's own is meant.
+native=$(dpkg --print-architecture 2>/dev/null || true)
+is_installed() {
+  local architecture=$native
+  case "$1" in *:*) architecture=${1#*:} ;; esac
+  dpkg-query -W -f '${Architecture} ${db:Status-Status}\n' "${1%%:*}" 2>/dev/null \
+    | grep -qxE "($architecture|all) installed"
+}
 missing=()
 for package in "${wanted[@]}"; do
-  status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
-  [ "$status" = installed ] || missing+=("$package")
+  is_installed "$package" || missing+=("$package")
 done
 [ ${#missing[@]} -eq 0 ] && exit 0
 
