@@ -38,7 +38,7 @@ std::uint64_t run_with_fault(const Fault& fault) {
     const bool leads = transport->rank() == 0;
     ranks.emplace_back([&, leads, inner = std::move(transport)]() mutable {
       const auto faulty = std::make_shared<FaultyTransport>(std::move(inner));
-      Session session(faulty, {.spec = "auto:methods=topk,error=1000",
+      Session session(faulty, {.spec = "auto:methods=topk,error=1000,try=all",
                                .timeout = Seconds{20},
                                .link = Link::parse("1gbit,0.1ms")});
       for (std::uint64_t step = 0; step <= Planner::kFirstSteps + 1; ++step) {
