@@ -84,7 +84,8 @@ Plan make_plan(const PlanOptions& options, const std::shared_ptr<Transport>& tra
     progress.advance();
   }
   Plan plan = session.plan();
-  recommend_for(plan, options.compute);  // what this loop computes says nothing about a training
+  // The compute time of this loop is not that of a training: --compute gives it.
+  recommend_for(plan, options.compute);
   return plan;
 }
 

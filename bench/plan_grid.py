@@ -99,7 +99,7 @@ class Verdict(NamedTuple):
 
     mean: float  # over 50 steps, planning included, against the better of fp32 and bf16
     last: float  # the same of the last steps
-    regret: float  # of the last steps, against the best fixed candidate
+    regret: float  # time of the last steps relative to the best fixed candidate's
     off: list[float]  # predictions of all candidates
     best: str
 

@@ -9,7 +9,7 @@ from typing import Any
 RANKS = 4
 BUSY = 0.25  # cores of other programs above which a time is too long
 SEEDS = (1, 2, 3)
-STEPS = 200  # of a training; two cores train one contender in about a minute
+STEPS = 200  # per training; two idle cores should train one contender in about a minute
 TARGET_AT = 0.8  # fraction of DDP's training whose loss is the target
 EVALUATE_EVERY = 20
 # Timed steps after untimed ones. Where the exchange takes most of a step, times differ less.

@@ -50,7 +50,7 @@ STEPS = 3900
 FIRST_SEED = (
     _resnet9("fp32", "fp32"),
     _resnet9("dqsg", "dqsg"),
-    # So many times fewer bytes sent than fp32 with 4 ranks and the elements of resnet9.
+    # The ratio of bytes sent, fp32 to sketch, with 4 ranks and the elements of resnet9.
     _resnet9("sketch-4x", "sketch:density=0.375"),
     _resnet9("sketch-8x", "sketch:density=0.187"),
     _resnet9("fft", "fft:theta=0.85"),

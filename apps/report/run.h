@@ -78,7 +78,7 @@ struct RunRecord {
   double bytes_sent = kMissing;
   double ratio = kMissing;
   std::optional<bool> identical;
-  std::optional<Plan> plan;  // of a run with the method `auto`
+  std::optional<Plan> plan;  // only a run with the method `auto` has one
 };
 
 // Throws Error that names the file, the line and the problem. Skips a cut last line of a run that

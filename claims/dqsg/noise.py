@@ -41,7 +41,7 @@ def draw_bins(relative: dict[str, list[float]], path: Path) -> None:
 
 def show(found: Json, folder: Path) -> Shown:
     dqsg, qsgd = found["dqsg"], found["qsgd"]
-    bound = 1.36 / dqsg["elements"] ** 0.5  # of the Kolmogorov-Smirnov test at 5 %
+    bound = 1.36 / dqsg["elements"] ** 0.5  # the Kolmogorov-Smirnov test's at 5 %
     noise = 3 / dqsg["elements"] ** 0.5  # three standard deviations of a correlation
     relative = {
         name: [bin["variance"] / one["variance"] for bin in one["bins"]]

@@ -101,7 +101,7 @@ def show(found: Json, folder: Path) -> Shown:
         for family, runs in found.items()
     }
     draw_errors(families, folder / CHART)
-    # Of each family, the spec nearest to 8 times fewer bytes.
+    # The spec of each family that is nearest to 8 times fewer bytes.
     near = {
         family: min(runs, key=lambda one: abs(one["fewer"] / 8 - 1))
         for family, runs in families.items()

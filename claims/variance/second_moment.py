@@ -11,7 +11,7 @@ from ..claim import FAILS, HOLDS, Claim, Json, Shown
 from ..wording import milliseconds, percent
 
 MODELS = ("resnet9", "cifarnet", "lenet")
-NEGLIGIBLE = 0.1  # of backward
+NEGLIGIBLE = 0.1  # as a fraction of the time of backward
 
 
 def measure(bench: Bench) -> Json:

@@ -22,7 +22,7 @@ class Task:
     seed: int
     interface: str  # name of the network interface between the ranks
     address: str  # this rank's, on that interface
-    options: dict[str, Any]  # of the contender
+    options: dict[str, Any]  # the contender's own
 
 
 class Trainer:

@@ -21,7 +21,7 @@ struct OriginalMemory {
   };
 
   std::unique_ptr<float[]> floats{};
-  std::size_t size = 0;      // of `floats`
+  std::size_t size = 0;      // elements of `floats`
   std::vector<Kept> kept{};  // in the order in which the ranges were kept
 };
 

@@ -46,8 +46,8 @@ struct Refusal {
 struct StepFigures {
   float ready = 0;    // from the step's first bucket until this one was submitted
   float seconds = 0;  // from then until the mean was there
-  float busy = 0;     // of them, encoding and decoding
-  float wait = 0;     // of them, in the agreement
+  float busy = 0;     // part of `seconds`: encoding and decoding
+  float wait = 0;     // part of `seconds`: waiting in the agreement
 };
 
 struct Statement {

@@ -14,8 +14,8 @@
 
 namespace thinreduce::kernels {
 
-// Per mask of this many lanes: the selected lanes, then zeros. Static: GCC exports inline variables
-// of templates from a shared library.
+// For every mask of `lanes` lanes, the numbers of its selected lanes, then zeros. Static, because
+// GCC exports inline variables of templates from a shared library.
 template <std::size_t lanes>
 alignas(64) static constexpr auto kFrontOrders = [] {
   std::array<std::array<std::uint32_t, lanes>, std::size_t{1} << lanes> orders{};
