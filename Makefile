@@ -6,8 +6,8 @@
 .NOTPARALLEL:
 
 JOBS ?= $(shell nproc)
-# Tests that start processes wait for one another; one more fills the gaps.
-TEST_JOBS ?= $(shell expr $(JOBS) + 1)
+# Tests that start processes wait for one another; two more fill the gaps.
+TEST_JOBS ?= $(shell expr $(JOBS) + 2)
 PREFIX ?= /usr/local
 TIME ?= 60
 THINREDUCE := build/release/bin/thinreduce

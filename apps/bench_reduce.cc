@@ -257,11 +257,12 @@ class RankBench {
       fmt::print("{}\n", (results.size() == 1 ? results[0] : results).dump(2));
       return;
     }
-    fmt::print(
-        "{} ranks ({}), {} floats, {}, link {}, kernels {}; {}times are medians of {} steps\n\n",
-        transport_->size(), options_.launch.transport, options_.floats,
-        describe_shapes(options_.shapes), link_text(options_.launch), kernels::active_target(),
-        simulated_ != nullptr ? "virtual " : "", options_.steps);
+    fmt::print("{} ranks ({}), {} floats, {}, link {}, kernels {}; {}{}\n\n", transport_->size(),
+               options_.launch.transport, options_.floats, describe_shapes(options_.shapes),
+               link_text(options_.launch), kernels::active_target(),
+               simulated_ != nullptr ? "virtual " : "",
+               options_.steps == 1 ? "times of one step"
+                                   : fmt::format("times are medians of {} steps", options_.steps));
     std::vector<std::vector<std::string>> rows{{"method", "time", "vs fp32", "sent/rank", "ratio",
                                                 "encode", "wire", "decode", "wait", "nmse",
                                                 "same bits"}};
@@ -293,6 +294,10 @@ class RankBench {
     }
     fmt::print("; latency of {} (1,000 floats): {:.0f} µs\n", options_.specs[0],
                results[0]["latency_us"].get<double>());
+    if (const auto min = SessionOptions{}.min_elements; options_.floats < min) {
+      fmt::print("Buckets with fewer than {} elements are reduced uncompressed by every method.\n",
+                 min);
+    }
     fmt::print("{}", notes_on_synthetic(options_.specs));
     for (const auto& result : results) {
       if (const Json& cycle = result["cycle"]; !cycle.is_null()) {

@@ -119,6 +119,11 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error) {
   }
   if (is_option) return fmt::format("`{}` has no option '{}'", path, unknown[0]);
   if (!unknown.empty()) {
+    for (const CLI::Option* option : command->get_options()) {
+      if (!option->get_positional() || option->get_items_expected_max() > 1) continue;
+      return fmt::format("`{}` takes one {} (got '{}', too)", path, option->get_name(true),
+                         unknown[0]);
+    }
     const bool takes_method = command->get_option_no_throw("--method") != nullptr;
     return fmt::format("`{}` takes no arguments (got '{}'){}", path, unknown[0],
                        takes_method ? "; give a method as --method SPEC" : "");

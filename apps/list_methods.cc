@@ -84,9 +84,20 @@ const char* combination(Algebra algebra) {
   return "";
 }
 
+// Prints both on one line, or the details on lines of their own if that would be too long.
+void print_entry(const std::string& name, const std::string& details, const std::string& help) {
+  const std::string line = fmt::format("    {}  {}\n", name, details);
+  if (line.size() <= kColumns + 1) {
+    fmt::print("{}", line);
+  } else {
+    fmt::print("    {}\n{}", name, wrapped(details, 8));
+  }
+  fmt::print("{}", wrapped(help, 8));
+}
+
 void print(const OptionInfo& option) {
-  fmt::print("    {}={}  [{}]{}\n{}", option.name, option.default_value, allowed(option),
-             formerly(option), wrapped(option.help, 8));
+  print_entry(fmt::format("{}={}", option.name, option.default_value),
+              fmt::format("[{}]{}", allowed(option), formerly(option)), option.help);
 }
 
 void print(const MethodInfo& info) {
@@ -95,8 +106,10 @@ void print(const MethodInfo& info) {
     fmt::print("{}{}", wrapped(combination(info.algebra), 2), wrapped("Paper: " + info.paper, 2));
   }
   if (!info.composes_with.empty()) {
-    fmt::print("  Composes with {}, for example {}+{}.\n", fmt::join(info.composes_with, ", "),
-               info.name, info.composes_with.front());
+    fmt::print("{}", wrapped(fmt::format("Composes with {}, for example {}+{}.",
+                                         fmt::join(info.composes_with, ", "), info.name,
+                                         info.composes_with.front()),
+                             2));
   }
   if (info.options.empty()) fmt::print("  It has no options.\n");
   for (const OptionInfo& option : info.options) {
@@ -110,8 +123,29 @@ void print(const MethodInfo& info) {
     if (option.paper_only) print(option);
   }
   for (const Preset& preset : info.presets) {
-    fmt::print("    preset={}  (stands for {})\n{}", preset.name, preset.options,
-               wrapped(preset.help, 8));
+    print_entry("preset=" + preset.name, fmt::format("(stands for {})", preset.options),
+                preset.help);
+  }
+  fmt::print("\n");
+}
+
+void print_introduction(const std::string& target) {
+  for (const std::string& paragraph :
+       {std::string("A spec is a method's name with options, for example "
+                    "topk:density=0.01,feedback=on"),
+        std::string("Each option is listed as name=default [allowed values]."),
+        std::string("A preset stands for several options; the other options override single "
+                    "values, for example topk:preset=paper,feedback=off"),
+        std::string("In a spec of two methods the second quantizes the values that the first "
+                    "sends, for example gradiveq:basis=32+qsgd:bits=4"),
+        std::string("With more than 3 or 4 ranks (the option collective says which), most methods "
+                    "reduce at owners by default: each rank owns a part of the elements, adds up "
+                    "the values that all ranks send for it, and sends the mean of that part to "
+                    "all."),
+        fmt::format("The kernels run on {}; the environment variable THINREDUCE_SIMD chooses among "
+                    "{}.",
+                    target, fmt::join(kernels::available_targets(), ", "))}) {
+    fmt::print("{}", wrapped(paragraph, 0));
   }
   fmt::print("\n");
 }
@@ -140,20 +174,7 @@ int list_methods(const std::string& name, bool json) {
     return 0;
   }
   if (name.empty()) {
-    fmt::print(
-        "A spec is a method's name with options, for example topk:density=0.01,feedback=on\n"
-        "Each option is listed as name=default  [allowed values].\n"
-        "A preset stands for several options; options beside it change single ones, for example\n"
-        "topk:preset=paper,feedback=off\n"
-        "In a spec of two methods the second quantizes the values that the first sends, for "
-        "example "
-        "gradiveq:basis=32+qsgd:bits=4\n"
-        "With more ranks, most methods reduce at owners by default: each rank owns a part "
-        "of the\n"
-        "elements, adds up the values that all ranks send for it, and sends the mean of that part "
-        "to all.\n"
-        "The kernels run on {}; the environment variable THINREDUCE_SIMD chooses among {}.\n\n",
-        target, fmt::join(kernels::available_targets(), ", "));
+    print_introduction(target);
   }
   for (const MethodInfo* info : shown) print(*info);
   return 0;

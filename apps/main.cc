@@ -138,7 +138,7 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
   command
       ->add_option(
           "--compute", options.compute,
-          "Seconds that a step computes without the exchange; 0: not known. If the machine "
+          "Seconds of forward, backward and optimizer per step; 0: not known. If the machine "
           "would wait for longer than that, the plan recommends local steps.")
       ->type_name("SECONDS")
       ->transform(number(0, 1e6))

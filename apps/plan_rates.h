@@ -17,9 +17,9 @@ inline constexpr std::array kRates = {1e7, 3e7, 1e8, 3e8, 1e9, 2.5e9, 1e10, 2.5e
 inline double seconds_at(const PlanBucket& bucket, const PlanCandidate& candidate,
                          double bytes_per_second) {
   const double wire = candidate.bytes / bytes_per_second;
-  const double first = bucket.sample_fraction * (wire + candidate.busy());
-  const double rest =
-      std::max(wire, candidate.busy()) + kNotHidden * std::min(wire, candidate.busy());
+  const double busy = candidate.encode + candidate.decode;
+  const double first = bucket.sample_fraction * (wire + busy);
+  const double rest = std::max(wire, busy) + kNotHidden * std::min(wire, busy);
   return candidate.latency + first + (1 - bucket.sample_fraction) * rest;
 }
 

@@ -105,7 +105,7 @@ def run_rank(args: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--link", default="100mbit,15ms", help="link that thinreduce simulates")
+    parser.add_argument("--link", default="100mbit,15ms", help="link that thinreduce emulates")
     parser.add_argument(
         "--bucket-mb",
         type=float,

@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument(
         "--rate", default="", help="rate of each rank's link for tc, such as 1gbit; needs root"
     )
-    parser.add_argument("--link", default="", help="link that thinreduce simulates, without root")
+    parser.add_argument("--link", default="", help="link that thinreduce emulates, without root")
     parser.add_argument(
         "--transport", default="auto", choices=["auto", "gloo", "torch"], help="of thinreduce"
     )

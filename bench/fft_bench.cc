@@ -19,7 +19,7 @@
 
 #include "bench/run_benchmarks.h"
 #include "thinreduce/kernels/aligned.h"
-#include "thinreduce/methods/fft/block_transform.h"
+#include "thinreduce/kernels/block_transform.h"
 
 namespace thinreduce {
 namespace {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times the exchange between the islands of HSDP over a slow link that thinreduce simulates.
+"""Times the exchange between the islands of HSDP over a slow link that thinreduce emulates.
 
     bench/hsdp_link.py --link 1gbit
 
@@ -78,7 +78,7 @@ def run_rank(args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--link", default="1gbit", help="link that thinreduce simulates")
+    parser.add_argument("--link", default="1gbit", help="link that thinreduce emulates")
     parser.add_argument("--transport", default="auto", choices=["auto", "gloo", "torch"])
     args = parse(parser, METHODS, steps=5, warmup=3)
     if args.inside:

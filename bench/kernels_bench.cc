@@ -21,7 +21,7 @@
 #include "thinreduce/kernels/bf16.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/methods/top_selector.h"
-#include "thinreduce/methods/topk_payload.h"
+#include "thinreduce/methods/topk/payload.h"
 
 namespace thinreduce {
 namespace {

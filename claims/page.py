@@ -7,7 +7,7 @@ import os
 from datetime import date
 from pathlib import Path
 
-from reproduce.page import cpu, table
+from reproduce.page import cpu, table, wrapped
 
 from . import dqsg, fft, gradiveq, sketch, variance
 from .claim import NOT_YET, Claim, Json, Shown
@@ -43,7 +43,7 @@ def row(claim: Claim, entry: Shown) -> list[str]:
 def section(claim: Claim, entry: Shown) -> str:
     lines = [f"### {claim.name}", ""]
     lines += [f"The claim: {claim.claim}.", f"The verdict: **{entry.verdict}**."]
-    lines += [f"Found: {entry.figure}.", "", "```sh", *claim.commands, "```"]
+    lines += [wrapped(f"Found: {entry.figure}."), "", "```sh", *claim.commands, "```"]
     lines += [entry.text.rstrip()] if entry.text else []
     for chart in entry.charts:
         lines += ["", f"![{claim.name}](claims/{chart})"]

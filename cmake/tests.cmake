@@ -3,7 +3,7 @@
 # Labels: `core` is all of these tests; `check` is each of them once, for `make check`. Tests labelled
 # `best` repeat one of `core` and are only there for `check`.
 find_package(GTest REQUIRED)
-find_package(Eigen3 REQUIRED NO_MODULE)  # the reference of the low-rank methods
+find_package(Eigen3 REQUIRED NO_MODULE)  # the reference of the methods that project onto a basis
 
 add_library(thinreduce_test_main tests/test_main.cc)
 target_link_libraries(thinreduce_test_main PUBLIC thinreduce_internal GTest::gtest GTest::gmock fmt::fmt)
@@ -19,6 +19,11 @@ if(THINREDUCE_SANITIZE MATCHES "undefined")
   # The library's behaviour must be defined; checking the tests' own takes half of their build.
   target_compile_options(thinreduce_test_main PUBLIC -fno-sanitize=undefined)
 endif()
+
+function(compile_test program)
+  target_precompile_headers(${program} REUSE_FROM thinreduce_test_main)
+  compile_in_batches(${program} 8)
+endfunction()
 
 set(simd_targets reference SSE4 AVX2 AVX3)
 set(test_environment "")
@@ -75,13 +80,15 @@ foreach(layer kernels wire transport collective method methods plan engine)
   endif()
   add_executable(${layer}_test ${layer_tests})
   target_link_libraries(${layer}_test PRIVATE thinreduce_test_main)
-  target_precompile_headers(${layer}_test REUSE_FROM thinreduce_test_main)
+  compile_test(${layer}_test)
   add_dependencies(core_tests ${layer}_test)
   if(TARGET gloo)
     target_link_libraries(${layer}_test PRIVATE gloo)
   endif()
-  if(layer STREQUAL methods)
-    target_link_libraries(${layer}_test PRIVATE Eigen3::Eigen ${FFTW_LIBRARY})
+  if(layer STREQUAL kernels)
+    target_link_libraries(${layer}_test PRIVATE ${FFTW_LIBRARY})
+  elseif(layer STREQUAL methods)
+    target_link_libraries(${layer}_test PRIVATE Eigen3::Eigen)
   endif()
   if(layer STREQUAL methods AND CMAKE_CROSSCOMPILING)
     # They take minutes under an emulator; the golden means run every method on every target.
@@ -119,7 +126,7 @@ endforeach()
 if(NOT THINREDUCE_SANITIZE MATCHES "thread")
   add_executable(golden_means_test tests/golden_means_test.cc)
   target_link_libraries(golden_means_test PRIVATE thinreduce_test_main)
-  target_precompile_headers(golden_means_test REUSE_FROM thinreduce_test_main)
+  compile_test(golden_means_test)
   add_dependencies(core_tests golden_means_test)
   set(targets ${simd_targets})
   if(THINREDUCE_SANITIZE)

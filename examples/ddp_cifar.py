@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32, help="images per rank and step")
     parser.add_argument("--lr", type=float, default=0.2, help="peak learning rate")
     parser.add_argument("--test-images", type=int, default=10000)
-    parser.add_argument("--link", default="", help='simulate a slow network: "100mbit,5ms"')
+    parser.add_argument("--link", default="", help='emulate a slow network: "100mbit,5ms"')
     args = parser.parse_args()
 
     torch.set_num_threads(1)

@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=12, help="windows per rank and step")
     parser.add_argument("--lr", type=float, default=2e-3, help="peak learning rate")
     parser.add_argument("--test-windows", type=int, default=400)
-    parser.add_argument("--link", default="", help='simulate a slow network: "100mbit,5ms"')
+    parser.add_argument("--link", default="", help='emulate a slow network: "100mbit,5ms"')
     args = parser.parse_args()
 
     torch.set_num_threads(1)

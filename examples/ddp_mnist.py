@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument("--warmup-steps", type=int, default=1, help="uncompressed steps at first")
-    parser.add_argument("--link", default="", help='simulate a slow network: "100mbit,5ms"')
+    parser.add_argument("--link", default="", help='emulate a slow network: "100mbit,5ms"')
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
 

@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--method", default="dqsg:levels=7", help="a method with options")
     parser.add_argument("--rows", type=int, default=1000, help="rows of 1024 floats")
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--link", default="", help='simulate a slow network: "100mbit,5ms"')
+    parser.add_argument("--link", default="", help='emulate a slow network: "100mbit,5ms"')
     args = parser.parse_args()
     if "RANK" in os.environ:
         master = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 from pathlib import Path
 
-from reproduce.page import cpu, seconds, table, update_between
+from reproduce.page import cpu, seconds, table, update_between, wrapped
 
 from . import charts, verdicts
 from . import contenders as plan
@@ -103,7 +103,7 @@ def missing(found: Figures) -> str:
     names = [
         row.contender.name for row in found.rows if not (row.links or row.curves or row.errors)
     ]
-    return f"Not measured yet: {', '.join(names)}." if names else ""
+    return wrapped(f"Not measured yet: {', '.join(names)}.") if names else ""
 
 
 def time_table(found: Figures) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import textwrap
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
@@ -14,6 +15,11 @@ from .headlines import Headline, Target
 from .measures import LEVEL, Row
 from .runs import Json
 from .tables import table as table
+
+
+def wrapped(text: str) -> str:
+    """Breaks a paragraph into lines of at most 160 columns, the width of the pages."""
+    return textwrap.fill(text, 160, break_long_words=False, break_on_hyphens=False)
 
 
 def cpu() -> str:
@@ -215,7 +221,7 @@ The network is `{plan.MODEL}`, {plan.PARAMETERS:,} parameters in two convolution
 Two cores train it in minutes, and it has more than the one kind of layer that suits a method.
 Every setting sees the same images in the same order; {same}.
 
-**Times.** In the middle of each training {extent.timed_steps} steps are timed over each simulated link, with the exchange overlapping backward (means).
+**Times.** In the middle of each training {extent.timed_steps} steps are timed over each emulated link, with the exchange overlapping backward (means).
 Steps that a method sends uncompressed count with fp32's time, by their fraction of the run.
 The time to {100 * LEVEL:.0f} % of fp32's final accuracy is the number of steps until the test accuracy reaches it, times the time per step over the link.
 That accuracy is measured on 2,000 images and is the mean of two evaluations {plan.EVALUATE_EVERY} steps apart.
@@ -278,7 +284,8 @@ The right chart is the error of the sum of all steps: values that are sent late 
 
 `thinreduce bench reduce --ranks N --floats {plan.SCALING_FLOATS} --link {plan.SCALING_LINK} --steps 3 --method METHOD`: synthetic gradients with the layers of ResNet-50, N threads on {os.cpu_count()} cores
 (methods that encode slowly suffer here more than on N machines).
-*MB*: sent per rank. *formula*: of [methods.md](methods.md); where the size depends on the data, it uses the measured payload.
+*MB*: sent per rank.
+*formula*: of [methods.md](methods.md); where the size depends on the data, it uses the measured payload.
 
 {scaling_table(found.scaling)}
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains LeNet on MNIST with every method, on 4 ranks over a slow simulated link, and compares them.
+# Trains LeNet on MNIST with every method, on 4 ranks over a slow emulated link, and compares them.
 #   scripts/demo.sh [STEPS [LINK]]
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checks the format of the C++ code, and the format, style and types of the Python code.
+# Checks the format of the C++ code, the format, style and types of the Python code, and the width
+# of the pages.
 # clang-format and `build/tools/bin/ruff format` correct what the first two report.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,6 +23,7 @@ fi
 
 find apps bench python tests thinreduce -name '*.cc' -o -name '*.h' \
   | xargs clang-format --dry-run --Werror
+/usr/bin/python3 scripts/page_width.py
 "$tools/bin/ruff" format --quiet --diff .
 "$tools/bin/ruff" check --quiet .
 "$tools/bin/mypy" --no-error-summary

@@ -10,7 +10,7 @@
 #include "tests/processes.h"
 #include "thinreduce/method/registry.h"
 
-namespace thinreduce {
+namespace thinreduce::command_line_test {
 namespace {
 
 using testing_support::Finished;
@@ -32,7 +32,7 @@ TEST(WrongUsage, ExitsWithTwoAndSaysWhatToDo) {
       {{"bench"}, "`thinreduce bench` needs a command: codec, reduce", {}},
       {{"bench", "bogus"}, "`thinreduce bench` has no command 'bogus'", {}},
       {{"methods", "extra"}, "there is no method 'extra'", {}},
-      {{"methods", "topk", "fft"}, "`thinreduce methods` takes no arguments (got 'fft')", {}},
+      {{"methods", "topk", "fft"}, "`thinreduce methods` takes one NAME (got 'fft', too)", {}},
       {{"bench", "reduce", "--ranks"}, "--ranks needs a value", {}},
       {{"bench", "codec", "--floats", "1.5"}, "must be a whole number from 1 to 4294967296", {}},
       {{"bench", "codec", "--warmup", "-2"}, "must be auto or a whole number", {}},
@@ -234,4 +234,4 @@ TEST(BenchCodec, HasTheLayersOfANetwork) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::command_line_test

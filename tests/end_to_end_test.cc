@@ -10,7 +10,7 @@
 #include "thinreduce/method/registry.h"
 #include "thinreduce/transport/socket.h"
 
-namespace thinreduce {
+namespace thinreduce::end_to_end_test {
 namespace {
 
 using testing_support::Finished;
@@ -307,4 +307,4 @@ TEST(Secret, AFileThatOthersMayReadIsRefused) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::end_to_end_test

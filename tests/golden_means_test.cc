@@ -26,7 +26,7 @@
 #include "thinreduce/method/spec.h"
 #include "thinreduce/wire/checksum.h"
 
-namespace thinreduce {
+namespace thinreduce::golden_means_test {
 namespace {
 
 struct GoldenRun {
@@ -235,4 +235,4 @@ TEST(GoldenMeans, TheTableHasEveryMethodAtItsDefault) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::golden_means_test

@@ -31,10 +31,21 @@ inline GradiveqSettings quick(std::uint64_t warmup, std::uint64_t interval) {
   return settings;
 }
 
+// A trigger that no loss reaches.
+inline constexpr double kNoVotes = 1e9;
+
+// Makes `settings` send `size` floats per slice.
+inline void set_basis_size(GradiveqSettings& settings, std::size_t size) {
+  const double whole =
+      settings.phases ? 0 : settings.sample + (settings.feedback ? settings.flush : 0);
+  const double sent = static_cast<double>(size) / static_cast<double>(settings.slice);
+  settings.ratio = 1 / (whole + (1 - whole) * sent);
+}
+
 // Returns gradients whose slices of `slice` floats lie in a space of `basis_size` dimensions, the
 // same space for all seeds.
-inline PerRank low_rank_gradients(int world, std::size_t slices, std::size_t slice,
-                                  std::size_t basis_size, unsigned seed) {
+inline PerRank few_direction_gradients(int world, std::size_t slices, std::size_t slice,
+                                       std::size_t basis_size, unsigned seed) {
   const auto directions = normal_gradients(static_cast<int>(basis_size), slice, 99);
   const auto amounts = normal_gradients(world, slices * basis_size, seed);
   PerRank gradients(static_cast<std::size_t>(world), std::vector<float>(slices * slice));
@@ -118,7 +129,7 @@ inline std::vector<float> residual_of(const MemoryArchive& archive, std::size_t 
 inline void expect_failed_exchange_keeps_the_gradient(GradiveqSettings settings) {
   constexpr std::size_t kElements = 16 * 40 + 5;
   settings.slice = 16;
-  settings.trigger = 0;
+  settings.trigger = kNoVotes;
   for (const unsigned before : {0U, 2U, 3U, 6U}) {
     SCOPED_TRACE(testing::Message() << "fails after " << before << " steps");
     GradiveqWorld ranks(2, settings, shapeless(kElements));

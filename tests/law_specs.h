@@ -57,6 +57,12 @@ inline std::vector<std::string> law_specs() {
   return specs;
 }
 
+// Returns the factor by which a method multiplies its residual at the end of every step.
+inline double decay_of(const std::string& spec) {
+  const Spec parsed = Spec::parse(spec);
+  return parsed.info->name == "demo" ? parsed.options.number("beta") : 1;
+}
+
 // Returns the number of steps after which a method compresses, and `more`.
 inline unsigned steps_of(const std::string& spec, unsigned more) {
   const Spec parsed = Spec::parse(spec);

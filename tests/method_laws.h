@@ -46,7 +46,7 @@ inline std::string law_name(const testing::TestParamInfo<Law>& info) {
   return test_name(info.param.spec);
 }
 // Returns the laws whose method keeps a residual: it shows a summed field to an archive. The
-// part that variance drops on request is lost.
+// part that variance drops on request is lost, and an update is not a mean.
 inline std::vector<Law> keeping_laws() {
   std::vector<Law> keeping;
   // This runs before main(), which skips the program when the CPU lacks the wanted target.
@@ -55,7 +55,8 @@ inline std::vector<Law> keeping_laws() {
   if (wanted != nullptr && std::ranges::find(available, wanted) == available.end()) return keeping;
   for (Law& law : laws()) {
     TestWorld ranks(1, law.spec, 100);
-    if (ranks.saved(0).has_summed && law.spec != "variance:residual=drop") {
+    if (ranks.saved(0).has_summed && law.spec != "variance:residual=drop" &&
+        !Spec::parse(law.spec).momentum_inside()) {
       keeping.push_back(std::move(law));
     }
   }

@@ -19,7 +19,7 @@
 #include "thinreduce/error.h"
 #include "thinreduce/transport/mpi/mpi.h"
 
-namespace thinreduce {
+namespace thinreduce::mpi_transport_test {
 namespace {
 
 int failed_checks = 0;
@@ -127,7 +127,7 @@ void deadline(Transport& transport) {
     const Pending receive = transport.receive(2, Channel::data, bytes);
     check_error([&] { receive->wait(Deadline::after(Seconds(0.3))); }, ErrorCode::timeout,
                 "rank 0: no answer from rank 2 within 0.3 s (receive of 4096 bytes); rank 2 "
-                "computes, is stopped or cut off, or waits for a rank that does or is");
+                "is computing, stopped, unreachable, or itself waiting for such a rank; check it");
     return;
   }
   const Pending receive = transport.receive(3 - transport.rank(), Channel::data, bytes);
@@ -202,8 +202,8 @@ int run(const std::string& name) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::mpi_transport_test
 
 int main(int argc, char** argv) {
-  return thinreduce::run(argc > 1 ? argv[1] : "");
+  return thinreduce::mpi_transport_test::run(argc > 1 ? argv[1] : "");
 }

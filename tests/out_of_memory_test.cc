@@ -51,7 +51,7 @@ void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
   std::free(memory);
 }
 
-namespace thinreduce {
+namespace thinreduce::out_of_memory_test {
 namespace {
 
 class OutOfMemory : public testing::TestWithParam<std::string> {
@@ -108,4 +108,4 @@ INSTANTIATE_TEST_SUITE_P(TopK, OutOfMemory,
                          [](const auto& test) { return test_name(test.param); });
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::out_of_memory_test

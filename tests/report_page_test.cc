@@ -11,7 +11,7 @@
 #include "tests/processes.h"
 #include "tests/synthetic_runs.h"
 
-namespace thinreduce {
+namespace thinreduce::report_page_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -41,7 +41,7 @@ std::vector<SyntheticRun> six_methods() {
            .learning = 0.8,
            .best = 0.986},
           {.method = "dqsg", .ratio = 7.9, .encode = 0.002, .decode = 0.002, .learning = 0.97},
-          {.method = "gradiveq:slice=256,basis=32",
+          {.method = "gradiveq:slice=256,ratio=4",
            .ratio = 7.6,
            .encode = 0.006,
            .decode = 0.006,
@@ -74,7 +74,7 @@ std::string write_codec(const fs::path& folder) {
   add("topk:density=0.05,feedback=on", 12.5, 0.17);
   add("topk:density=0.001,feedback=on", 600, 0.8);
   add("dqsg", 7.9, 0.011);
-  add("gradiveq:slice=256,basis=32", 7.6, 0.24);
+  add("gradiveq:slice=256,ratio=4", 7.6, 0.24);
   add("sketch", 12, 0.66);
   results.back()["measured_in_warmup"] = 3;
   write_file(folder / "codec.json", results.dump());
@@ -382,4 +382,4 @@ TEST(Report, RefusesWhatItCannotRead) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::report_page_test

@@ -14,7 +14,7 @@ namespace thinreduce {
 
 // Returns the track whose data a channel carries; 0 for other channels and the transport itself.
 inline int track_carrying_data(Channel channel) {
-  for (int number = 1; number <= kMostTracks; ++number) {
+  for (int number = 1; number <= kMaxTracks; ++number) {
     if (channel == on_track(number, Channel::data)) return number;
   }
   return 0;

@@ -9,7 +9,7 @@
 
 #include "tests/train_runs.h"
 
-namespace thinreduce {
+namespace thinreduce::train_elastic_test {
 namespace {
 
 using namespace testing_support;
@@ -41,7 +41,7 @@ class TrainElastic : public TrainTest {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
   }
-  // Waits until the world has so many ranks and has trained some steps.
+  // Waits until the world has `ranks` ranks and has trained some steps.
   void wait_for(int ranks, std::size_t more = 20) const {
     const auto world = [&] {
       const auto config = nlohmann::json::parse(text_of(folder / "a" / "config.json"), nullptr,
@@ -158,4 +158,4 @@ TEST_F(TrainElastic, TheGuardNamesARank) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::train_elastic_test

@@ -8,7 +8,7 @@
 
 #include "tests/train_runs.h"
 
-namespace thinreduce {
+namespace thinreduce::train_resume_test {
 namespace {
 
 using namespace testing_support;
@@ -109,6 +109,37 @@ TEST_F(TrainResume, LocalStepsResumeInTheMiddleOfARoundToTheSameBits) {
   EXPECT_NE(error({"--local-steps", "4", "--outer", "adam"}).find("there is no 'adam'"),
             std::string::npos);
   EXPECT_NE(error({"--local-steps", "4", "--method", "sketch:momentum=0.9"}).find("--outer"),
+            std::string::npos);
+}
+
+// Stopped among the steps before the first round, at their end, and in a round.
+TEST_F(TrainResume, LocalStepsAfterASynchronousStartResumeToTheSameBits) {
+  const std::vector<std::string> common{
+      "--ranks",       "2", "--steps",       "12", "--method",    "topk:values=2bit",
+      "--local-steps", "4", "--local-start", "3",  "--optimizer", "adamw"};
+  const Finished straight = run(command("straight", common));
+  ASSERT_EQ(straight.code, 0) << straight.err;
+  for (const char* stop : {"2", "3", "5"}) {
+    SCOPED_TRACE(stop);
+    auto halved = common;
+    halved.insert(halved.end(), {"--stop-after", stop});
+    const std::string out = std::string("halves") + stop;
+    ASSERT_EQ(run(command(out, halved)).code, 1);
+    const Finished rest = resume(out);
+    ASSERT_EQ(rest.code, 0) << rest.err;
+    EXPECT_EQ(result("straight"), result(out));
+  }
+  for (const auto& line : lines_of(folder / "straight" / "steps.jsonl")) {
+    const int step = line["step"];
+    const bool exchanged = step <= 3 || step == 7 || step == 11 || step == 12;
+    EXPECT_EQ(line["payload_bytes"] > 0, exchanged) << line;
+  }
+  const auto error = [&](const std::vector<std::string>& words) {
+    return run(command("wrong", words)).err;
+  };
+  EXPECT_NE(error({"--local-start", "2"}).find("--local-start needs --local-steps"),
+            std::string::npos);
+  EXPECT_NE(error({"--local-steps", "4", "--start-method", "topk"}).find("--start-method topk"),
             std::string::npos);
 }
 
@@ -241,4 +272,4 @@ TEST_F(TrainResume, EndsCleanlyOnCtrlC) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::train_resume_test

@@ -10,7 +10,7 @@
 #include "tests/help_text.h"
 #include "tests/train_runs.h"
 
-namespace thinreduce {
+namespace thinreduce::train_test {
 namespace {
 
 using namespace testing_support;
@@ -237,4 +237,4 @@ TEST(TrainUsage, ExitsWithTwoAndSaysWhatToDo) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::train_test

@@ -36,13 +36,22 @@ class THINREDUCE_EXPORT Error : public std::runtime_error {
     error.is_nonfinite_ = true;
     return error;
   }
+  // Returns the Error{bad_frame} for a sum or residual that overflowed float32 inside a method.
+  [[nodiscard]] static Error overflow(const std::string& message) {
+    Error error(ErrorCode::bad_frame, message);
+    error.is_overflow_ = true;
+    return error;
+  }
   [[nodiscard]] ErrorCode code() const { return code_; }
   // Returns whether nonfinite() made it: all ranks can skip the step and go on.
   [[nodiscard]] bool is_nonfinite() const { return is_nonfinite_; }
+  // Returns whether overflow() made it: the gradients are too large, the bytes were not altered.
+  [[nodiscard]] bool is_overflow() const { return is_overflow_; }
 
  private:
   ErrorCode code_;
   bool is_nonfinite_ = false;
+  bool is_overflow_ = false;
 };
 
 class THINREDUCE_EXPORT BrokenInvariant : public std::logic_error {

@@ -77,7 +77,7 @@ std::string show_link(const std::string& text) {
 std::string link(const RunConfig& config) {
   if (config.link.empty()) return "";
   if (config.link == "unlimited") return "unlimited links";
-  return fmt::format("a simulated link of {} per rank", show_link(config.link));
+  return fmt::format("an emulated link of {} per rank", show_link(config.link));
 }
 
 std::string batch(const RunConfig& config) {

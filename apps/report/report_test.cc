@@ -17,7 +17,7 @@
 #include "tests/synthetic_runs.h"
 #include "tests/temporary_folder.h"
 
-namespace thinreduce::apps {
+namespace thinreduce::apps::report_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -312,4 +312,4 @@ TEST(Page, ShowsHostileTextAsText) {
 }
 
 }  // namespace
-}  // namespace thinreduce::apps
+}  // namespace thinreduce::apps::report_test

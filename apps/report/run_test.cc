@@ -14,7 +14,7 @@
 #include "tests/synthetic_runs.h"
 #include "tests/temporary_folder.h"
 
-namespace thinreduce::apps {
+namespace thinreduce::apps::run_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -140,4 +140,4 @@ TEST(Runs, ATimeOfZeroComesFromTheSteps) {
 }
 
 }  // namespace
-}  // namespace thinreduce::apps
+}  // namespace thinreduce::apps::run_test

@@ -10,7 +10,7 @@
 
 #include "apps/report/run.h"
 
-namespace thinreduce::apps {
+namespace thinreduce::apps::series_test {
 namespace {
 
 TEST(Smooth, KeepsConstantsLinesAndBounds) {
@@ -79,4 +79,4 @@ TEST(ThinOut, KeepsGaps) {
 }
 
 }  // namespace
-}  // namespace thinreduce::apps
+}  // namespace thinreduce::apps::series_test

@@ -16,7 +16,7 @@
 #include "apps/train/schedule.h"
 #include "tests/ranks.h"
 
-namespace thinreduce::train {
+namespace thinreduce::train::data_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -404,4 +404,4 @@ TEST(Files, UnwritableAndFullPlacesAreReported) {
 }
 
 }  // namespace
-}  // namespace thinreduce::train
+}  // namespace thinreduce::train::data_test

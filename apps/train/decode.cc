@@ -111,9 +111,9 @@ void append_png(const Bytes& png, const std::string& what, Images& images) {
                              decoder.width, decoder.height, kPixels));
   }
   // Deflate makes at most 1032 bytes of one, so a small file can't make us allocate much.
-  constexpr std::size_t kMostInflation = 1032;
+  constexpr std::size_t kMaxInflation = 1032;
   const std::size_t rows = decoder.height;
-  if (decoder.format != PNG_FORMAT_RGB || rows * kPixels * 3 > png.size() * kMostInflation) {
+  if (decoder.format != PNG_FORMAT_RGB || rows * kPixels * 3 > png.size() * kMaxInflation) {
     png_image_free(&decoder);
     refuse(what,
            fmt::format("claims {} rows in {} bytes, expected a whole PNG file with 8 bits each "

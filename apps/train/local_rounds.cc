@@ -20,7 +20,9 @@ std::vector<Tensor> tensors_of(const torch::nn::Module& network) {
 
 LocalRounds::LocalRounds(Session& session, const LocalStepsOptions& options,
                          torch::nn::Module& network)
-    : network_(network), steps_(session, options, tensors_of(network)) {
+    : network_(network), steps_(session, options, tensors_of(network)) {}
+
+void LocalRounds::begin() {
   for (std::size_t f = 0; f < steps_.fragments(); ++f) steps_.set_anchor(f, read(f));
 }
 

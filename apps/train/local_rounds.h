@@ -15,9 +15,14 @@ namespace thinreduce::train {
 
 class LocalRounds {
  public:
-  // `network` and `session` must outlive this. The network's parameters must have the same bits on
-  // all ranks.
+  // `network` and `session` must outlive this. begin() must follow.
   LocalRounds(Session& session, const LocalStepsOptions& options, torch::nn::Module& network);
+
+  // Lets the first round begin with the network's parameters, which must have the same bits on all
+  // ranks.
+  void begin();
+  // Returns whether there were local steps.
+  [[nodiscard]] bool begun() const { return steps_.step() > 0; }
 
   // Counts a local step and starts what is due after it; apply() must follow.
   void start_due();

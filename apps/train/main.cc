@@ -140,9 +140,17 @@ void add_exchange_options(CLI::App& app, TrainOptions& options) {
   app.add_option(
          "--overlap", options.overlap,
          "With --local-steps: number of local steps that go on while an exchange runs; must be "
-         "below --local-steps. 0: each exchange is waited for.")
+         "below --local-steps. 0: training waits for each exchange.")
       ->type_name("STEPS")
       ->transform(whole_number(0, 1000000));
+  app.add_option("--local-start", options.local_start,
+                 "With --local-steps: number of steps at the start whose gradients are exchanged "
+                 "with --start-method; the first round of local steps follows.")
+      ->type_name("STEPS")
+      ->transform(whole_number(0, kNoLimit));
+  app.add_option("--start-method", options.start_method,
+                 "With --local-start: the method of these gradients; must keep no residual.")
+      ->type_name("SPEC");
   app.add_option("--evaluate-every", options.evaluate_every,
                  "Steps between evaluations on test data.")
       ->type_name("N")
@@ -220,8 +228,8 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_flag("--elastic", options.elastic,
                "Ranks are local processes over Gloo that may die, leave and join: the others go on "
                "without a restart. A rank that crashes or gets SIGKILL is replaced; SIGUSR1 to the "
-               "launcher adds one, SIGTERM to a rank makes it leave after its step. Not with "
-               "--local-steps or --save-gradients.");
+               "launcher adds one, SIGTERM to a rank makes it leave after its step. Can't be "
+               "used with --local-steps or --save-gradients.");
   app.add_option(
          "--guard", options.guard,
          "The reaction to a rank whose gradient, in one bucket and step, has a norm of more "

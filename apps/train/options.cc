@@ -11,6 +11,7 @@
 #include "apps/train/sample_order.h"
 #include "apps/train/schedule.h"
 #include "apps/train/text_batches.h"
+#include "thinreduce/engine/registered_bucket.h"
 #include "thinreduce/error.h"
 #include "thinreduce/method/spec.h"
 
@@ -36,6 +37,19 @@ double default_learning_rate(const ModelInfo& model, const std::string& optimize
   return optimizer == "sgd" ? 0.1 : 1e-3;
 }
 
+// A residual would be left behind when the local steps begin, and so would momentum.
+void check_start_method(const TrainOptions& options) {
+  const Spec spec = Spec::parse(options.start_method);
+  const RegisteredBucket bucket({.elements = 1, .tensors = {}}, spec, 0);
+  if (!bucket.keeps && !spec.is_auto() && !spec.momentum_inside()) return;
+  throw Error(
+      ErrorCode::bad_input,
+      fmt::format("--start-method {} keeps a part of the gradient for later, and would lose "
+                  "it when the local steps begin; use fp32, bf16 or a quantizer such as "
+                  "dqsg:levels=15",
+                  options.start_method));
+}
+
 void check_local_steps(const TrainOptions& options, const Spec& spec) {
   if (options.local_steps == 0) {
     const TrainOptions defaults;
@@ -48,8 +62,11 @@ void check_local_steps(const TrainOptions& options, const Spec& spec) {
     require_default(options.fragments == defaults.fragments, "--fragments");
     require_default(options.overlap == defaults.overlap, "--overlap");
     require_default(options.outer == defaults.outer, "--outer");
+    require_default(options.local_start == defaults.local_start, "--local-start");
+    require_default(options.start_method == defaults.start_method, "--start-method");
     return;
   }
+  check_start_method(options);
   static_cast<void>(local_steps_of(options).settings());
   if (spec.momentum_inside()) {
     throw Error(ErrorCode::bad_input,
@@ -146,6 +163,8 @@ Json to_json(const TrainOptions& options) {
           {"outer", options.outer},
           {"fragments", options.fragments},
           {"overlap", options.overlap},
+          {"local_start", options.local_start},
+          {"start_method", options.start_method},
           {"evaluate_every", options.evaluate_every.value()},
           {"evaluate_samples", options.evaluate_samples.value()},
           {"check_every", options.check_every},
@@ -177,6 +196,8 @@ void from_json(const nlohmann::json& json, const std::string& what, TrainOptions
     options.outer = json.value("outer", options.outer);
     options.fragments = json.value("fragments", std::size_t{1});
     options.overlap = json.value("overlap", std::uint64_t{0});
+    options.local_start = json.value("local_start", std::uint64_t{0});
+    options.start_method = json.value("start_method", options.start_method);
     read("evaluate_every", options.evaluate_every);
     read("evaluate_samples", options.evaluate_samples);
     read("check_every", options.check_every);

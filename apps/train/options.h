@@ -43,6 +43,8 @@ struct TrainOptions {
   std::string outer = "nesterov,lr=0.7,momentum=0.9";  // with local steps, as the next two
   std::size_t fragments = 1;
   std::uint64_t overlap = 0;
+  std::uint64_t local_start = 0;  // steps before the first round; gradients are exchanged in each
+  std::string start_method = "dqsg:levels=15";  // of these gradients
   // None: ten times per run, or once per epoch if that is more.
   std::optional<std::uint64_t> evaluate_every;
   // None: 2000 images, or 400 windows of text.

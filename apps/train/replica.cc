@@ -26,7 +26,7 @@
 namespace thinreduce::train {
 namespace {
 
-// Bucket 0 carries the status; the gradient's buckets follow.
+// Bucket 0 carries the status; the fragments of local steps and the gradient's buckets follow.
 constexpr std::uint32_t kStatusBucket = 0;
 // Positions in the status, of which all ranks get the mean. A loss that is not finite travels as a
 // 1 in `diverged`, because the engine refuses to reduce it.
@@ -78,14 +78,19 @@ class Replica::Torch {
       LocalStepsOptions local = local_steps_of(options);
       local.first_id = kFirstBucket;
       rounds_ = std::make_unique<LocalRounds>(*session_, local, *network_);
-      return;
+      if (options.local_start == 0) return;
     }
-    for (const auto& layout : buckets_->layouts()) handles_.push_back(session_->add_bucket(layout));
+    for (BucketLayout layout : buckets_->layouts()) {
+      if (rounds_) layout.spec = options.start_method;
+      handles_.push_back(session_->add_bucket(std::move(layout)));
+    }
   }
 
   StepResult step(const StepSettings& settings) {
     try {
-      return rounds_ ? try_local_step(settings) : try_step(settings);
+      if (!rounds_ || settings.step < options_.local_start) return try_step(settings);
+      if (!rounds_->begun()) rounds_->begin();
+      return try_local_step(settings);
     } catch (const Error& error) {
       // Other bad input, such as a bucket that the method can't reduce, is no divergence.
       if (!error.is_nonfinite()) throw;
@@ -115,7 +120,7 @@ class Replica::Torch {
     const auto rank = static_cast<std::size_t>(transport_->rank());
     const auto ranks = static_cast<std::size_t>(transport_->size());
     broadcast_buffers();
-    if (rounds_) rounds_->show_shared();
+    if (is_local()) rounds_->show_shared();
     network_->eval();
     struct Sums {
       double loss = 0;
@@ -133,7 +138,7 @@ class Replica::Torch {
       first += count;
     }
     network_->train();
-    if (rounds_) rounds_->show_own();
+    if (is_local()) rounds_->show_own();
     Sums all;
     for (const Sums& sums : apps::gather_values(*transport_, options_.launch.timeout, own)) {
       all.loss += sums.loss;
@@ -196,8 +201,11 @@ class Replica::Torch {
   const Feed& feed() const { return *feed_; }
 
  private:
+  // Returns whether the parameters of the ranks may differ.
+  [[nodiscard]] bool is_local() const { return rounds_ && rounds_->begun(); }
+
   [[nodiscard]] std::uint64_t parameters_checksum() const {
-    if (rounds_) return rounds_->shared_checksum();
+    if (is_local()) return rounds_->shared_checksum();
     std::vector<std::uint64_t> sums;
     for (const auto& parameter : network_->parameters()) {
       sums.push_back(checksum(bytes(parameter)));
@@ -212,8 +220,16 @@ class Replica::Torch {
         return weight_decay_of(options_, parameter);
       };
     }
-    buckets_ =
-        std::make_unique<GradientBuckets>(*network_, options_.bucket_floats, kFirstBucket, decay);
+    buckets_ = std::make_unique<GradientBuckets>(*network_, options_.bucket_floats,
+                                                 first_gradient_bucket(), decay);
+  }
+  // The fragments of local steps come before gradients that are exchanged.
+  [[nodiscard]] std::uint32_t first_gradient_bucket() const {
+    const std::size_t fragments = options_.local_start > 0 ? options_.fragments : 0;
+    return kFirstBucket + static_cast<std::uint32_t>(fragments);
+  }
+  [[nodiscard]] const BucketHandle& handle_of(const BucketLayout& layout) const {
+    return handles_[1 + layout.id - first_gradient_bucket()];
   }
   // The learning rate is one possible cause; the method is another, which a run with fp32 rules
   // out.
@@ -259,7 +275,7 @@ class Replica::Torch {
     buckets_->begin([&](const BucketLayout& layout, std::span<float> values) {
       if (settings.record != nullptr) settings.record->write(settings.step + 1, layout, values);
       pending.push_back(session_->submit(
-          handles_[layout.id], values, moments_ ? moments_->of(layout) : std::span<const float>()));
+          handle_of(layout), values, moments_ ? moments_->of(layout) : std::span<const float>()));
     });
     std::exception_ptr failed;
     try {
@@ -333,7 +349,8 @@ class Replica::Torch {
   }
 
   void exchange_round(const StepSettings& settings, StepResult& result) {
-    const bool ends_round = settings.last || (settings.step + 1) % options_.local_steps == 0;
+    const auto local = settings.step + 1 - options_.local_start;
+    const bool ends_round = settings.last || local % options_.local_steps == 0;
     std::array<float, kStatusSize> status{};
     std::future<Report> told;
     if (ends_round) {
@@ -390,7 +407,7 @@ class Replica::Torch {
   std::vector<torch::Tensor> buffers_;
   std::unique_ptr<GradientBuckets> buckets_;
   std::unique_ptr<SecondMoments> moments_;  // for methods that need them
-  std::vector<BucketHandle> handles_;       // by bucket id
+  std::vector<BucketHandle> handles_;       // the status, and the gradient's buckets in order
   // The learning rate of a step that this rank has reduced, until all ranks have.
   std::optional<double> unapplied_;
   bool diverged_ = false;  // with local steps: whether a loss was not finite

@@ -15,7 +15,7 @@
 #include "tests/ranks.h"
 #include "thinreduce/method/registry.h"
 
-namespace thinreduce::train {
+namespace thinreduce::train::replica_test {
 namespace {
 
 TEST(Models, HaveTheParametersTheyAreKnownBy) {
@@ -306,4 +306,4 @@ TEST(Replica, ADivergedTrainingIsExplainedOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace thinreduce::train
+}  // namespace thinreduce::train::replica_test

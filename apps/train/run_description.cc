@@ -102,6 +102,10 @@ void announce_run(const RunView& run, const Checkpoint& state) {
     fmt::print("{} local steps per round, outer step {}, fragments {}, overlap {}\n",
                options.local_steps, options.outer, options.fragments, options.overlap);
   }
+  if (options.local_start > 0) {
+    fmt::print("gradients are exchanged with {} in the first {} steps\n", options.start_method,
+               options.local_start);
+  }
   if (state.step > 0) fmt::print("continuing after step {}\n", state.step);
   std::fflush(stdout);
 }

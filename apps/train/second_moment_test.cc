@@ -8,7 +8,7 @@
 #include "apps/train/models.h"
 #include "apps/train/watched_layers.h"
 
-namespace thinreduce::train {
+namespace thinreduce::train::second_moment_test {
 namespace {
 
 namespace nn = torch::nn;
@@ -233,4 +233,4 @@ TEST(SecondMoment, IsOnlyForTraining) {
 }
 
 }  // namespace
-}  // namespace thinreduce::train
+}  // namespace thinreduce::train::second_moment_test

@@ -8,7 +8,7 @@
 #include "apps/train/text_batches.h"
 #include "tests/ranks.h"
 
-namespace thinreduce::train {
+namespace thinreduce::train::text_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -103,4 +103,4 @@ TEST(TextBatches, WindowsLieInTheTextAndTargetsFollowTheirInputs) {
 }
 
 }  // namespace
-}  // namespace thinreduce::train
+}  // namespace thinreduce::train::text_test

@@ -107,6 +107,7 @@ CLAIM = Claim(
     rule="""
 The claim holds if no error exceeds κ/2, a Kolmogorov-Smirnov test at 5 % finds the errors uniform,
 and both correlations are within three standard deviations of 0.
-The layers of a step share the seed of the dither, so their errors are not fully independent, and the test at 5 % is weaker than the number of elements suggests.
+The layers of a step share the seed of the dither, so their errors are not fully independent,
+and the test at 5 % is weaker than the number of elements suggests.
 """,
 )

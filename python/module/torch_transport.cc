@@ -295,8 +295,8 @@ std::optional<TorchTransport::Failure> TorchTransport::look(std::unique_lock<std
   for (const Wait* wait : waits_) {
     if (wait->until <= now) {
       const auto reason = fmt::format(
-          "no answer from rank {} within {:g} s ({}); rank {} computes, is stopped or cut off, "
-          "or waits for a rank that does or is: look at that one, or raise patience",
+          "no answer from rank {} within {:g} s ({}); rank {} is computing, stopped, unreachable, "
+          "or itself waiting for such a rank; check it, or raise patience",
           wait->peer, wait->allowed.count(), wait->operation, wait->peer);
       return Failure{ErrorCode::timeout, fmt::format("rank {}: {}", rank_, reason),
                      fmt::format("rank {} gave up: {}", rank_, reason)};

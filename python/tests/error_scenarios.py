@@ -286,7 +286,7 @@ def a_link_on_one_rank_only_is_named():
     model, optimizer, state = make("fp32", link="100Mbit" if dist.get_rank() == 1 else "")
     raises(
         RuntimeError,
-        "rank 1 simulates a link of 100mbit, rank 0 none",
+        "rank 1 emulates a link of 100mbit, rank 0 none",
         lambda: train(model, optimizer, 1),
     )
     assert isinstance(state.error, thinreduce.Mismatch), state.error

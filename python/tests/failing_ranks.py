@@ -49,7 +49,8 @@ else:
     state = thinreduce.State(
         "topk:density=0.5" if middle else "topk",
         transport=transport,
-        timeout=1 if what == "busy" else 600,
+        # Shorter than a busy rank computes, and long enough for one that this machine holds up.
+        timeout=3 if what == "busy" else 600,
         # Long enough for ranks that a busy machine holds up, and shorter than the victim sleeps.
         patience=10 if what == "late" and rank != victim else 600,
     )
@@ -57,11 +58,11 @@ else:
 started = time.monotonic()
 try:
     for step in range(10 if what == "busy" else 1000):
-        if step == 5:
+        if step == (1 if middle else 5):  # steps of the large model take seconds
             print("running", flush=True)
             started = time.monotonic()
             if rank == victim and what in ("busy", "late"):
-                time.sleep(3 if what == "busy" else 25)
+                time.sleep(7 if what == "busy" else 25)
             elif rank == victim and middle:
                 threading.Thread(target=stop_after, args=[10_000_000]).start()
             elif rank == victim:

@@ -293,7 +293,7 @@ def connect(
     ``interface``: the network interface to use, such as "eth1"; default THINREDUCE_INTERFACE.
     ``secret``: a text of at least 16 bytes that all ranks must share (docs/security.md); default
     THINREDUCE_SECRET or the text of the file THINREDUCE_SECRET_FILE; "": none.
-    ``link``: a slow network to simulate, such as "1gbit,2ms" (bandwidth, latency).
+    ``link``: a slow network to emulate, such as "1gbit,2ms" (bandwidth, latency).
     ``timeout``: seconds that a peer may be silent before the exchange fails. A peer that computes
     is not silent.
     ``patience``: seconds to wait for a peer that is alive but does not take part; 0: forever.

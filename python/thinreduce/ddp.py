@@ -40,7 +40,7 @@ class State(ConnectedState):
     ``backward()`` raises on all ranks. Either way the residuals are as before the step.
     ``warmup_steps``: number of steps at the start that are sent uncompressed.
     ``seed``: seed of the methods' random numbers; it must be the same on all ranks.
-    ``link``: a slow network to simulate, such as "1gbit,2ms" (bandwidth, latency).
+    ``link``: a slow network to emulate, such as "1gbit,2ms" (bandwidth, latency).
     ``transport``: "gloo" (connections of thinreduce's own, which are not encrypted) or "torch" (a
     process group of PyTorch beside the model's, so that encryption, interface and firewall are
     those of PyTorch). "auto": "gloo", or "torch" if this package was built without Gloo or

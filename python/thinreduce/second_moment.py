@@ -45,7 +45,9 @@ class SecondMoment:
     def __init__(self, model: torch.nn.Module, groups: int = 0) -> None:
         self._groups = whole_number("groups", groups)
         if groups == 1:
-            raise BadInput("groups must be 2 or more, because one shows no spread, or 0; it is 1")
+            raise BadInput(
+                "groups must be 0, or 2 or more because one group has no variance; it is 1"
+            )
         #: Names of the parameters whose second moment was not known in some step.
         self.missing: set[str] = set()
         self._moments: dict[int, torch.Tensor] = {}

@@ -9,10 +9,10 @@
 namespace thinreduce::fuzz {
 namespace {
 
-constexpr std::size_t kMostSymbols = 5000;
+constexpr std::size_t kMaxSymbols = 5000;
 
 void decode(Input input, std::uint32_t alphabet) {
-  const std::size_t count = input.value<std::uint16_t>() % kMostSymbols;
+  const std::size_t count = input.value<std::uint16_t>() % kMaxSymbols;
   const Bytes bytes = copy(input.rest());
   std::vector<std::uint8_t> symbols(count);
   EntropyCoder coder(alphabet);

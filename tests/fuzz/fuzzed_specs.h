@@ -29,7 +29,7 @@ inline const std::vector<std::string>& fuzzed_specs() {
     }
     // Numbers that take another way through the code, in buckets that are small.
     for (const char* spec :
-         {"gradiveq:warmup=1", "gradiveq:warmup=0,slice=16,basis=4", "sketch:min_values=64",
+         {"gradiveq:warmup=1", "gradiveq:warmup=0,slice=16,ratio=4", "sketch:min_values=64",
           "sketch:min_values=64,momentum=0.9", "topk:density=0.1", "topk:density=0.5",
           "variance:tau=0.1,index=28bit", "dqsg:feedback=on,collective=owner", "dqsg:levels=3",
           "powersgd:basis=2", "qsgd:levels=4"}) {

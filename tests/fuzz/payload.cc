@@ -21,7 +21,7 @@ namespace thinreduce::fuzz {
 namespace {
 
 // No message of buckets this small is larger, whatever a header announces.
-constexpr std::size_t kMostBytes = std::size_t{64} * 1024;
+constexpr std::size_t kMaxBytes = std::size_t{64} * 1024;
 constexpr Link kLinks[] = {kRingLink, kOwnerLink, kDirectLink, kLocalNetwork};
 
 struct Case {
@@ -168,7 +168,7 @@ Bytes record(const Case& of) {
 
 void run(Input input) {
   const Case of = read_case(input);
-  ScriptedTransport transport(of.rank, of.world, input, kMostBytes);
+  ScriptedTransport transport(of.rank, of.world, input, kMaxBytes);
   Rank rank(of, transport);
   for (unsigned step = 0; step < rank.steps() && !transport.exhausted(); ++step) {
     transport.begin(rank.id(step));

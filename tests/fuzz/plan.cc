@@ -13,7 +13,7 @@
 namespace thinreduce::fuzz {
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{64} * 1024;
+constexpr std::size_t kMaxBytes = std::size_t{64} * 1024;
 constexpr std::size_t kElements = 64;
 // Its latency keeps trials to one run each.
 constexpr Link kSlowLink{.bytes_per_second = 1e6, .latency = Seconds{0.02}};
@@ -30,7 +30,7 @@ double figure(Input& input) {
 }
 
 void try_all(Input input) {
-  ScriptedTransport transport(0, 2, input, kMostBytes);
+  ScriptedTransport transport(0, 2, input, kMaxBytes);
   static const RegisteredBucket bucket({.id = 3, .elements = kElements, .tensors = {}},
                                        Spec::parse("auto"), 16);
   static const auto sample = gradient_of(kElements, 1);

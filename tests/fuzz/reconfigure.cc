@@ -14,7 +14,7 @@ namespace thinreduce::fuzz {
 namespace {
 
 // States travel in pieces of 16 MiB, and a piece is allocated when it is announced.
-constexpr std::size_t kMostBytes = std::size_t{16} * 1024 * 1024;
+constexpr std::size_t kMaxBytes = std::size_t{16} * 1024 * 1024;
 constexpr std::size_t kElements = 601;
 
 void reduce(Session& session, unsigned steps) {
@@ -54,7 +54,7 @@ Bytes record(const std::string& spec, bool joins) {
 void run(Input input) {
   const std::string spec = spec_of(input.value<std::uint16_t>());
   const bool joins = (input.value<std::uint8_t>() & 1U) != 0;
-  const auto transport = std::make_shared<ScriptedTransport>(0, 2, input, kMostBytes);
+  const auto transport = std::make_shared<ScriptedTransport>(0, 2, input, kMaxBytes);
   accepts([&] { reconfigure(spec, joins, transport); });
 }
 

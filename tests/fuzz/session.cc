@@ -12,7 +12,7 @@
 namespace thinreduce::fuzz {
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{128} * 1024;  // probes of the link have 64 KiB
+constexpr std::size_t kMaxBytes = std::size_t{128} * 1024;  // probes of the link have 64 KiB
 constexpr unsigned kSteps = 3;
 
 struct Case {
@@ -73,7 +73,7 @@ Bytes record(const Case& of, std::uint8_t flags) {
 
 void run(Input input) {
   const Case of = read_case(input);
-  const auto transport = std::make_shared<ScriptedTransport>(0, 2, input, kMostBytes);
+  const auto transport = std::make_shared<ScriptedTransport>(0, 2, input, kMaxBytes);
   accepts([&] { reduce_some(of, transport); });
 }
 

@@ -25,7 +25,7 @@ double predict_seconds(SumBy by, int world, std::size_t bytes, const Link& link)
     case SumBy::direct:
       return latency + kFanIn * peers * once;
   }
-  throw BrokenInvariant("a collective that sums");
+  throw BrokenInvariant("choose: the collective must be one that sums");
 }
 
 SumBy choose_sum(int world, std::size_t bytes, const Link& link, bool may_be_direct) {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace thinreduce {
+namespace thinreduce::choose_test {
 namespace {
 
 constexpr std::size_t kMega = 1'000'000;
@@ -51,4 +51,4 @@ TEST(Choose, TheChosenOneIsPredictedToBeTheFastest) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::choose_test

@@ -17,7 +17,7 @@
 #include "thinreduce/error.h"
 #include "thinreduce/wire/bytes.h"
 
-namespace thinreduce {
+namespace thinreduce::collective_test {
 namespace {
 
 using namespace testing_support;
@@ -72,7 +72,7 @@ TEST_P(Collective, PiecesComeInOrderFromAllRanks) {
         // Each rank as it likes.
         work.batch = 1 + static_cast<std::size_t>(transport->rank() + round) % 4;
         std::vector<std::vector<std::byte>> own(pieces);
-        work.write = [&](UnitRange next) {
+        work.write = [&](Range next) {
           EXPECT_EQ(next.begin, written);
           EXPECT_EQ(next.size(), std::min(work.batch, pieces - written));
           for (; written < next.end; ++written) {
@@ -80,7 +80,7 @@ TEST_P(Collective, PiecesComeInOrderFromAllRanks) {
           }
         };
         work.piece = [&](std::size_t piece) -> std::span<const std::byte> { return own[piece]; };
-        work.take = [&](UnitRange next, std::span<const std::span<const std::byte>> all) {
+        work.take = [&](Range next, std::span<const std::span<const std::byte>> all) {
           EXPECT_EQ(next.begin, taken);
           EXPECT_EQ(next.size(), std::min(work.batch, pieces - taken));
           const auto ranks = static_cast<std::size_t>(world());
@@ -233,4 +233,4 @@ TEST(Gather, RefusesWhatDoesNotBelongHere) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::collective_test

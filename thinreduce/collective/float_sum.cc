@@ -29,27 +29,25 @@ class FloatSum : public SumPayload {
   [[nodiscard]] std::size_t chunk_bytes() const {
     return values_.size_bytes() / static_cast<std::size_t>(world_);
   }
-  [[nodiscard]] std::span<std::byte> wire(UnitRange range, int /*summed*/) override {
+  [[nodiscard]] std::span<std::byte> wire(Range range, int /*summed*/) override {
     return std::as_writable_bytes(own(range));
   }
-  void encode(UnitRange range) override {
+  void encode(Range range) override {
     if (original_ != nullptr) original_->keep(range);
   }
   // Keeps what is overwritten from now on; null: does not.
   void keep_in(Original* original) { original_ = original; }
-  void add(UnitRange range, int summed, std::span<const std::byte> incoming,
-           int /*peer*/) override {
+  void add(Range range, int summed, std::span<const std::byte> incoming, int /*peer*/) override {
     if (factor(summed) != 1) {
       kernels::add_scale(own(range), floats(incoming), factor(summed));
     } else {
       fold_(own(range), floats(incoming));
     }
   }
-  void add_part(UnitRange range, int summed, std::span<const std::byte> incoming,
-                int peer) override {
+  void add_part(Range range, int summed, std::span<const std::byte> incoming, int peer) override {
     add(range, summed, incoming, peer);
   }
-  void decode(UnitRange /*range*/, int /*peer*/) override {}
+  void decode(Range /*range*/, int /*peer*/) override {}
 
  protected:
   [[nodiscard]] static std::span<const float> floats(std::span<const std::byte> bytes) {
@@ -57,7 +55,7 @@ class FloatSum : public SumPayload {
   }
   // Returns the factor for the sum of this rank's part and a partial sum over `summed` ranks.
   [[nodiscard]] float factor(int summed) const { return summed + 1 == world_ ? scale_ : 1; }
-  [[nodiscard]] std::span<float> own(UnitRange range) const { return part(values_, range); }
+  [[nodiscard]] std::span<float> own(Range range) const { return part(values_, range); }
 
  private:
   std::span<float> values_;
@@ -74,12 +72,12 @@ class CheckedFloatSum final : public FloatSum {
   CheckedFloatSum(std::span<float> values, int world, float scale)
       : FloatSum(values, world, kernels::add, scale), found_{.own = values.size()} {}
 
-  void encode(UnitRange range) override {
+  void encode(Range range) override {
     FloatSum::encode(range);
     const std::size_t at = kernels::first_nonfinite(own(range));
     if (at < range.size()) found_.own = std::min(found_.own, range.begin + at);
   }
-  void decode(UnitRange range, int /*peer*/) override {
+  void decode(Range range, int /*peer*/) override {
     found_.in_result = found_.in_result || kernels::first_nonfinite(own(range)) < range.size();
   }
 
@@ -111,7 +109,7 @@ void reduce_floats(Exchange& exchange, FloatSum& payload, const SumOptions& opti
     payload.keep_in(original);  // a direct sum overwrites the values after its last message
     return all_reduce(exchange, payload, chosen);
   }
-  const UnitRange all{0, values.size()};
+  const Range all{0, values.size()};
   exchange.timed(Stage::encode, [&] { payload.encode(all); });
   DirectExchange(exchange, values).finish(exchange, payload.fold());
   exchange.timed(Stage::decode, [&] {
@@ -149,7 +147,7 @@ void DirectExchange::finish(Exchange& exchange, Fold fold) {
   exchange.timed(Stage::decode, [&] {
     std::ranges::copy(values_, from_rank(static_cast<std::size_t>(exchange.rank())).begin());
     for (std::size_t chunk = 0; chunk < world; ++chunk) {
-      const UnitRange range = cut({0, values_.size()}, world, chunk);
+      const Range range = cut({0, values_.size()}, world, chunk);
       const auto folded = part(values_, range);
       std::ranges::copy(part(from_rank(chunk), range), folded.begin());
       for (std::size_t distance = 1; distance < world; ++distance) {
@@ -202,25 +200,20 @@ void require_finite_sum(const Exchange& exchange, std::span<const float> sums,
                         std::string_view what, std::size_t first) {
   const std::size_t bad = kernels::first_nonfinite(sums);
   if (bad == sums.size()) return;
-  throw Error(ErrorCode::bad_frame,
-              fmt::format("bucket {}, step {}: {} {} is {} after the sum over {} ranks; a gradient "
-                          "overflowed (lower the learning rate or the loss scale) or a rank sent "
-                          "garbage",
-                          exchange.id().bucket, exchange.id().step, what, first + bad, sums[bad],
-                          exchange.size()));
+  throw Error::overflow(fmt::format(
+      "bucket {}, step {}: {} {} is {} after the sum over {} ranks; a gradient overflowed or a "
+      "rank sent garbage",
+      exchange.id().bucket, exchange.id().step, what, first + bad, sums[bad], exchange.size()));
 }
 
 void require_maxima(const Exchange& exchange, std::span<const float> maxima,
                     std::span<const float> own, std::string_view what) {
   for (std::size_t i = 0; i < maxima.size(); ++i) {
     if (std::isfinite(maxima[i]) && maxima[i] >= own[i]) continue;
-    throw Error(
-        ErrorCode::bad_frame,
-        fmt::format(
-            "rank {}, bucket {}, step {}: maximum {} of the {} magnitudes is {} over all "
-            "ranks and {} on this rank; a gradient overflowed (lower the learning rate or the loss "
-            "scale) or a rank sent garbage",
-            exchange.rank(), exchange.id().bucket, exchange.id().step, i, what, maxima[i], own[i]));
+    throw Error::overflow(fmt::format(
+        "rank {}, bucket {}, step {}: maximum {} of the {} magnitudes is {} over all ranks and {} "
+        "on this rank; a gradient overflowed or a rank sent garbage",
+        exchange.rank(), exchange.id().bucket, exchange.id().step, i, what, maxima[i], own[i]));
   }
 }
 

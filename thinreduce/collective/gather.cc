@@ -50,7 +50,7 @@ class PieceGather {
     }
   }
   // Returns the batch that a piece is in.
-  [[nodiscard]] UnitRange batch_of(std::size_t piece) const {
+  [[nodiscard]] Range batch_of(std::size_t piece) const {
     const std::size_t begin = piece / work_.batch * work_.batch;
     return {begin, std::min(begin + work_.batch, work_.pieces)};
   }
@@ -85,7 +85,7 @@ class PieceGather {
   }
 
   void take(std::size_t piece) {
-    const UnitRange batch = batch_of(piece);
+    const Range batch = batch_of(piece);
     const auto payloads = std::span(payloads_).subspan((piece - batch.begin) * world(), world());
     payloads[static_cast<std::size_t>(exchange_.rank())] = own_[piece];
     for_senders([&](std::size_t rank) {
@@ -120,10 +120,10 @@ void gather(Exchange& exchange, std::span<const std::byte> own, std::size_t limi
             const OnPayload& on_payload) {
   const PieceWork one{.pieces = 1,
                       .limit = limit,
-                      .write = [](UnitRange) {},
+                      .write = [](Range) {},
                       .piece = [&](std::size_t) { return own; },
                       .take =
-                          [&](UnitRange, auto payloads) {
+                          [&](Range, auto payloads) {
                             for (std::size_t rank = 0; rank < payloads.size(); ++rank) {
                               on_payload(static_cast<int>(rank), payloads[rank]);
                             }

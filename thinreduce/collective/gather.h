@@ -33,12 +33,12 @@ struct PieceWork {
   std::size_t limit = 0;   // the maximum bytes of a piece, as in gather()
   std::size_t batch = 1;   // pieces that are written, and taken, at a time; ranks may differ
   // Writes this rank's next pieces. Called in order and charged to encoding.
-  std::function<void(UnitRange pieces)> write;
+  std::function<void(Range pieces)> write;
   // Returns one of them, possibly empty, which must stay valid until the gather ends.
   std::function<std::span<const std::byte>(std::size_t piece)> piece;
   // Takes the verified payloads of the next pieces, including this rank's own, one piece after
   // another, each in rank order. Called in order and charged to decoding.
-  std::function<void(UnitRange pieces, std::span<const std::span<const std::byte>> payloads)> take;
+  std::function<void(Range pieces, std::span<const std::span<const std::byte>> payloads)> take;
 };
 
 // Gathers in pieces, with buffers from Exchange::spare. If it throws, only some of the pieces may

@@ -16,7 +16,7 @@ namespace thinreduce {
 // Memory that serves one Original after another.
 struct OriginalMemory {
   struct Kept {
-    UnitRange range;
+    Range range;
     std::size_t at = 0;  // in `floats`
   };
 
@@ -33,7 +33,7 @@ class Original {
 
   // Keeps the values of a range; must be called before they are overwritten. Elements may be kept
   // more than once: the first copy counts.
-  void keep(UnitRange range) {
+  void keep(Range range) {
     const auto from = part(values_, range);
     if (from.empty()) return;
     std::size_t at = aligned(from.data());

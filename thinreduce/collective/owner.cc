@@ -20,7 +20,7 @@ enum class Kind : std::uint32_t { part = 0, answer = 1 };
 // The tag in front of a message's bytes, which says what the message holds.
 struct Tag {
   Kind kind = Kind::part;
-  UnitRange range;
+  Range range;
 
   void append_to(std::vector<std::byte>& out) const {
     const std::size_t at = out.size();
@@ -37,10 +37,12 @@ struct Tag {
     append_to(expected);
     if (message.size() < kOwnerTagBytes ||
         !std::equal(expected.begin(), expected.end(), message.begin())) {
-      throw Error(ErrorCode::bad_frame,
-                  fmt::format("rank {} sent {} for bucket {}, step {}, expected {}", peer,
-                              describe(message), exchange.id().bucket, exchange.id().step,
-                              describe(expected)));
+      throw Error(
+          ErrorCode::bad_frame,
+          fmt::format("rank {} sent {} for bucket {}, step {}, expected {}; run the same build "
+                      "on all ranks",
+                      peer, describe(message), exchange.id().bucket, exchange.id().step,
+                      describe(expected)));
     }
     return message.subspan(kOwnerTagBytes);
   }
@@ -100,19 +102,17 @@ class OwnerReduction {
   };
   struct Expected {
     int rank = 0;
-    UnitRange range;
+    Range range;
   };
 
   [[nodiscard]] std::size_t world() const { return static_cast<std::size_t>(exchange_.size()); }
   // Returns the number of messages of one kind and peer that this rank keeps in flight.
   [[nodiscard]] std::size_t slots() const { return ahead_ + 1; }
-  [[nodiscard]] UnitRange piece(int owner, std::size_t index) const {
+  [[nodiscard]] Range piece(int owner, std::size_t index) const {
     if (index >= pieces_) return {};
     return cut(owned_range(payload_.units(), exchange_.size(), owner), pieces_, index);
   }
-  [[nodiscard]] UnitRange own_piece(std::size_t index) const {
-    return piece(exchange_.rank(), index);
-  }
+  [[nodiscard]] Range own_piece(std::size_t index) const { return piece(exchange_.rank(), index); }
 
   // Call visit(rank) for all other ranks: in the order in which this rank sends to them, and in the
   // order in which their messages arrive on busy links.
@@ -156,7 +156,7 @@ class OwnerReduction {
   }
 
   // Waits for the header of a message of a rank, and for those of all before it.
-  void open(int rank, Kind kind, UnitRange range) {
+  void open(int rank, Kind kind, Range range) {
     for (Incoming& message : from(rank)) {
       if (!message.open) message.receive->wait_header(exchange_);
       message.open = true;
@@ -184,7 +184,7 @@ class OwnerReduction {
   }
   void expect(Kind kind, std::size_t index) {
     for_senders([&](int rank) {
-      const UnitRange range = kind == Kind::part ? own_piece(index) : piece(rank, index);
+      const Range range = kind == Kind::part ? own_piece(index) : piece(rank, index);
       if (range.size() > 0) expected_.push_back({rank, range});
     });
   }
@@ -223,7 +223,7 @@ class OwnerReduction {
 
   void send_parts(std::size_t index) {
     for_receivers([&](int owner) {
-      const UnitRange range = piece(owner, index);
+      const Range range = piece(owner, index);
       if (range.size() == 0) return;
       Outgoing& part = parts_[index % slots() * world() + static_cast<std::size_t>(owner)];
       write(part, {Kind::part, range}, payload_.max_part_bytes(range),
@@ -235,10 +235,10 @@ class OwnerReduction {
 
   // Adds all parts of a piece that this rank owns, and sends and decodes the answer.
   void answer(std::size_t index) {
-    const UnitRange range = own_piece(index);
+    const Range range = own_piece(index);
     if (range.size() == 0) return;
     exchange_.timed(Stage::decode, [&] { payload_.begin_sum(range); });
-    take_all(Kind::part, index, [&](int rank, UnitRange) {
+    take_all(Kind::part, index, [&](int rank, Range) {
       consume(rank, [&](auto bytes) { payload_.add_part(range, rank, bytes); });
     });
     Outgoing& answer = answers_[index % slots()];
@@ -255,7 +255,7 @@ class OwnerReduction {
 
   // Decodes the answers of all other owners.
   void decode(std::size_t index) {
-    take_all(Kind::answer, index, [&](int owner, UnitRange range) {
+    take_all(Kind::answer, index, [&](int owner, Range range) {
       consume(owner, [&](auto bytes) {
         answer_bytes_ += kFrameHeaderBytes + kOwnerTagBytes + bytes.size();
         payload_.decode_answer(range, owner, bytes);

@@ -35,19 +35,19 @@ class OwnerPayload {
   [[nodiscard]] virtual std::size_t unit_elements() const = 0;
 
   // Return the maximum number of bytes that the functions below append.
-  [[nodiscard]] virtual std::size_t max_part_bytes(UnitRange range) const = 0;
-  [[nodiscard]] virtual std::size_t max_answer_bytes(UnitRange range) const = 0;
+  [[nodiscard]] virtual std::size_t max_part_bytes(Range range) const = 0;
+  [[nodiscard]] virtual std::size_t max_answer_bytes(Range range) const = 0;
 
   // Appends this rank's part of another rank's piece to `out`.
-  virtual void encode_part(UnitRange range, std::vector<std::byte>& out) = 0;
+  virtual void encode_part(Range range, std::vector<std::byte>& out) = 0;
   // Begins the sum of a piece that this rank owns, with its own part.
-  virtual void begin_sum(UnitRange range) = 0;
+  virtual void begin_sum(Range range) = 0;
   // Adds the part of `rank` to that sum. Called for all other ranks, always in the same order.
-  virtual void add_part(UnitRange range, int rank, std::span<const std::byte> part) = 0;
+  virtual void add_part(Range range, int rank, std::span<const std::byte> part) = 0;
   // Appends the answer, made from the complete sum, to `out`.
-  virtual void encode_answer(UnitRange range, std::vector<std::byte>& out) = 0;
+  virtual void encode_answer(Range range, std::vector<std::byte>& out) = 0;
   // Decodes an answer. At its owner this follows directly after encode_answer().
-  virtual void decode_answer(UnitRange range, int owner, std::span<const std::byte> answer) = 0;
+  virtual void decode_answer(Range range, int owner, std::span<const std::byte> answer) = 0;
 };
 
 struct OwnerOptions {
@@ -63,7 +63,7 @@ struct OwnerOptions {
 inline constexpr std::size_t kOwnerTagBytes = 16;
 
 // Returns the range of `units` units that `owner` owns in a world of `world` ranks.
-[[nodiscard]] inline UnitRange owned_range(std::size_t units, int world, int owner) {
+[[nodiscard]] inline Range owned_range(std::size_t units, int world, int owner) {
   return cut({0, units}, static_cast<std::size_t>(world), static_cast<std::size_t>(owner));
 }
 

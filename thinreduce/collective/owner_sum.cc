@@ -69,7 +69,7 @@ class OwnerSum {
   [[nodiscard]] std::size_t slot(std::size_t index, int rank) const {
     return index % (ahead_ + 1) * world() + static_cast<std::size_t>(rank);
   }
-  [[nodiscard]] UnitRange piece(int owner, std::size_t index) const {
+  [[nodiscard]] Range piece(int owner, std::size_t index) const {
     return cut(cut({0, payload_.units()}, world(), static_cast<std::size_t>(owner)), pieces_,
                index);
   }
@@ -86,7 +86,7 @@ class OwnerSum {
   }
 
   void post_parts(std::size_t index) {
-    const UnitRange own = piece(rank_, index);
+    const Range own = piece(rank_, index);
     if (own.size() == 0) return;
     const std::size_t bytes = payload_.wire(own, 1).size();
     for_senders([&](int rank) {
@@ -98,7 +98,7 @@ class OwnerSum {
 
   void send_parts(std::size_t index) {
     for_receivers([&](int owner) {
-      const UnitRange range = piece(owner, index);
+      const Range range = piece(owner, index);
       if (range.size() == 0) return;
       exchange_.timed(Stage::encode, [&] { payload_.encode(range); });
       parts_[slot(index, owner)].emplace(exchange_, owner, payload_.wire(range, 1));
@@ -108,7 +108,7 @@ class OwnerSum {
   // An answer is received where the part may have been sent from: that send must have completed.
   void post_answers(std::size_t index) {
     for_receivers([&](int owner) {
-      const UnitRange range = piece(owner, index);
+      const Range range = piece(owner, index);
       if (range.size() == 0) return;
       auto& part = parts_[slot(index, owner)];
       part->wait(exchange_);
@@ -118,7 +118,7 @@ class OwnerSum {
   }
 
   void answer(std::size_t index) {
-    const UnitRange own = piece(rank_, index);
+    const Range own = piece(rank_, index);
     if (own.size() == 0) return;
     exchange_.timed(Stage::encode, [&] { payload_.encode(own); });
     int summed = 1;
@@ -142,7 +142,7 @@ class OwnerSum {
 
   void take_answers(std::size_t index) {
     for_senders([&](int owner) {
-      const UnitRange range = piece(owner, index);
+      const Range range = piece(owner, index);
       if (range.size() == 0) return;
       auto& answer = answers_[slot(index, owner)];
       answer->wait(exchange_);
@@ -165,7 +165,7 @@ class OwnerSum {
 
 // Counts the bytes of a payload, averaged over parts and answers.
 void count_payload(Exchange& exchange, SumPayload& payload) {
-  const UnitRange all{0, payload.units()};
+  const Range all{0, payload.units()};
   exchange.payload_bytes +=
       (payload.wire(all, 1).size() + payload.wire(all, exchange.size()).size()) / 2;
 }
@@ -200,7 +200,7 @@ void owner_all_reduce(Exchange& exchange, SumPayload& payload, const OwnerSumOpt
   if (payload.units() == 0) return;
   count_payload(exchange, payload);
   if (exchange.size() > 1) return OwnerSum(exchange, payload, options).run();
-  const UnitRange all{0, payload.units()};
+  const Range all{0, payload.units()};
   exchange.timed(Stage::encode, [&] { payload.encode(all); });
   exchange.timed(Stage::decode, [&] { payload.decode(all, exchange.rank()); });
 }

@@ -12,7 +12,7 @@
 #include "thinreduce/collective/framed.h"
 #include "thinreduce/wire/bytes.h"
 
-namespace thinreduce {
+namespace thinreduce::owner_test {
 namespace {
 
 constexpr FrameId kId{.method = 9, .bucket = 1, .step = 2, .elements = 3, .layout_hash = 4};
@@ -33,23 +33,23 @@ class FloatOwner final : public OwnerPayload {
 
   [[nodiscard]] std::size_t units() const override { return (values.size() + kUnit - 1) / kUnit; }
   [[nodiscard]] std::size_t unit_elements() const override { return kUnit; }
-  [[nodiscard]] std::size_t max_part_bytes(UnitRange range) const override {
+  [[nodiscard]] std::size_t max_part_bytes(Range range) const override {
     return floats(range).size_bytes() + filler(range);
   }
-  [[nodiscard]] std::size_t max_answer_bytes(UnitRange range) const override {
+  [[nodiscard]] std::size_t max_answer_bytes(Range range) const override {
     return max_part_bytes(range);
   }
-  void encode_part(UnitRange range, std::vector<std::byte>& out) override {
+  void encode_part(Range range, std::vector<std::byte>& out) override {
     append(floats(range), range, out);
     sent += kFrameHeaderBytes + kOwnerTagBytes + max_part_bytes(range);
   }
-  void begin_sum(UnitRange range) override {
+  void begin_sum(Range range) override {
     EXPECT_EQ(added_, 0) << "one sum at a time";
     added_ = 1;
     const auto own = floats(range);
     sum_.assign(own.begin(), own.end());
   }
-  void add_part(UnitRange range, int rank, std::span<const std::byte> bytes) override {
+  void add_part(Range range, int rank, std::span<const std::byte> bytes) override {
     if (bytes.size() != max_part_bytes(range)) {
       throw Error(ErrorCode::bad_frame, "a part of rank " + std::to_string(rank) + " has " +
                                             std::to_string(bytes.size()) + " bytes");
@@ -58,14 +58,14 @@ class FloatOwner final : public OwnerPayload {
     std::memcpy(theirs.data(), bytes.data(), theirs.size() * sizeof(float));
     add(rank, theirs);
   }
-  void encode_answer(UnitRange range, std::vector<std::byte>& out) override {
+  void encode_answer(Range range, std::vector<std::byte>& out) override {
     EXPECT_EQ(added_, world_) << "all ranks must be in the sum";
     added_ = 0;
     append(sum_, range, out);
     sent += static_cast<std::size_t>(world_ - 1) *
             (kFrameHeaderBytes + kOwnerTagBytes + max_part_bytes(range));
   }
-  void decode_answer(UnitRange range, int owner, std::span<const std::byte> answer) override {
+  void decode_answer(Range range, int owner, std::span<const std::byte> answer) override {
     EXPECT_EQ(owner == rank_, !sum_.empty()) << "an owner decodes directly after encoding";
     sum_.clear();
     const auto into = part(std::span(decoded), elements(range));
@@ -79,14 +79,14 @@ class FloatOwner final : public OwnerPayload {
   std::uint64_t sent = 0;  // by the formula of owner.h
 
  private:
-  [[nodiscard]] UnitRange elements(UnitRange range) const {
+  [[nodiscard]] Range elements(Range range) const {
     return {range.begin * kUnit, std::min(range.end * kUnit, values.size())};
   }
-  [[nodiscard]] std::span<const float> floats(UnitRange range) const {
+  [[nodiscard]] std::span<const float> floats(Range range) const {
     return part(std::span<const float>(values), elements(range));
   }
-  static std::size_t filler(UnitRange range) { return range.begin % 3; }
-  static void append(std::span<const float> floats, UnitRange range, std::vector<std::byte>& out) {
+  static std::size_t filler(Range range) { return range.begin % 3; }
+  static void append(std::span<const float> floats, Range range, std::vector<std::byte>& out) {
     const auto bytes = std::as_bytes(floats);
     out.insert(out.end(), bytes.begin(), bytes.end());
     out.resize(out.size() + filler(range));
@@ -129,7 +129,7 @@ std::vector<float> sum_of(int world, std::size_t size) {
   const auto ranks = static_cast<std::size_t>(world);
   std::vector<float> sums(size);
   for (std::size_t owner = 0; owner < ranks; ++owner) {
-    const UnitRange range = cut({0, (size + kUnit - 1) / kUnit}, ranks, owner);
+    const Range range = cut({0, (size + kUnit - 1) / kUnit}, ranks, owner);
     for (std::size_t i = range.begin * kUnit; i < std::min(size, range.end * kUnit); ++i) {
       for (std::size_t distance = ranks; distance > 0; --distance) {
         sums[i] += value_of(static_cast<int>((owner + distance) % ranks), i);
@@ -249,6 +249,7 @@ TEST(OwnerReduction, ABadPartIsRefusedAndItsSenderNamed) {
       {error_of(message(0, 10, 0, kBytes + 1)), "announces a payload of 137 bytes"},
       {error_of(message(0, 10, 0, kBytes - 1)), "has 119 bytes"},
       {error_of({}), "0 bytes without a tag"},
+      {error_of({}), "run the same build on all ranks"},
       {error_of(message(0, 10, 10, kBytes)), "a part of 10 units from unit 10 on"},
       {error_of(message(0, 9, 0, kBytes)), "a part of 9 units from unit 0 on"},
       {error_of(message(1, 10, 0, kBytes)), "an answer of 10 units from unit 0 on"},
@@ -264,4 +265,4 @@ TEST(OwnerReduction, ABadPartIsRefusedAndItsSenderNamed) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::owner_test

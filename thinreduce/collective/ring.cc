@@ -30,7 +30,7 @@ class Ring {
   void run() {
     post_receives(0);
     for (std::size_t s = 0; s < segments_; ++s) {
-      const UnitRange range = segment(static_cast<std::size_t>(rank_), s);
+      const Range range = segment(static_cast<std::size_t>(rank_), s);
       exchange_.timed(Stage::encode, [&] { payload_.encode(range); });
       send(range, 1);
     }
@@ -51,12 +51,12 @@ class Ring {
   [[nodiscard]] std::size_t world() const { return static_cast<std::size_t>(world_); }
   [[nodiscard]] std::size_t transfers() const { return 2 * (world() - 1) * segments_; }
 
-  [[nodiscard]] UnitRange segment(std::size_t chunk, std::size_t s) const {
+  [[nodiscard]] Range segment(std::size_t chunk, std::size_t s) const {
     return cut(cut({0, payload_.units()}, world(), chunk), segments_, s);
   }
 
   // Return the segment that arrives as transfer t, and the number of ranks summed in it.
-  [[nodiscard]] UnitRange incoming(std::size_t t) const {
+  [[nodiscard]] Range incoming(std::size_t t) const {
     const std::size_t hop = t / segments_;
     const std::size_t chunk = (static_cast<std::size_t>(rank_) + 2 * world() - 1 - hop) % world();
     return segment(chunk, t % segments_);
@@ -69,7 +69,7 @@ class Ring {
   void post_receives(std::size_t current) {
     for (; posted_ < std::min(current + receives_.size(), transfers()); ++posted_) {
       Receive& receive = receives_[posted_ % receives_.size()];
-      const UnitRange range = incoming(posted_);
+      const Range range = incoming(posted_);
       receive.pending.reset();
       if (summed(posted_) < world_) {
         // A partial sum, to which this rank will add its own part.
@@ -92,7 +92,7 @@ class Ring {
 
   // Processes transfer t: adds to a partial sum, forwards, and decodes a complete sum.
   void take(std::size_t t) {
-    const UnitRange range = incoming(t);
+    const Range range = incoming(t);
     Receive& receive = receives_[t % receives_.size()];
     const bool partial = summed(t) < world_;
     if (range.size() == 0) {
@@ -114,7 +114,7 @@ class Ring {
     }
   }
 
-  void send(UnitRange range, int over, std::optional<std::uint64_t> hash = std::nullopt) {
+  void send(Range range, int over, std::optional<std::uint64_t> hash = std::nullopt) {
     sends_.emplace_back();
     if (range.size() > 0) {
       const auto bytes = payload_.wire(range, over);
@@ -149,7 +149,7 @@ class Ring {
 // Returns the bytes of the whole payload in its wire form, averaged over the 2(N-1) hops: partial
 // sums of 1 to N-1 ranks in the first half, complete sums in the second.
 std::size_t average_bytes(SumPayload& payload, int world) {
-  const UnitRange all{0, payload.units()};
+  const Range all{0, payload.units()};
   if (world == 1) return payload.wire(all, 1).size();
   const auto hops = static_cast<std::size_t>(world - 1);
   std::size_t bytes = hops * payload.wire(all, world).size();
@@ -163,7 +163,7 @@ void ring_all_reduce(Exchange& exchange, SumPayload& payload, const RingOptions&
   if (payload.units() == 0) return;
   exchange.payload_bytes += average_bytes(payload, exchange.size());
   if (exchange.size() == 1) {
-    const UnitRange all{0, payload.units()};
+    const Range all{0, payload.units()};
     exchange.timed(Stage::encode, [&] { payload.encode(all); });
     exchange.timed(Stage::decode, [&] { payload.decode(all, exchange.rank()); });
     return;
@@ -179,7 +179,7 @@ std::uint64_t ring_bytes_sent(int rank, int world, std::size_t units, std::size_
   std::uint64_t bytes = 0;
   for (std::size_t hop = 0; hop + 2 < 2 * parts; ++hop) {
     const std::size_t chunk = (static_cast<std::size_t>(rank) + 2 * parts - hop) % parts;
-    const UnitRange range = cut({0, units}, parts, chunk);
+    const Range range = cut({0, units}, parts, chunk);
     bytes += range.size() * unit_bytes + std::min(segments, range.size()) * kMessageChecksumBytes;
   }
   return bytes;

@@ -22,19 +22,19 @@ class SumPayload {
   [[nodiscard]] virtual std::size_t unit_bytes() const = 0;
   // Returns where the partial sum of a range over `summed` ranks lives in its wire form.
   // Collectives also ask for the whole payload, to count its bytes.
-  [[nodiscard]] virtual std::span<std::byte> wire(UnitRange range, int summed) = 0;
+  [[nodiscard]] virtual std::span<std::byte> wire(Range range, int summed) = 0;
   // Encodes this rank's own part of a range into wire(range, 1).
-  virtual void encode(UnitRange range) = 0;
+  virtual void encode(Range range) = 0;
   // Adds this rank's part to `incoming`, a partial sum over `summed` ranks that rank `peer` sent;
   // the result is wire(range, summed + 1).
-  virtual void add(UnitRange range, int summed, std::span<const std::byte> incoming, int peer) = 0;
+  virtual void add(Range range, int summed, std::span<const std::byte> incoming, int peer) = 0;
   // Adds `part`, the part of rank `peer`, to a partial sum over `summed` ranks, which began with
   // wire(range, 1). Called N-1 times in a row for a range. The result, in wire(range, N), must have
   // the bits that add() gives at the ranks whose parts they are.
-  virtual void add_part(UnitRange range, int summed, std::span<const std::byte> part, int peer) = 0;
+  virtual void add_part(Range range, int summed, std::span<const std::byte> part, int peer) = 0;
   // Decodes the complete sum in wire(range, N), which came from rank `peer`, or is this rank's own.
   // It must not change those bytes: their send may still be in flight.
-  virtual void decode(UnitRange range, int peer) = 0;
+  virtual void decode(Range range, int peer) = 0;
 };
 
 }  // namespace thinreduce

@@ -15,7 +15,7 @@
 #include "thinreduce/error.h"
 #include "thinreduce/wire/bytes.h"
 
-namespace thinreduce {
+namespace thinreduce::sum_test {
 namespace {
 
 using namespace testing_support;
@@ -160,25 +160,24 @@ class CheckedSum final : public SumPayload {
   }
   [[nodiscard]] std::size_t units() const override { return own_.size(); }
   [[nodiscard]] std::size_t unit_bytes() const override { return bytes_at(1); }
-  [[nodiscard]] std::span<std::byte> wire(UnitRange range, int summed) override {
+  [[nodiscard]] std::span<std::byte> wire(Range range, int summed) override {
     return std::span(wires_[static_cast<std::size_t>(summed)])
         .subspan(range.begin * bytes_at(summed), range.size() * bytes_at(summed));
   }
-  void encode(UnitRange range) override {
+  void encode(Range range) override {
     for (std::size_t i = range.begin; i < range.end; ++i) {
       EXPECT_EQ(touched_[i]++, 0) << "encoded twice or late: " << i;
       store(i, 1, own_[i]);
     }
   }
-  void add(UnitRange range, int summed, std::span<const std::byte> incoming,
-           int /*peer*/) override {
+  void add(Range range, int summed, std::span<const std::byte> incoming, int /*peer*/) override {
     for (std::size_t i = range.begin; i < range.end; ++i) {
       EXPECT_EQ(touched_[i], 1) << "added before it was encoded: " << i;
       const auto at = (i - range.begin) * bytes_at(summed);
       store(i, summed + 1, load_value<float>(incoming, at) + own_[i]);
     }
   }
-  void add_part(UnitRange range, int summed, std::span<const std::byte> part, int peer) override {
+  void add_part(Range range, int summed, std::span<const std::byte> part, int peer) override {
     EXPECT_NE(peer, rank_);
     for (std::size_t i = range.begin; i < range.end; ++i) {
       EXPECT_EQ(touched_[i], 1) << "added before it was encoded: " << i;
@@ -187,7 +186,7 @@ class CheckedSum final : public SumPayload {
       store(i, summed + 1, sum + load_value<float>(part, (i - range.begin) * bytes_at(1)));
     }
   }
-  void decode(UnitRange range, int /*peer*/) override {
+  void decode(Range range, int /*peer*/) override {
     for (std::size_t i = range.begin; i < range.end; ++i) {
       EXPECT_EQ(touched_[i]++, 1) << "decoded twice: " << i;
       result[i] = load_value<float>(wires_[static_cast<std::size_t>(world_)], i * bytes_at(world_));
@@ -266,4 +265,4 @@ TEST(Ring, ALostRankEndsTheSumOnAllOthers) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::sum_test

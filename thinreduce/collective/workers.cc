@@ -128,7 +128,7 @@ void WorkerPool::fail(std::size_t block) {
 void WorkerPool::count_time() {
   std::vector<Nanoseconds> cores(threads());
   for (const Nanoseconds took : took_) *std::ranges::min_element(cores) += took;
-  job_.clock->share_work(busy_[0], std::ranges::max(cores));
+  job_.clock->count_work(busy_[0], std::ranges::max(cores));
 }
 
 }  // namespace thinreduce

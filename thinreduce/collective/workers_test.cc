@@ -12,7 +12,7 @@
 #include "thinreduce/transport/simulate.h"
 #include "thinreduce/transport/transport.h"
 
-namespace thinreduce {
+namespace thinreduce::workers_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -139,4 +139,4 @@ TEST(Workers, AVirtualClockCountsACorePerThread) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::workers_test

@@ -2,24 +2,39 @@
 
 #include <fmt/format.h>
 
-#include <string_view>
+#include <new>
 
 namespace thinreduce {
 
 Error with_advice(const Error& error) {
-  const std::string_view text = error.what();
-  const auto advise = [&](std::string_view advice) {
-    return Error(error.code(), fmt::format("{}; {}", text, advice));
+  const auto advised = [&](std::string_view advice) {
+    return fmt::format("{}; {}", error.what(), advice);
   };
+  if (error.is_overflow()) {
+    return Error::overflow(advised("lower the learning rate or the loss scale"));
+  }
   if (error.code() == ErrorCode::mismatch) {
-    return advise("submit the same buckets in the same order and run the same build on all ranks");
+    return {error.code(), advised("submit the same buckets in the same order and run the same "
+                                  "build on all ranks")};
   }
-  if (error.code() != ErrorCode::bad_frame) return error;
-  if (text.find("overflow") == std::string_view::npos) {
-    return advise("all ranks must run the same build over a network that alters nothing");
+  if (error.code() == ErrorCode::bad_frame) {
+    return {error.code(),
+            advised("all ranks must run the same build over a network that alters nothing")};
   }
-  const bool says = text.find("lower the") != std::string_view::npos;
-  return says ? error : advise("lower the learning rate or the loss scale");
+  return error;
+}
+
+Error current_error(std::string_view place) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return with_advice(error);
+  } catch (const std::bad_alloc&) {
+    return {ErrorCode::unavailable, fmt::format("{}: out of memory", place)};
+  } catch (const std::exception& error) {
+    return {ErrorCode::internal,
+            fmt::format("{}: internal error, please report it: {}", place, error.what())};
+  }
 }
 
 }  // namespace thinreduce

@@ -8,7 +8,7 @@
 #include "tests/ranks.h"
 #include "thinreduce/error.h"
 
-namespace thinreduce {
+namespace thinreduce::agreement_test {
 namespace {
 
 Statement statement() {
@@ -144,4 +144,4 @@ TEST(Agreement, NamesTheFirstRankWhoseSecondMomentIsNone) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::agreement_test

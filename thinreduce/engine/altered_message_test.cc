@@ -9,7 +9,7 @@
 
 #include "tests/fault_world.h"
 
-namespace thinreduce {
+namespace thinreduce::altered_message_test {
 namespace {
 
 bool names(const Error& error, int rank) {
@@ -121,4 +121,4 @@ std::vector<Trial> altered_trials() {
 INSTANTIATE_TEST_SUITE_P(Laws, AlteredMessage, testing::ValuesIn(altered_trials()), trial_name);
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::altered_message_test

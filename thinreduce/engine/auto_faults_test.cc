@@ -20,7 +20,7 @@
 #include "thinreduce/plan/planner.h"
 #include "thinreduce/transport/transport.h"
 
-namespace thinreduce {
+namespace thinreduce::auto_faults_test {
 namespace {
 
 constexpr std::size_t kLarge = 400'000;  // NaN is looked for during the sum, not before it
@@ -157,4 +157,4 @@ TEST(Auto, InfIsAnErrorInTheStepAfterAChangeOfTheMethod) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::auto_faults_test

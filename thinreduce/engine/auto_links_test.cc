@@ -15,7 +15,7 @@
 #include "thinreduce/transport/simulate.h"
 #include "thinreduce/transport/transport.h"
 
-namespace thinreduce {
+namespace thinreduce::auto_links_test {
 namespace {
 
 // Runs steps of one bucket on every rank; `change` is called before each step. Expects the same
@@ -165,4 +165,4 @@ TEST(Auto, PlanningIsCounted) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::auto_links_test

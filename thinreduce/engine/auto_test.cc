@@ -20,7 +20,7 @@
 #include "thinreduce/transport/simulate.h"
 #include "thinreduce/transport/transport.h"
 
-namespace thinreduce {
+namespace thinreduce::auto_test {
 namespace {
 
 // The steps of one rank: gradients that went in, means that came out.
@@ -363,4 +363,4 @@ TEST(Auto, IsNoMethodByItself) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::auto_test

@@ -10,29 +10,9 @@
 #include "thinreduce/engine/advice.h"
 
 namespace thinreduce {
-namespace {
-
-// Returns the exception that is being handled as an Error, so that every caller sees the same one.
-Error current_error(const Job& job) {
-  try {
-    throw;
-  } catch (const Error& error) {
-    return with_advice(error);
-  } catch (const std::bad_alloc&) {
-    return Error(ErrorCode::unavailable,
-                 fmt::format("bucket {}: out of memory while {} elements were reduced",
-                             job.bucket->id(), job.bucket->elements()));
-  } catch (const std::exception& error) {
-    return Error(ErrorCode::internal, fmt::format("bucket {}: internal error, please report it: {}",
-                                                  job.bucket->id(), error.what()));
-  }
-}
-
-}  // namespace
-
 Flights::Flights(Transport& transport, Reducer& reducer, bool has_planner)
     : transport_(transport), reducer_(reducer), has_planner_(has_planner) {
-  static_assert(kTracks <= kMostTracks);
+  static_assert(kTracks <= kMaxTracks);
   threads_.reserve(kTracks);
   for (std::uint64_t number = 1; number <= kTracks; ++number) {
     tracks_.push_back(transport.open_track(static_cast<int>(number)));
@@ -154,7 +134,7 @@ bool Flights::is_held_back(const Flight& flight) const {
     if (flight.opens_step || (earlier.opens_step && !earlier.opened)) return true;
     bytes += earlier.job.values.size_bytes();
     ++before;
-    if (before >= 2 && bytes > kMostBytes) return true;
+    if (before >= 2 && bytes > kMaxBytes) return true;
   }
   return false;
 }
@@ -228,14 +208,17 @@ Report Flights::reduce(Flight& flight, Transport& track) {
     // All ranks throw the same error and nothing was changed, so the session goes on.
     throw Error(disagreement.error);
   } catch (...) {
-    throw fail(current_error(job));
+    throw fail(current_error(
+        fmt::format("bucket {}, {} elements", job.bucket->id(), job.bucket->elements())));
   }
 }
 
 void Flights::open_step(Flight& flight, Transport& track) {
   try {
     flight.planning = reducer_.open_step(track);
-  } catch (const Error&) {
+  } catch (const Disagreement&) {
+    throw;  // the caller has the gradient and may submit it again
+  } catch (...) {
     reducer_.keep(flight.job);
     throw;
   }

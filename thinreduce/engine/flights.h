@@ -37,7 +37,7 @@ class Flights {
   static constexpr std::uint64_t kTracks = 8;
   // Two buckets overlap whatever their size. More would not make large ones faster, because they
   // share a link, but every one takes memory.
-  static constexpr std::size_t kMostBytes = std::size_t{32} * 1024 * 1024;
+  static constexpr std::size_t kMaxBytes = std::size_t{32} * 1024 * 1024;
 
   // With a planner, a step opens with the first bucket and with each bucket that was already
   // submitted since the last one opened. That bucket starts when all earlier ones have finished,

@@ -10,7 +10,7 @@
 #include "thinreduce/error.h"
 #include "thinreduce/transport/transport.h"
 
-namespace thinreduce {
+namespace thinreduce::gradiveq_session_test {
 namespace {
 
 constexpr std::size_t kElements = 4096;
@@ -72,4 +72,4 @@ TEST(GradiveqSession, BasesOfDifferentRunsAreAMismatch) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::gradiveq_session_test

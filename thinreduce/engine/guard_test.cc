@@ -12,7 +12,7 @@
 #include "thinreduce/collective/shared_loops.h"
 #include "thinreduce/engine/session.h"
 
-namespace thinreduce {
+namespace thinreduce::guard_test {
 namespace {
 
 using Outliers = std::map<int, double>;
@@ -142,4 +142,4 @@ TEST(Guard, RanksMustHaveTheSame) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::guard_test

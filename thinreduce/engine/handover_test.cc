@@ -8,7 +8,7 @@
 
 #include "tests/ranks.h"
 
-namespace thinreduce {
+namespace thinreduce::handover_test {
 namespace {
 
 TEST(Handover, MessagesOfSeveralPiecesArrive) {
@@ -33,4 +33,4 @@ TEST(Handover, MessagesOfSeveralPiecesArrive) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::handover_test

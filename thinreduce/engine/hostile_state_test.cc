@@ -17,7 +17,7 @@
 #include "thinreduce/engine/session.h"
 #include "thinreduce/engine/state_file.h"
 
-namespace thinreduce {
+namespace thinreduce::hostile_state_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -163,7 +163,7 @@ std::vector<std::string> hostile_specs() {
        {"dqsg:feedback=on", "dqsg:clip=2,collective=root", "ndqsg:feedback=on", "qsgd:feedback=on",
         "terngrad:feedback=on", "fft:theta=auto", "sketch:momentum=0.9", "variance:tau=0.1",
         "gradiveq:warmup=2,feedback=off",
-        "gradiveq:sampling=phases,warmup=2,collect=5,interval=10"}) {
+        "gradiveq:sampling=phases,warmup=2,collect=5,interval=10,feedback=off"}) {
     specs.emplace_back(spec);
   }
   return specs;
@@ -200,4 +200,4 @@ std::string case_name(const testing::TestParamInfo<std::string>& info) {
 INSTANTIATE_TEST_SUITE_P(All, HostileState, testing::ValuesIn(hostile_specs()), case_name);
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::hostile_state_test

@@ -21,7 +21,7 @@
 #include "thinreduce/transport/simulate.h"
 #include "thinreduce/transport/transport.h"
 
-namespace thinreduce {
+namespace thinreduce::latencies_test {
 namespace {
 
 constexpr const char* kLink = "1gbit,5ms";
@@ -157,4 +157,4 @@ TEST(Probe, TheSlowestGivenLinkCounts) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::latencies_test

@@ -9,11 +9,12 @@
 #include <limits>
 #include <thread>
 
+#include "tests/law_specs.h"
 #include "tests/ranks.h"
 #include "tests/session_world.h"
 #include "thinreduce/error.h"
 
-namespace thinreduce {
+namespace thinreduce::local_steps_test {
 namespace {
 
 using testing::HasSubstr;
@@ -96,8 +97,9 @@ struct Case {
 };
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const char* spec : {"fp32", "bf16", "topk:density=0.05", "topk:values=2bit,decay=0.95",
-                           "dqsg", "fft", "powersgd", "qsgd", "gradiveq", "sketch"}) {
+  std::vector<std::string> specs = default_specs();
+  specs.insert(specs.end(), {"topk:density=0.05", "topk:values=2bit,decay=0.95"});
+  for (const std::string& spec : specs) {
     all.push_back({spec, {.every = 4}});
     all.push_back({spec, {.every = 5, .outer = "sgd,lr=1", .fragments = 3, .overlap = 2}});
   }
@@ -123,9 +125,10 @@ TEST_P(LocalStepsLaw, AllRanksHoldTheSameBitsAfterEveryOuterStep) {
       anchors[rank].push_back(training.anchors());
       if (step % static_cast<int>(options.every) == 0) {
         parameters[rank].push_back(training.parameters);
-        EXPECT_NE(training.anchors(), start);
       }
     }
+    // A method may hold back a whole round, but not all of them.
+    EXPECT_TRUE(training.anchors() != start);
   });
   for (int rank = 1; rank < kWorld; ++rank) {
     EXPECT_EQ(anchors[static_cast<std::size_t>(rank)], anchors[0]) << rank;
@@ -399,4 +402,4 @@ TEST(LocalSteps, StatesThatDoNotFitAreRefused) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::local_steps_test

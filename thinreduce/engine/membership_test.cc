@@ -11,7 +11,7 @@
 
 #include "tests/ranks.h"
 
-namespace thinreduce {
+namespace thinreduce::membership_test {
 namespace {
 
 Member member_at(MemberId id, std::uint64_t steps, StepPhase phase = StepPhase::begun) {
@@ -56,4 +56,4 @@ TEST(Membership, DamagedRecordsAreRefused) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::membership_test

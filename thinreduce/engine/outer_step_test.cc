@@ -8,7 +8,7 @@
 #include "tests/ranks.h"
 #include "thinreduce/error.h"
 
-namespace thinreduce {
+namespace thinreduce::outer_step_test {
 namespace {
 
 TEST(OuterStep, TextComesBack) {
@@ -67,4 +67,4 @@ TEST(OuterStep, FollowsTheFormulas) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::outer_step_test

@@ -21,14 +21,15 @@
 #include "thinreduce/engine/session.h"
 #include "thinreduce/engine/state_file.h"
 
-namespace thinreduce {
+namespace thinreduce::reconfigure_test {
 namespace {
 
 using What = ElasticEvent::What;
 
 bool keeps_everything(const std::string& spec) {
   const RegisteredBucket bucket(mixed_layout(0), Spec::parse(spec), kElasticMinElements);
-  return bucket.keeps && spec != "variance:residual=drop" && !bucket.spec.momentum_inside();
+  return bucket.keeps && spec != "variance:residual=drop" && !bucket.spec.momentum_inside() &&
+         decay_of(spec) == 1;
 }
 
 // Adds `times` the values to the balance.
@@ -175,7 +176,7 @@ TEST_P(Reconfigure, GivesARankThatJoinsWhatRedistributeWould) {
 std::vector<std::string> elastic_specs() {
   std::vector<std::string> specs = law_specs();
   for (const char* spec : {"auto", "dqsg:feedback=on", "gradiveq:warmup=2", "sketch:momentum=0.9",
-                           "gradiveq:warmup=1,interval=2+dqsg"}) {
+                           "gradiveq:warmup=1,interval=2+dqsg", "demo:beta=1"}) {
     specs.emplace_back(spec);
   }
   return specs;
@@ -424,4 +425,4 @@ TEST(SessionBroadcast, GivesAllRanksTheMessageOfOne) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::reconfigure_test

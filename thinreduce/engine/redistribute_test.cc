@@ -12,7 +12,7 @@
 #include "thinreduce/engine/state_file.h"
 #include "thinreduce/error.h"
 
-namespace thinreduce {
+namespace thinreduce::redistribute_test {
 namespace {
 
 BucketLayout layout_of(const std::string& spec) {
@@ -92,23 +92,23 @@ class Redistribute : public testing::TestWithParam<std::tuple<Owing, std::pair<i
 
 INSTANTIATE_TEST_SUITE_P(
     All, Redistribute,
-    testing::Combine(testing::Values(Owing{"fp32", {}}, Owing{"gradiveq:warmup=2", {"kept"}},
-                                     Owing{"gradiveq:warmup=2+dqsg", {"kept", "owed"}},
-                                     Owing{"gradiveq:warmup=2+qsgd", {"kept", "owed"}},
-                                     Owing{"fft", {"residual spectrum"}},
-                                     Owing{"fft:collective=owner", {"residual spectrum"}},
-                                     Owing{"variance", {"residual", "squares"}},
-                                     Owing{"dqsg:feedback=on", {"residual"}},
-                                     Owing{"dqsg:feedback=on,collective=gather", {"residual"}},
-                                     Owing{"dqsg:feedback=on,collective=owner", {"residual"}},
-                                     Owing{"ndqsg:feedback=on", {"residual"}},
-                                     Owing{"terngrad", {}}, Owing{"qsgd:feedback=on", {"residual"}},
-                                     Owing{"sketch:momentum=0.9", {"momentum", "residual"}},
-                                     Owing{"topk:density=0.05", {"residual"}},
-                                     Owing{"topk:density=0.05,collective=owner", {"residual"}},
-                                     Owing{"powersgd:basis=2", {"residual"}}),
-                     testing::Values(std::pair(4, 2), std::pair(2, 4), std::pair(3, 1),
-                                     std::pair(1, 3))));
+    testing::Combine(
+        testing::Values(Owing{"fp32", {}}, Owing{"gradiveq:warmup=2", {"kept"}},
+                        Owing{"gradiveq:warmup=2+dqsg", {"kept", "owed"}},
+                        Owing{"gradiveq:warmup=2+qsgd", {"kept", "owed"}},
+                        Owing{"fft", {"residual spectrum"}},
+                        Owing{"fft:collective=owner", {"residual spectrum"}},
+                        Owing{"variance", {"residual", "squares"}},
+                        Owing{"dqsg:feedback=on", {"residual"}},
+                        Owing{"dqsg:feedback=on,collective=gather", {"residual"}},
+                        Owing{"dqsg:feedback=on,collective=owner", {"residual"}},
+                        Owing{"ndqsg:feedback=on", {"residual"}}, Owing{"terngrad", {}},
+                        Owing{"qsgd:feedback=on", {"residual"}},
+                        Owing{"sketch:momentum=0.9", {"momentum", "residual"}},
+                        Owing{"topk:density=0.05", {"residual"}},
+                        Owing{"topk:density=0.05,collective=owner", {"residual"}},
+                        Owing{"powersgd:basis=2", {"residual"}}, Owing{"demo", {"residual"}}),
+        testing::Values(std::pair(4, 2), std::pair(2, 4), std::pair(3, 1), std::pair(1, 3))));
 
 TEST_P(Redistribute, ConservesTheSumAndTheNewWorldGoesOn) {
   const auto& [owing, worlds] = GetParam();
@@ -231,4 +231,4 @@ TEST(Redistribute, AStateOfAnotherSpecOrWorldIsRefused) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::redistribute_test

@@ -192,7 +192,9 @@ Report Reducer::reduce(Job& job, Transport& track) {
   std::map<int, double> outliers;
   try {
     outliers = agree_on(slot, job, track);
-  } catch (const Error&) {
+  } catch (const Disagreement&) {
+    throw;  // the caller has the gradient and may submit it again
+  } catch (...) {
     keep(job);
     throw;
   }

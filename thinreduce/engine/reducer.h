@@ -43,7 +43,7 @@ class Reducer {
  public:
   Reducer(const Transport& transport, const SessionOptions& options, WorkerPool& pool)
       : transport_(transport), options_(options), pool_(pool) {
-    spare_.reserve(kMostTracks);  // giving buffers back must not allocate
+    spare_.reserve(kMaxTracks);  // giving buffers back must not allocate
   }
 
   // Sets what the ranks have agreed on about the network; see Exchange::link.

@@ -1,4 +1,5 @@
 #include "thinreduce/engine/session.h"
+#include "thinreduce/engine/advice.h"
 
 #include <fmt/format.h>
 
@@ -119,6 +120,10 @@ Reconfiguration Session::reconfigure(std::shared_ptr<Transport> transport) {
     // The others must not wait for this rank. A mismatch they find themselves.
     if (error.code() != ErrorCode::mismatch) transport->abandon(error.what());
     throw;
+  } catch (...) {
+    const Error error = current_error("a change of the world");
+    transport->abandon(error.what());
+    throw error;
   }
 }
 void Session::forget(std::uint32_t id) {

@@ -77,8 +77,8 @@ struct SessionOptions {
   static constexpr int kMaxThreads = 1024;
   // Seed of all random numbers.
   std::uint64_t seed = 0;
-  // The network between the ranks, by which sums choose how they travel; not the results, which are
-  // the same for any link. none: the ranks measure it with a few messages when the session starts.
+  // The network between the ranks. Used to choose how sums travel; results do not depend on it.
+  // none: the ranks measure it with a few messages when the session starts.
   std::optional<Link> link{};
   // Confirms that the optimizer has no momentum of its own. Some specs (sketch:momentum=0.9) hand
   // back an update with momentum inside; an optimizer would apply momentum to it again

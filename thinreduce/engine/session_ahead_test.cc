@@ -19,7 +19,7 @@
 #include "thinreduce/engine/session.h"
 #include "thinreduce/error.h"
 
-namespace thinreduce {
+namespace thinreduce::session_ahead_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -40,7 +40,7 @@ class Gated final : public Transport {
     held_ = on_track(track, Channel::data);
   }
   void go_on() {
-    hold(kMostTracks);
+    hold(kMaxTracks);
     changed_.notify_all();
   }
   // Returns whether data was sent on this number of tracks before a generous deadline.
@@ -65,8 +65,8 @@ class Gated final : public Transport {
   std::unique_ptr<Transport> inner_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  Channel held_ = on_track(kMostTracks, Channel::data);  // a track that a session does not use
-  std::set<int> sent_;                                   // tracks
+  Channel held_ = on_track(kMaxTracks, Channel::data);  // a track that a session does not use
+  std::set<int> sent_;                                  // tracks
 };
 
 bool is_ready(const std::future<Report>& future) {
@@ -195,4 +195,4 @@ TEST(SessionAhead, AForkedChildLeavesTheSessionAlone) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::session_ahead_test

@@ -22,7 +22,7 @@
 #include "thinreduce/engine/session.h"
 #include "thinreduce/error.h"
 
-namespace thinreduce {
+namespace thinreduce::session_errors_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -195,18 +195,21 @@ TEST(SessionErrors, ARankThatComputesForLongIsNotSilent) {
   });
 }
 
-// Throws whatever it is told to when data is sent.
+// Throws whatever it is told to when a bucket's data is sent, or with anything that is sent once
+// `armed` is true.
 class Broken final : public Transport {
  public:
-  Broken(std::unique_ptr<Transport> inner, std::function<void()> fail)
-      : inner_(std::move(inner)), fail_(std::move(fail)) {}
+  Broken(std::unique_ptr<Transport> inner, std::function<void()> fail,
+         const std::atomic<bool>* armed = nullptr)
+      : inner_(std::move(inner)), fail_(std::move(fail)), armed_(armed) {}
   [[nodiscard]] int rank() const override { return inner_->rank(); }
   [[nodiscard]] int size() const override { return inner_->size(); }
   void abandon(const std::string& reason) noexcept override { inner_->abandon(reason); }
 
  private:
   Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override {
-    if (track_carrying_data(channel) > 0 && message.size() > 4000) fail_();
+    const bool is_data = track_carrying_data(channel) > 0 && message.size() > 4000;
+    if (armed_ != nullptr ? armed_->load() : is_data) fail_();
     return inner_->send(peer, channel, message);
   }
   Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override {
@@ -215,6 +218,7 @@ class Broken final : public Transport {
 
   std::unique_ptr<Transport> inner_;
   std::function<void()> fail_;
+  const std::atomic<bool>* armed_;
 };
 
 TEST(SessionErrors, ABugAndAMemoryThatIsFullAreReportedAsWhatTheyAre) {
@@ -239,6 +243,55 @@ TEST(SessionErrors, ABugAndAMemoryThatIsFullAreReportedAsWhatTheyAre) {
   }
 }
 
+void throw_bug() {
+  throw BrokenInvariant("one is two");
+}
+
+// What is no Error must not leave the other ranks waiting, whatever call meets it.
+TEST(SessionErrors, ABugBesideBucketsEndsTheSessionOfAllRanks) {
+  const std::vector<std::function<void(Session&)>> calls = {
+      [](Session& session) { session.commit_step(false); },
+      [](Session& session) {
+        std::vector<std::byte> message(3);
+        session.broadcast(1, message);
+      }};
+  for (const auto& call : calls) {
+    std::atomic<bool> armed = false;
+    run_ranks(2, [&](std::unique_ptr<Transport> transport) {
+      const bool broken = transport->rank() == 1;
+      if (broken) transport = std::make_unique<Broken>(std::move(transport), throw_bug, &armed);
+      Session session(std::move(transport), {.spec = "fp32"});
+      std::vector<float> values(100);
+      session.reduce(0, values);
+      if (broken) armed = true;
+      const ErrorCode code = broken ? ErrorCode::internal : ErrorCode::lost_peer;
+      for (const auto& text : {thrown_text(code, [&] { call(session); }),
+                               thrown_text(code, [&] { session.reduce(0, values); })}) {
+        EXPECT_NE(text.find("one is two"), std::string::npos) << text;
+      }
+    });
+  }
+}
+
+TEST(SessionErrors, ABugAtTheStartOfASessionOrOfANewWorldIsToldToAllRanks) {
+  const std::atomic<bool> armed = true;
+  const auto break_second = [&](std::unique_ptr<Transport> transport) {
+    if (transport->rank() == 0) return transport;
+    return std::unique_ptr<Transport>(
+        std::make_unique<Broken>(std::move(transport), throw_bug, &armed));
+  };
+  auto next_world = connect_threads(2);
+  run_ranks(2, [&](std::unique_ptr<Transport> transport) {
+    const auto rank = static_cast<std::size_t>(transport->rank());
+    Session session(std::move(transport), {.spec = "fp32"});
+    const ErrorCode code = rank == 1 ? ErrorCode::internal : ErrorCode::lost_peer;
+    const auto text = thrown_text(code, [&] {
+      session.reconfigure(std::shared_ptr<Transport>(break_second(std::move(next_world[rank]))));
+    });
+    EXPECT_NE(text.find("one is two"), std::string::npos) << text;
+  });
+}
+
 TEST(SessionErrors, AbandonEndsItOnAllRanks) {
   run_ranks(2, [](std::unique_ptr<Transport> transport) {
     Session session(std::move(transport), {.spec = "fp32", .timeout = 60s});
@@ -255,4 +308,4 @@ TEST(SessionErrors, AbandonEndsItOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::session_errors_test

@@ -50,8 +50,8 @@ void Session::Implementation::broadcast(int root, std::vector<std::byte>& messag
   try {
     Exchange exchange(*transport_, options_.limits(), {.bucket = kNoBucket, .step = steps_});
     broadcast_message(exchange, root, message);
-  } catch (const Error& error) {
-    throw flights_->fail(with_advice(error));
+  } catch (...) {
+    throw flights_->fail(current_error("a broadcast"));
   }
 }
 
@@ -98,6 +98,11 @@ void Session::Implementation::meet_others() {
   const auto& own = options_.caller_settings;
   std::vector<std::string> all;
   Link link;
+  const auto give_up = [&](const Error& error) {
+    // All ranks find a mismatch by themselves.
+    if (error.code() != ErrorCode::mismatch) transport_->abandon(error.what());
+    throw error;
+  };
   try {
     Exchange texts(*transport_, options_.limits(), {.bucket = kNoBucket});
     all = gather_texts(texts, settings_ + guard_text(options_) + (own.empty() ? "" : " " + own));
@@ -107,10 +112,9 @@ void Session::Implementation::meet_others() {
     link = agree_on_link(*transport_, options_.limits(), options_.link);
   } catch (const Error& error) {
     const bool advise = all.empty() || error.code() == ErrorCode::bad_frame;
-    const Error told = advise ? with_advice(error) : error;
-    // All ranks find a mismatch by themselves.
-    if (told.code() != ErrorCode::mismatch) transport_->abandon(told.what());
-    throw told;
+    give_up(advise ? with_advice(error) : error);
+  } catch (...) {
+    give_up(current_error("the start of a session"));
   }
   reducer_.set_link(link);
 }

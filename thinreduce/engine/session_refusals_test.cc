@@ -16,7 +16,7 @@
 #include "thinreduce/engine/session.h"
 #include "thinreduce/error.h"
 
-namespace thinreduce {
+namespace thinreduce::session_refusals_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -155,4 +155,4 @@ TEST(SessionRefusals, DecliningEndsASessionWithAPlanner) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::session_refusals_test

@@ -18,7 +18,7 @@
 #include "thinreduce/engine/session.h"
 #include "thinreduce/error.h"
 
-namespace thinreduce {
+namespace thinreduce::session_start_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -149,4 +149,4 @@ TEST(SessionStart, AlteredBytesAtTheStartSayWhatToDo) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::session_start_test

@@ -10,7 +10,7 @@
 #include "thinreduce/engine/session.h"
 #include "thinreduce/error.h"
 
-namespace thinreduce {
+namespace thinreduce::session_state_test {
 namespace {
 
 class SessionStates : public Sessions {};
@@ -115,4 +115,4 @@ TEST(SessionState, AnUnwritableStateFileIsNamed) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::session_state_test

@@ -9,7 +9,7 @@
 #include "thinreduce/engine/session.h"
 #include "thinreduce/error.h"
 
-namespace thinreduce {
+namespace thinreduce::session_undo_test {
 namespace {
 
 class SessionUndo : public Sessions {};
@@ -141,4 +141,4 @@ TEST(SessionNames, SettingsOfTheCallerAreComparedByName) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::session_undo_test

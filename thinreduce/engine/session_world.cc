@@ -27,8 +27,8 @@ std::vector<int> Session::Implementation::commit_step(bool leave) {
     phase_ = StepPhase::none;
     if (!leaving.empty()) hand_over(exchange, leaving);
     return leaving;
-  } catch (const Error& error) {
-    throw flights_->fail(with_advice(error));
+  } catch (...) {
+    throw flights_->fail(current_error("the end of a step"));
   }
 }
 

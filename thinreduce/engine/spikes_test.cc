@@ -11,7 +11,7 @@
 #include "tests/session_world.h"
 #include "thinreduce/engine/session.h"
 
-namespace thinreduce {
+namespace thinreduce::spikes_test {
 namespace {
 
 constexpr int kWorld = 2;
@@ -74,4 +74,4 @@ std::string case_name(const testing::TestParamInfo<std::string>& info) {
 INSTANTIATE_TEST_SUITE_P(All, Spikes, testing::ValuesIn(law_specs()), case_name);
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::spikes_test

@@ -17,7 +17,7 @@
 #include "thinreduce/error.h"
 #include "thinreduce/method/spec.h"
 
-namespace thinreduce {
+namespace thinreduce::threads_test {
 namespace {
 
 // All that a rank shows of its work.
@@ -129,4 +129,4 @@ TEST(SessionThreads, MayDifferBetweenRanks) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::threads_test

@@ -5,7 +5,7 @@
 #include "tests/ranks.h"
 #include "tests/temporary_folder.h"
 
-namespace thinreduce {
+namespace thinreduce::whole_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -41,4 +41,4 @@ TEST(WholeFile, ErrorsNameTheFileAndTheReason) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::whole_file_test

@@ -8,7 +8,7 @@
 
 #include "tests/test_data.h"
 
-namespace thinreduce::kernels {
+namespace thinreduce::kernels::bf16_test {
 namespace {
 
 using Words = std::vector<std::uint16_t>;
@@ -140,4 +140,4 @@ TEST(Bf16, EqualTheReferenceOnEveryTarget) {
 }
 
 }  // namespace
-}  // namespace thinreduce::kernels
+}  // namespace thinreduce::kernels::bf16_test

@@ -18,7 +18,7 @@ namespace thinreduce::kernels::HWY_NAMESPACE {
 
 // Four codes at a time move between 16 bits each and their places in a word. Codes may have up to
 // 14 bits, since the first may start at bit 7 of a byte.
-constexpr unsigned kMostBits = 14;
+constexpr unsigned kMaxBits = 14;
 
 std::uint64_t four_codes(unsigned bits) {
   return ((std::uint64_t{1} << bits) - 1) * 0x0001000100010001;
@@ -26,7 +26,7 @@ std::uint64_t four_codes(unsigned bits) {
 
 void pack_bits(std::span<const std::uint16_t> codes, unsigned bits, std::span<std::byte> bytes) {
   std::size_t i = 0;
-  if (bits <= kMostBits) {
+  if (bits <= kMaxBits) {
     const std::uint64_t mask = four_codes(bits);
     // Eight codes end at a byte boundary.
     for (; i + 8 <= codes.size() && (i + 8) * bits / 8 + sizeof(mask) <= bytes.size(); i += 8) {
@@ -51,7 +51,7 @@ std::uint16_t unpack_bits(std::span<const std::byte> bytes, unsigned bits,
                           std::span<std::uint16_t> codes) {
   std::size_t i = 0;
   std::uint16_t largest = 0;
-  if (bits <= kMostBits) {
+  if (bits <= kMaxBits) {
     const std::uint64_t mask = four_codes(bits);
     for (; i + 8 <= codes.size() && (i + 4) * bits / 8 + sizeof(mask) <= bytes.size(); i += 8) {
       std::uint64_t first = 0;

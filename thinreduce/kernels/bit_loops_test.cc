@@ -9,7 +9,7 @@
 #include "tests/test_data.h"
 #include "thinreduce/error.h"
 
-namespace thinreduce::kernels {
+namespace thinreduce::kernels::bit_loops_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -45,4 +45,4 @@ TEST(BitLoops, LengthsThatDoNotFitAreABug) {
 }
 
 }  // namespace
-}  // namespace thinreduce::kernels
+}  // namespace thinreduce::kernels::bit_loops_test

@@ -10,7 +10,7 @@
 #include "tests/test_data.h"
 #include "thinreduce/error.h"
 
-namespace thinreduce::kernels {
+namespace thinreduce::kernels::floats_test {
 namespace {
 
 // Runs a kernel and its reference on the same data at every size and offset: same bits, guards
@@ -163,4 +163,4 @@ TEST(Floats, LengthsThatDifferAreABug) {
 }
 
 }  // namespace
-}  // namespace thinreduce::kernels
+}  // namespace thinreduce::kernels::floats_test

@@ -18,13 +18,13 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET == HWY_SCALAR
 
-std::size_t collect(std::span<const float> run, std::uint32_t first, std::uint32_t least,
+std::size_t collect(std::span<const float> run, std::uint32_t first, std::uint32_t min,
                     Candidates out) {
-  return reference::collect(run, first, least, out);
+  return reference::collect(run, first, min, out);
 }
 std::size_t add_collect(std::span<float> run, std::span<const float> addend, std::uint32_t first,
-                        std::uint32_t least, Candidates out) {
-  return reference::add_collect(run, addend, first, least, out);
+                        std::uint32_t min, Candidates out) {
+  return reference::add_collect(run, addend, first, min, out);
 }
 void count_digits(std::span<const float> values, const Digit& digit, DigitCounts& counts) {
   reference::count_digits(values, digit, counts);
@@ -49,13 +49,13 @@ HWY_INLINE hn::Vec<Integers> magnitudes(hn::Vec<Floats> values) {
 // candidates in front, into room that later candidates overwrite: branches that depend on single
 // elements would be mispredicted.
 template <typename Next>
-HWY_INLINE std::size_t scan(std::span<const float> run, std::uint32_t first, std::uint32_t least,
+HWY_INLINE std::size_t scan(std::span<const float> run, std::uint32_t first, std::uint32_t min,
                             Candidates out, std::size_t& count, Next&& next) {
   const Floats floats;
   const Integers integers;
   const Indices indices;
   const std::size_t lanes = hn::Lanes(floats);
-  const auto below = hn::Set(integers, static_cast<std::int32_t>(least) - 1);
+  const auto below = hn::Set(integers, static_cast<std::int32_t>(min) - 1);
   std::size_t found = 0;
   std::size_t i = 0;
   for (; i + 4 * lanes <= run.size(); i += 4 * lanes) {
@@ -87,27 +87,27 @@ HWY_INLINE std::size_t scan(std::span<const float> run, std::uint32_t first, std
   return i;
 }
 
-std::size_t collect(std::span<const float> run, std::uint32_t first, std::uint32_t least,
+std::size_t collect(std::span<const float> run, std::uint32_t first, std::uint32_t min,
                     Candidates out) {
   std::size_t count = 0;
-  const std::size_t done = scan(run, first, least, out, count, [&](std::size_t i) HWY_ATTR {
+  const std::size_t done = scan(run, first, min, out, count, [&](std::size_t i) HWY_ATTR {
     return hn::LoadU(Floats(), &run[i]);
   });
   return count + reference::collect(run.subspan(done), first + static_cast<std::uint32_t>(done),
-                                    least, {out.indices.subspan(count), out.values.subspan(count)});
+                                    min, {out.indices.subspan(count), out.values.subspan(count)});
 }
 
 std::size_t add_collect(std::span<float> run, std::span<const float> addend, std::uint32_t first,
-                        std::uint32_t least, Candidates out) {
+                        std::uint32_t min, Candidates out) {
   std::size_t count = 0;
-  const std::size_t done = scan(run, first, least, out, count, [&](std::size_t i) HWY_ATTR {
+  const std::size_t done = scan(run, first, min, out, count, [&](std::size_t i) HWY_ATTR {
     const Floats floats;
     const auto sum = hn::Add(hn::LoadU(floats, &run[i]), hn::LoadU(floats, &addend[i]));
     hn::StoreU(sum, floats, &run[i]);
     return sum;
   });
   return count + reference::add_collect(run.subspan(done), addend.subspan(done),
-                                        first + static_cast<std::uint32_t>(done), least,
+                                        first + static_cast<std::uint32_t>(done), min,
                                         {out.indices.subspan(count), out.values.subspan(count)});
 }
 
@@ -143,7 +143,7 @@ std::size_t keep_largest(KthLargest last, Candidates in, Candidates out) {
   const Integers integers;
   const Indices indices;
   const std::size_t lanes = hn::Lanes(floats);
-  const auto least = hn::Set(integers, static_cast<std::int32_t>(last.magnitude));
+  const auto threshold = hn::Set(integers, static_cast<std::int32_t>(last.magnitude));
   const std::size_t size = std::min(in.values.size(), in.indices.size());
   const std::size_t room = std::min(out.values.size(), out.indices.size());
   std::size_t kept = 0;
@@ -151,9 +151,9 @@ std::size_t keep_largest(KthLargest last, Candidates in, Candidates out) {
   for (; i + lanes <= size && kept + lanes <= room; i += lanes) {
     const auto value = hn::LoadU(floats, &in.values[i]);
     const auto index = hn::LoadU(indices, &in.indices[i]);
-    const auto larger = hn::Gt(magnitudes(value), least);
+    const auto larger = hn::Gt(magnitudes(value), threshold);
     auto stays = larger;
-    const auto equal = hn::Eq(magnitudes(value), least);
+    const auto equal = hn::Eq(magnitudes(value), threshold);
     if (HWY_UNLIKELY(!hn::AllFalse(integers, equal))) {
       const std::size_t ties = hn::CountTrue(integers, equal);
       if (last.ties > 0 && last.ties < ties) break;
@@ -180,11 +180,11 @@ HWY_AFTER_NAMESPACE();
 namespace thinreduce::kernels {
 namespace reference {
 
-std::size_t collect(std::span<const float> run, std::uint32_t first, std::uint32_t least,
+std::size_t collect(std::span<const float> run, std::uint32_t first, std::uint32_t min,
                     Candidates out) {
   std::size_t count = 0;
   for (std::size_t i = 0; i < run.size(); ++i) {
-    if (magnitude(run[i]) < least) continue;
+    if (magnitude(run[i]) < min) continue;
     out.indices[count] = first + static_cast<std::uint32_t>(i);
     out.values[count] = run[i];
     ++count;
@@ -193,9 +193,9 @@ std::size_t collect(std::span<const float> run, std::uint32_t first, std::uint32
 }
 
 std::size_t add_collect(std::span<float> run, std::span<const float> addend, std::uint32_t first,
-                        std::uint32_t least, Candidates out) {
+                        std::uint32_t min, Candidates out) {
   reference::add(run, addend);
-  return reference::collect(run, first, least, out);
+  return reference::collect(run, first, min, out);
 }
 
 void count_digits(std::span<const float> values, const Digit& digit, DigitCounts& counts) {
@@ -228,22 +228,22 @@ THINREDUCE_KERNEL(add_collect);
 THINREDUCE_KERNEL(count_digits);
 THINREDUCE_KERNEL(keep_largest);
 
-std::size_t collect(std::span<const float> run, std::uint32_t first, std::uint32_t least,
+std::size_t collect(std::span<const float> run, std::uint32_t first, std::uint32_t min,
                     Candidates out) {
   ensure(out.indices.size() >= run.size() && out.values.size() >= run.size(),
          "collect: the output must have room for the whole run", out.indices.size(),
          out.values.size(), run.size());
-  return THINREDUCE_CALL(collect)(run, first, least, out);
+  return THINREDUCE_CALL(collect)(run, first, min, out);
 }
 
 std::size_t add_collect(std::span<float> run, std::span<const float> addend, std::uint32_t first,
-                        std::uint32_t least, Candidates out) {
+                        std::uint32_t min, Candidates out) {
   ensure(run.size() == addend.size(), "add_collect: spans must have the same length", run.size(),
          addend.size());
   ensure(out.indices.size() >= run.size() && out.values.size() >= run.size(),
          "add_collect: the output must have room for the whole run", out.indices.size(),
          out.values.size(), run.size());
-  return THINREDUCE_CALL(add_collect)(run, addend, first, least, out);
+  return THINREDUCE_CALL(add_collect)(run, addend, first, min, out);
 }
 
 void count_digits(std::span<const float> values, const Digit& digit, DigitCounts& counts) {

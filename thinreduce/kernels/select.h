@@ -22,13 +22,13 @@ struct Candidates {
   std::span<float> values;
 };
 
-// Writes index and value of every element whose magnitude is at least `least` (1 to 2^31-1) and
+// Writes index and value of every element whose magnitude is at least `min` (1 to 2^31-1) and
 // returns their number. `first` is the index of run[0]. `out` must have room for the whole run.
 [[nodiscard]] std::size_t collect(std::span<const float> run, std::uint32_t first,
-                                  std::uint32_t least, Candidates out);
+                                  std::uint32_t min, Candidates out);
 // Does run[i] += addend[i], then the same as collect(), in one pass over the memory.
 [[nodiscard]] std::size_t add_collect(std::span<float> run, std::span<const float> addend,
-                                      std::uint32_t first, std::uint32_t least, Candidates out);
+                                      std::uint32_t first, std::uint32_t min, Candidates out);
 
 struct KthLargest {
   std::uint32_t magnitude = 0;
@@ -71,9 +71,9 @@ std::size_t keep_largest(KthLargest last, Candidates in, Candidates out);
 // The definition of the results above.
 namespace reference {
 [[nodiscard]] std::size_t collect(std::span<const float> run, std::uint32_t first,
-                                  std::uint32_t least, Candidates out);
+                                  std::uint32_t min, Candidates out);
 [[nodiscard]] std::size_t add_collect(std::span<float> run, std::span<const float> addend,
-                                      std::uint32_t first, std::uint32_t least, Candidates out);
+                                      std::uint32_t first, std::uint32_t min, Candidates out);
 void count_digits(std::span<const float> values, const Digit& digit, DigitCounts& counts);
 std::size_t keep_largest(KthLargest last, Candidates in, Candidates out);
 }  // namespace reference

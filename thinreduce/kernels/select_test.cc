@@ -10,7 +10,7 @@
 #include "thinreduce/error.h"
 #include "thinreduce/methods/top_selector.h"
 
-namespace thinreduce::kernels {
+namespace thinreduce::kernels::select_test {
 namespace {
 
 using Floats = std::vector<float>;
@@ -62,7 +62,7 @@ void expect_exact(const Floats& values, std::size_t k) {
   check(selector.select({.elements = values.size(),
                          .value_at = [&](std::size_t i) { return values[i]; },
                          .values_of =
-                             [&](UnitRange run, std::size_t, bool) {
+                             [&](Range run, std::size_t, bool) {
                                const auto made = part(std::span(values), run);
                                run_values.assign(made.begin(), made.end());
                                return std::span<const float>(run_values);
@@ -75,7 +75,7 @@ TEST(Collect, EqualsTheReferenceOnEveryTarget) {
     at_every_size([](std::size_t size, std::size_t offset) {
       const auto values = mixed_floats(size, 1);
       const auto addend = mixed_floats(size, 2);
-      for (const float least : {0x1p-149f, 1.0f, 2.0f, 1e30f}) {
+      for (const float min : {0x1p-149f, 1.0f, 2.0f, 1e30f}) {
         Guarded<float> run(std::span<const float>(values), offset);
         Guarded<std::uint32_t> indices(size, offset);
         Guarded<float> found(size, offset);
@@ -91,11 +91,11 @@ TEST(Collect, EqualsTheReferenceOnEveryTarget) {
           EXPECT_TRUE(indices.intact() && found.intact() && run.intact());
         };
         expect_same(
-            collect(run.span(), 77, magnitude(least), {indices.span(), found.span()}),
-            reference::collect(values, 77, magnitude(least), {expected_indices, expected_found}));
+            collect(run.span(), 77, magnitude(min), {indices.span(), found.span()}),
+            reference::collect(values, 77, magnitude(min), {expected_indices, expected_found}));
         expect_same(
-            add_collect(run.span(), addend, 77, magnitude(least), {indices.span(), found.span()}),
-            reference::add_collect(expected_run, addend, 77, magnitude(least),
+            add_collect(run.span(), addend, 77, magnitude(min), {indices.span(), found.span()}),
+            reference::add_collect(expected_run, addend, 77, magnitude(min),
                                    {expected_indices, expected_found}));
       }
     });
@@ -246,4 +246,4 @@ TEST(TopSelector, GuessThatIsTooHigh) {
 }
 
 }  // namespace
-}  // namespace thinreduce::kernels
+}  // namespace thinreduce::kernels::select_test

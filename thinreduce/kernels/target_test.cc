@@ -10,7 +10,7 @@
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 
-namespace thinreduce::kernels {
+namespace thinreduce::kernels::target_test {
 namespace {
 
 TEST(Target, ListEndsWithTheReference) {
@@ -67,4 +67,4 @@ TEST(Target, MayChangeWhileOtherThreadsCompute) {
 }
 
 }  // namespace
-}  // namespace thinreduce::kernels
+}  // namespace thinreduce::kernels::target_test

@@ -22,7 +22,7 @@ struct OptionDescription {
   std::string help;
 };
 
-// `preset=name` in a spec stands for the options; options beside it change single ones.
+// `preset=name` in a spec stands for the options; the other options override single values.
 struct PresetDescription {
   std::string name;
   std::string options;  // "density=0.01,feedback=off"

@@ -58,8 +58,8 @@ const MethodInfo& auto_info() {
       .wire_id = 0xFFFF,
       .summary =
           "Chooses a method per bucket. It measures the link, and the speed and error of the "
-          "methods on a sample of the training's own gradients, and takes the methods with which a "
-          "step ends first within an error bound. That may be fp32.",
+          "methods on a sample of the training's own gradients, and chooses the fastest methods "
+          "whose error is within a bound. That may be fp32.",
       .paper = "none",
       .options = {OptionInfo::number(
                       "error", 0.05, 0, 1000,

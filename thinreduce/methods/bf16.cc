@@ -26,29 +26,27 @@ class Bf16Owner final : public OwnerPayload {
 
   [[nodiscard]] std::size_t units() const override { return values_.size(); }
   [[nodiscard]] std::size_t unit_elements() const override { return 1; }
-  [[nodiscard]] std::size_t max_part_bytes(UnitRange range) const override {
+  [[nodiscard]] std::size_t max_part_bytes(Range range) const override {
     return range.size() * sizeof(Word);
   }
-  [[nodiscard]] std::size_t max_answer_bytes(UnitRange range) const override {
+  [[nodiscard]] std::size_t max_answer_bytes(Range range) const override {
     return range.size() * sizeof(Word);
   }
 
-  void encode_part(UnitRange range, std::vector<std::byte>& out) override {
+  void encode_part(Range range, std::vector<std::byte>& out) override {
     keep(range);
     append(part(values_, range), out);
   }
-  void begin_sum(UnitRange range) override {
+  void begin_sum(Range range) override {
     keep(range);
     const auto own = part(values_, range);
     sum_.assign(own.begin(), own.end());
   }
-  void add_part(UnitRange range, int rank, std::span<const std::byte> bytes) override {
+  void add_part(Range range, int rank, std::span<const std::byte> bytes) override {
     kernels::add_bf16(words(range, rank, bytes), sum_);
   }
-  void encode_answer(UnitRange /*range*/, std::vector<std::byte>& out) override {
-    append(sum_, out);
-  }
-  void decode_answer(UnitRange range, int owner, std::span<const std::byte> bytes) override {
+  void encode_answer(Range /*range*/, std::vector<std::byte>& out) override { append(sum_, out); }
+  void decode_answer(Range range, int owner, std::span<const std::byte> bytes) override {
     const auto sums = words(range, owner, bytes);
     kernels::from_bf16(sums, scale_, part(values_, range));
     finite_ = finite_ && all_finite(sums);
@@ -58,7 +56,7 @@ class Bf16Owner final : public OwnerPayload {
   [[nodiscard]] bool finite() const { return finite_; }
 
  private:
-  void keep(UnitRange range) {
+  void keep(Range range) {
     if (original_ != nullptr) original_->keep(range);
   }
   // Rounds run by run in the nearest cache: to grow `out` first would fill it with zeros.
@@ -84,7 +82,7 @@ class Bf16Owner final : public OwnerPayload {
     return largest < kInfinity;
   }
   // Returns the words of a range that `rank` has sent.
-  static std::span<const Word> words(UnitRange range, int rank, std::span<const std::byte> bytes) {
+  static std::span<const Word> words(Range range, int rank, std::span<const std::byte> bytes) {
     if (bytes.size() != range.size() * sizeof(Word)) {
       throw Error(ErrorCode::bad_frame, fmt::format("rank {} sent {} bytes of bf16 for {} elements",
                                                     rank, bytes.size(), range.size()));

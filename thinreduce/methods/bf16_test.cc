@@ -7,7 +7,7 @@
 #include "tests/ranks.h"
 #include "tests/test_world.h"
 
-namespace thinreduce {
+namespace thinreduce::bf16_test {
 namespace {
 
 TEST(Bf16Method, MeanWithinTheRoundingsOfPartsAndSum) {
@@ -107,4 +107,4 @@ TEST(Bf16Method, EmptyBucket) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::bf16_test

@@ -158,7 +158,7 @@ MethodInfo dqsg_info() {
     using Collective = QuantizedGatherOptions::Collective;
     const std::string& collective = options.text("collective");
     // The ranks replay the dither of all N in a sum of codes, and its codes grow with N.
-    if (collective == "ring" || (collective == "auto" && setup.world <= kMostToGather)) {
+    if (collective == "ring" || (collective == "auto" && setup.world <= kMaxRanksToGather)) {
       SumOptions sum;
       if (collective == "ring") sum.by = SumBy::ring;
       return std::make_unique<DqsgSum>(DqsgOptions{.quantizer = quantizer,

@@ -17,7 +17,7 @@
 #include "thinreduce/methods/quantize/dithered_sum.h"
 #include "thinreduce/wire/random.h"
 
-namespace thinreduce {
+namespace thinreduce::dqsg_test {
 namespace {
 
 constexpr float kMaxFloat = std::numeric_limits<float>::max();
@@ -294,7 +294,7 @@ TEST(Dqsg, HostileCodes) {
                      .keys = keys,
                      .rank = 1},
                     buffers);
-    const UnitRange all{0, sum.units()};
+    const Range all{0, sum.units()};
     sum.encode(all);
     try {
       for (int summed = 1; summed < world; ++summed) {
@@ -358,4 +358,4 @@ TEST(Dqsg, AClippedOutlierIsDeliveredInTime) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::dqsg_test

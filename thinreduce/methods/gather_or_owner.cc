@@ -17,18 +17,18 @@ constexpr double kMessageBytes = kFrameHeaderBytes + 2.0 * kOwnerTagBytes;
 
 }  // namespace
 
-OptionInfo gather_or_owner_option(const std::string& owner, int most_to_gather) {
+OptionInfo gather_or_owner_option(const std::string& owner, int max_ranks_to_gather) {
   return OptionInfo::choice(
       "collective", "auto", {"auto", "gather", "owner"},
       fmt::format("gather: every rank sends its payload to all others. owner: every rank sends {}. "
                   "auto: owner with more than {} ranks, unless the bucket is small.",
-                  owner, most_to_gather));
+                  owner, max_ranks_to_gather));
 }
 
 bool by_owners(const Options& options, const MethodSetup& setup, const GatherCost& cost) {
   const std::string& collective = options.text("collective");
   if (collective != "auto") return collective == "owner";
-  if (setup.world <= cost.most_to_gather) return false;
+  if (setup.world <= cost.max_ranks_to_gather) return false;
   const double peers = setup.world - 1;
   const double payload = cost.payload_bytes * setup.stands_for;
   const double gathered = peers * (kFrameHeaderBytes + payload);

@@ -7,7 +7,7 @@
 
 #include "tests/test_world.h"
 
-namespace thinreduce {
+namespace thinreduce::gather_or_owner_test {
 namespace {
 
 bool chooses_owners(const std::string& collective, int world, double payload_bytes) {
@@ -19,7 +19,7 @@ bool chooses_owners(const std::string& collective, int world, double payload_byt
 }
 
 TEST(GatherOrOwner, FewRanksGather) {
-  for (int world = 1; world <= kMostToGather; ++world) {
+  for (int world = 1; world <= kMaxRanksToGather; ++world) {
     EXPECT_FALSE(chooses_owners("auto", world, 1e12)) << world;
   }
 }
@@ -71,4 +71,4 @@ TEST(GatherOrOwner, AutoDoesNotSendMoreThanAGather) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::gather_or_owner_test

@@ -20,7 +20,7 @@
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/transport/transport.h"
 
-namespace thinreduce {
+namespace thinreduce::hostile_owner_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -172,4 +172,4 @@ INSTANTIATE_TEST_SUITE_P(Laws, HostileOwner, testing::ValuesIn(owner_specs()),
                          [](const auto& spec) { return test_name(spec.param); });
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::hostile_owner_test

@@ -9,7 +9,7 @@
 #include "tests/test_data.h"
 #include "tests/test_world.h"
 
-namespace thinreduce {
+namespace thinreduce::qsgd_test {
 namespace {
 
 // Every value is rounded to one of the two levels next to it.
@@ -78,4 +78,4 @@ TEST(Baselines, SameBitsOnEveryTarget) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::qsgd_test

@@ -16,7 +16,7 @@
 #include "tests/method_laws.h"
 #include "tests/test_world.h"
 
-namespace thinreduce {
+namespace thinreduce::residuals_test {
 namespace {
 
 constexpr unsigned kSteps = 200;
@@ -56,8 +56,8 @@ double multiple_of(const std::string& spec) {
   const std::string name = Spec::parse(spec).info->name;
   if (name != "gradiveq") {
     static const std::map<std::string, double> multiples{
-        {"dqsg", 5}, {"ndqsg", 5},   {"qsgd", 1.5},   {"terngrad", 8}, {"topk", 20},
-        {"fft", 14}, {"sketch", 17}, {"powersgd", 8}, {"variance", 10}};
+        {"dqsg", 5}, {"ndqsg", 5},   {"qsgd", 1.5},   {"terngrad", 8},  {"topk", 20},
+        {"fft", 14}, {"sketch", 17}, {"powersgd", 8}, {"variance", 10}, {"demo", 40}};
     // A method without an entry must at least not diverge.
     const auto found = multiples.find(name);
     return found == multiples.end() ? 1000 : found->second;
@@ -90,6 +90,8 @@ std::vector<Bounded> bounded() {
                             {"topk:density=0.05,chunk=64", 40},
                             {"topk:density=0.05,chunk=64,values=2bit", 40},
                             {"sketch:density=0.05,min_values=1", 40},
+                            {"demo:beta=1", 40},
+                            {"demo:beta=1,values=f32,density=0.1,chunk=64", 20},
                             {"powersgd:basis=2", 32},
                             {"powersgd:basis=4", 16}}) {
     all.push_back(other);
@@ -138,4 +140,4 @@ std::string case_name(const testing::TestParamInfo<Bounded>& info) {
 INSTANTIATE_TEST_SUITE_P(Laws, BoundedResidual, testing::ValuesIn(bounded()), case_name);
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::residuals_test

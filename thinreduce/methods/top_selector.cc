@@ -10,7 +10,7 @@
 
 namespace thinreduce {
 
-std::span<const std::uint32_t> elements_in(UnitRange run, std::span<const std::uint32_t> elements) {
+std::span<const std::uint32_t> elements_in(Range run, std::span<const std::uint32_t> elements) {
   const auto first =
       static_cast<std::size_t>(std::ranges::lower_bound(elements, run.begin) - elements.begin());
   // They differ, so no more of them than elements of the run can be in it.
@@ -68,7 +68,7 @@ void TopSelector::prepare(std::size_t elements, std::size_t k) {
   const std::size_t runs = (elements + kRun - 1) / kRun;
   parts_.resize(std::clamp<std::size_t>(elements / kPart, 1, kMaxParts));
   for (std::size_t p = 0; p < parts_.size(); ++p) {
-    const UnitRange own = thinreduce::cut({0, runs}, parts_.size(), p);
+    const Range own = thinreduce::cut({0, runs}, parts_.size(), p);
     parts_[p].elements = {own.begin * kRun, std::min(own.end * kRun, elements)};
     // Room for its elements if the large ones are spread evenly, and a little more.
     (void)make_room(parts_[p], k, std::min(k, elements) / parts_.size() * 5 / 4);
@@ -103,7 +103,7 @@ void TopSelector::pass(std::size_t k, std::uint32_t threshold, Workers workers,
                        const Collect& collect_run) {
   workers.for_blocks(parts_.size(), [&](std::size_t p, std::size_t thread) {
     collect_part(parts_[p], k, threshold,
-                 [&](UnitRange run, std::uint32_t least, const Candidates& out) {
+                 [&](Range run, std::uint32_t least, const Candidates& out) {
                    return collect_run(run, least, out, thread);
                  });
   });
@@ -117,7 +117,7 @@ void TopSelector::collect_part(Part& part, std::size_t k, std::uint32_t threshol
     const std::size_t first = part.next;
     const std::size_t length = std::min(kRun, part.elements.end - first);
     if (!make_room(part, k, part.count + length)) threshold = std::max(threshold, cut(part, k) + 1);
-    part.count += collect_run(UnitRange{first, first + length}, threshold,
+    part.count += collect_run(Range{first, first + length}, threshold,
                               Candidates{std::span(part.indices).subspan(part.count),
                                          std::span(part.values).subspan(part.count)});
     part.next = first + length;
@@ -157,7 +157,7 @@ Selected TopSelector::result(std::span<const float> values, std::size_t k, std::
                              Workers workers) {
   if (candidates() < k && guessed > kAnyNonZero) {
     pass(k, kAnyNonZero, workers,
-         [&](UnitRange run, std::uint32_t threshold, const Candidates& out, std::size_t) {
+         [&](Range run, std::uint32_t threshold, const Candidates& out, std::size_t) {
            return collect(part(values, run), static_cast<std::uint32_t>(run.begin), threshold, out);
          });
   }
@@ -191,7 +191,7 @@ Selected TopSelector::join(std::size_t k, Workers workers) {
     begin[p] = next;
     next += parts_[p].kept;
   }
-  ensure(next == count, "select: all parts together have k candidates", next, count);
+  ensure(next == count, "select: all parts together must have k candidates", next, count);
   indices_.resize(std::max(indices_.size(), count));
   values_.resize(std::max(values_.size(), count));
   workers.for_blocks(parts_.size(), [&](std::size_t p, std::size_t /*thread*/) {
@@ -211,7 +211,7 @@ Selected TopSelector::select(std::span<const float> values, std::size_t k, Worke
   const std::uint32_t guessed =
       guess(values.size(), k, workers, [&](std::size_t i) { return values[i]; });
   pass(k, guessed, workers,
-       [&](UnitRange run, std::uint32_t threshold, const Candidates& out, std::size_t) {
+       [&](Range run, std::uint32_t threshold, const Candidates& out, std::size_t) {
          return collect(part(values, run), static_cast<std::uint32_t>(run.begin), threshold, out);
        });
   return result(values, k, guessed, workers);
@@ -222,7 +222,7 @@ Selected TopSelector::select(const Runs& runs, std::size_t k, Workers workers) {
   if (k == 0) return {};
   const auto collect_all = [&](std::uint32_t threshold, bool again) {
     pass(k, threshold, workers,
-         [&](UnitRange run, std::uint32_t least, const Candidates& out, std::size_t thread) {
+         [&](Range run, std::uint32_t least, const Candidates& out, std::size_t thread) {
            return collect(runs.values_of(run, thread, again), static_cast<std::uint32_t>(run.begin),
                           least, out);
          });
@@ -238,10 +238,10 @@ Selected TopSelector::add_select(std::span<float> values, std::span<const float>
                                  std::span<const std::uint32_t> zeros) {
   ensure(values.size() == addend.size(), "add_select: spans must have the same length",
          values.size(), addend.size());
-  const auto clear = [&](UnitRange run) {
+  const auto clear = [&](Range run) {
     for (const std::size_t element : elements_in(run, zeros)) values[element] = 0;
   };
-  const auto clear_and_add = [&](UnitRange run) {
+  const auto clear_and_add = [&](Range run) {
     clear(run);
     add(part(values, run), part(addend, run));
   };
@@ -262,7 +262,7 @@ Selected TopSelector::add_select(std::span<float> values, std::span<const float>
   for (Part& part : parts_) part.next = part.elements.begin;
   try {
     pass(k, guessed, workers,
-         [&](UnitRange run, std::uint32_t threshold, const Candidates& out, std::size_t) {
+         [&](Range run, std::uint32_t threshold, const Candidates& out, std::size_t) {
            clear(run);
            return add_collect(part(values, run), part(addend, run),
                               static_cast<std::uint32_t>(run.begin), threshold, out);

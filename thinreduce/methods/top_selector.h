@@ -14,7 +14,7 @@
 namespace thinreduce {
 
 // Returns those of the ascending `elements` that are in `run`.
-[[nodiscard]] std::span<const std::uint32_t> elements_in(UnitRange run,
+[[nodiscard]] std::span<const std::uint32_t> elements_in(Range run,
                                                          std::span<const std::uint32_t> elements);
 
 }  // namespace thinreduce
@@ -53,14 +53,14 @@ class TopSelector {
     std::size_t elements = 0;
     std::function<float(std::size_t element)> value_at;
     // Returns the values of a run, valid until the thread asks for another. `again`: a second pass.
-    std::function<std::span<const float>(UnitRange run, std::size_t thread, bool again)> values_of;
+    std::function<std::span<const float>(Range run, std::size_t thread, bool again)> values_of;
   };
   [[nodiscard]] Selected select(const Runs& runs, std::size_t k, Workers workers = {});
 
  private:
   // Candidates of one part of the elements.
   struct Part {
-    UnitRange elements;
+    Range elements;
     std::size_t next = 0;  // the first element that the current pass has not seen
     std::size_t count = 0;
     std::vector<std::uint32_t> indices;  // with spare room, as the values

@@ -44,7 +44,7 @@ bool Planner::gains(std::uint64_t elements) const {
   // The first trials, each with a few messages that wait for one another.
   const double cost = kLatenciesOfTrials * now_.link.latency.count();
   const double paid =
-      std::max(kStepsToGain * gain, kTrialShare * static_cast<double>(opened_) * step);
+      std::max(kStepsToGain * gain, kTrialFraction * static_cast<double>(opened_) * step);
   return gain >= kPossibleGain * step && cost <= paid;
 }
 

@@ -61,7 +61,7 @@ std::uint64_t recommend_local_steps(double compute, double exposed, double whole
   // The machine is busy for H compute of H compute + whole.
   const double steps = kBusyMachine / (1 - kBusyMachine) * whole / compute;
   return static_cast<std::uint64_t>(
-      std::clamp(std::ceil(steps - 1e-9), 1.0, static_cast<double>(kMostLocalSteps)));
+      std::clamp(std::ceil(steps - 1e-9), 1.0, static_cast<double>(kMaxLocalSteps)));
 }
 
 }  // namespace thinreduce

@@ -65,7 +65,7 @@ struct TimedBucket {
 // part that they are to reach.
 inline constexpr double kIdleMachine = 0.5;
 inline constexpr double kBusyMachine = 0.9;
-inline constexpr std::uint64_t kMostLocalSteps = 1000;
+inline constexpr std::uint64_t kMaxLocalSteps = 1000;
 
 // Returns how many local steps to do between exchanges (docs/local-steps.md): 1 if a step that
 // computes for `compute` seconds and then waits for `exposed` keeps the machine busy enough.

@@ -3,7 +3,8 @@
 // The statement before every bucket carries four times of the bucket's last step: when it was
 // ready, how long it took, how much of that was encoding and decoding, and how much was the wait
 // for the other ranks' statements. The latency follows from the waits, the speed of the processor
-// from the second of them. What is left of a change in the time of a step is due to the rate.
+// from the time of encoding and decoding. The rate of the link explains the rest of a change in the
+// time of a step.
 #include <algorithm>
 #include <cmath>
 
@@ -18,7 +19,7 @@ constexpr double kLowestRate = 1e3;
 constexpr double kHighestRate = 1e12;
 // A rate counts as high enough if an unlimited one would not be faster by more than this.
 constexpr double kFastEnough = 0.05;
-// Latencies vary by so much without a change of the link.
+// Seconds by which latencies vary without a change of the link.
 constexpr double kLatencyNoise = 50e-6;
 
 bool differs(double value, double usual) {
@@ -33,7 +34,7 @@ bool Planner::may_react() const {
 
 void Planner::react() {
   const bool lately = reacted_at_ > 0 && opened_ < reacted_at_ + 4 * reaction_interval_;
-  reaction_interval_ = lately ? std::min(2 * reaction_interval_, kMostInterval) : kLeastInterval;
+  reaction_interval_ = lately ? std::min(2 * reaction_interval_, kMaxInterval) : kMinInterval;
   reacted_at_ = opened_;
 }
 

@@ -24,8 +24,6 @@ struct PlanCandidate {
   double exposed = 0;    // seconds from the step's last submitted bucket to its last mean, if this
                          // bucket had the candidate and the others had what was chosen for them
   double bytes = 0;      // sent per rank
-
-  [[nodiscard]] double busy() const { return encode + decode; }
 };
 
 struct PlanBucket {

@@ -9,7 +9,7 @@
 namespace thinreduce {
 namespace {
 
-bool differs(double ratio, double usual) {
+bool ratio_differs(double ratio, double usual) {
   return std::abs(ratio / usual - 1) > Planner::kTolerance;
 }
 
@@ -152,15 +152,15 @@ bool Planner::is_off() {
   const double ratio = median(ratios_);
   const bool changed = all_differ(ratios_, usual_ratio_, kTolerance) ||
                        (previous_ratio_ > 0 && all_differ(ratios_, previous_ratio_, kTolerance));
-  if (changed && differs(ratio, 1) && may_react()) {
-    interval_ = kLeastInterval;
+  if (changed && ratio_differs(ratio, 1) && may_react()) {
+    interval_ = kMinInterval;
     if (opened_ < tried_at_ + interval_) return false;
     react();
     return true;
   }
-  if (!changed && differs(ratio, usual_ratio_)) return false;  // a change has begun, or noise
+  if (!changed && ratio_differs(ratio, usual_ratio_)) return false;  // a change has begun, or noise
   if (opened_ < hold_until_) return false;
-  return differs(ratio, 1) && opened_ >= tried_at_ + std::max(interval_, affordable_);
+  return ratio_differs(ratio, 1) && opened_ >= tried_at_ + std::max(interval_, affordable_);
 }
 
 bool Planner::fall_back() {
@@ -189,11 +189,11 @@ const Planner::Choices& Planner::decide(const std::map<std::uint32_t, Trials>& t
   const bool held = opened_ < hold_until_ && !compresses();
   const Choices before = current();
   const Choices choices = held ? before : best();
-  interval_ = choices != before ? kLeastInterval : std::min(2 * interval_, kMostInterval);
+  interval_ = choices != before ? kMinInterval : std::min(2 * interval_, kMaxInterval);
   adopt(choices);
   const double step = std::max(finish_with(current()), 1e-9);
   affordable_ = static_cast<std::uint64_t>(
-      std::clamp(cost / (kTrialShare * step), double{kLeastInterval}, double{kMostInterval}));
+      std::clamp(cost / (kTrialFraction * step), double{kMinInterval}, double{kMaxInterval}));
   return choices_;
 }
 

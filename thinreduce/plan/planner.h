@@ -44,10 +44,10 @@ class Planner {
   // Steps whose median is compared with a prediction.
   static constexpr std::size_t kWindow = 5;
   // Steps between trials: at least, and at most when they change nothing.
-  static constexpr std::uint64_t kLeastInterval = 10;
-  static constexpr std::uint64_t kMostInterval = 320;
+  static constexpr std::uint64_t kMinInterval = 10;
+  static constexpr std::uint64_t kMaxInterval = 320;
   // Trials must not take more than this part of the time, unless the link has changed.
-  static constexpr double kTrialShare = 0.005;
+  static constexpr double kTrialFraction = 0.005;
   // Steps for which fp32 stays after a plan was slower, the first time; then twice as many.
   static constexpr std::uint64_t kFirstHold = 40;
   // A bucket that was not reduced in this many steps is left out.
@@ -188,8 +188,8 @@ class Planner {
   Conditions now_;
   std::uint64_t opened_ = 0;    // steps
   std::uint64_t tried_at_ = 0;  // the step before which candidates were tried last
-  std::uint64_t interval_ = kLeastInterval;
-  std::uint64_t affordable_ = kLeastInterval;  // the interval at which trials take kTrialShare
+  std::uint64_t interval_ = kMinInterval;
+  std::uint64_t affordable_ = kMinInterval;  // the interval at which trials take kTrialFraction
   std::uint64_t hold_ = kFirstHold;
   std::uint64_t hold_until_ = 0;
   bool frozen_ = false;
@@ -207,7 +207,7 @@ class Planner {
   std::deque<Seen> seen_;         // the last steps of this plan
   std::optional<Seen> usual_;     // of the first ones
   std::uint64_t reacted_at_ = 0;  // to a change, by a new plan or by trials
-  std::uint64_t reaction_interval_ = kLeastInterval;
+  std::uint64_t reaction_interval_ = kMinInterval;
   std::uint64_t trials_ = 0;
   std::uint64_t changes_ = 0;
   std::uint64_t followed_ = 0;

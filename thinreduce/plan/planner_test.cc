@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace thinreduce {
+namespace thinreduce::planner_test {
 namespace {
 
 constexpr std::size_t kFp32 = 0;
@@ -336,7 +336,7 @@ TEST(Cost, LocalStepsAreForMachinesThatMostlyWait) {
   EXPECT_EQ(recommend_local_steps(1, 0.9, 2), 1);
   EXPECT_EQ(recommend_local_steps(0, 1, 1), 1) << "the time of a step is not known";
   EXPECT_EQ(recommend_local_steps(1, 1.1, 2), 18);
-  EXPECT_EQ(recommend_local_steps(1e-6, 100, 100), kMostLocalSteps);
+  EXPECT_EQ(recommend_local_steps(1e-6, 100, 100), kMaxLocalSteps);
 }
 
 TEST(Cost, BucketsShareTheLink) {
@@ -346,4 +346,4 @@ TEST(Cost, BucketsShareTheLink) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::planner_test

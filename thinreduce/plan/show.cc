@@ -30,8 +30,9 @@ std::string Planner::explain(const Plan& plan) const {
       std::ranges::any_of(buckets_, [](const auto& entry) { return was_tried(entry.second); });
   if (!tried) {
     return fmt::format(
-        "nothing is compressed and nothing was tried: of the {} from the first bucket of a step to "
-        "its last mean, the bytes take too little for a method to make up for its trials",
+        "nothing is compressed and nothing was tried: a step's exchange takes {}, and so little of "
+        "it "
+        "is transfer time that no method could gain",
         ms(plan.uncompressed));
   }
   return fmt::format(

@@ -1,4 +1,4 @@
-// What a few numbers have in common.
+// The median of the measurements of several steps, and whether all of them differ from it.
 #pragma once
 
 #include <algorithm>

@@ -280,8 +280,8 @@ class Authenticated final : public Transport {
   [[nodiscard]] std::optional<std::chrono::nanoseconds> counted_time() const override {
     return inner_->counted_time();
   }
-  void share_work(std::chrono::nanoseconds own, std::chrono::nanoseconds elapsed) override {
-    inner_->share_work(own, elapsed);
+  void count_work(std::chrono::nanoseconds own, std::chrono::nanoseconds elapsed) override {
+    inner_->count_work(own, elapsed);
   }
   Moment hand_over() override { return inner_->hand_over(); }
   void go_on_from(const Moment& moment) override { inner_->go_on_from(moment); }

@@ -20,12 +20,12 @@ namespace thinreduce {
 
 class THINREDUCE_EXPORT Secret {
  public:
-  static constexpr std::size_t kLeastBytes = 16;
+  static constexpr std::size_t kMinBytes = 16;
   using Key = std::array<unsigned char, 32>;
 
   // No secret.
   Secret() = default;
-  // Throws Error{bad_input} for fewer than kLeastBytes bytes.
+  // Throws Error{bad_input} for fewer than kMinBytes bytes.
   static Secret from_text(std::string_view text);
   // The text is the file's without white space at its end. Throws Error{bad_input} if group or
   // others may read the file, Error{unavailable} if it can't be read.

@@ -23,7 +23,7 @@
 #include "thinreduce/transport/throttle.h"
 #include "thinreduce/transport/transport.h"
 
-namespace thinreduce {
+namespace thinreduce::authenticate_test {
 namespace {
 
 using testing::HasSubstr;
@@ -392,4 +392,4 @@ TEST_F(SecretFile, ComesFromTheEnvironment) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::authenticate_test

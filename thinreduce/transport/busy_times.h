@@ -39,12 +39,12 @@ class BusyTimes {
       spans_[begin] = end;
     }
     // No message is sent so far into the past.
-    if (spans_.size() > kMostSpans) spans_.erase(spans_.begin());
+    if (spans_.size() > kMaxSpans) spans_.erase(spans_.begin());
     return end;
   }
 
  private:
-  static constexpr std::size_t kMostSpans = 10'000;
+  static constexpr std::size_t kMaxSpans = 10'000;
 
   std::map<Time, Time> spans_;  // busy from key to value; apart from one another
 };

@@ -21,7 +21,7 @@ namespace {
 constexpr const char* kText = "THINREDUCE_SECRET";
 constexpr const char* kFile = "THINREDUCE_SECRET_FILE";
 // Of a file; a secret that is longer is a mistake.
-constexpr std::size_t kMostBytes = 4096;
+constexpr std::size_t kMaxBytes = 4096;
 
 void start_sodium() {
   static const bool started = ::sodium_init() >= 0;
@@ -42,11 +42,11 @@ Error unreadable(const std::string& path, int error) {
 }  // namespace
 
 Secret Secret::from_text(std::string_view text) {
-  if (text.size() < kLeastBytes) {
+  if (text.size() < kMinBytes) {
     throw Error(ErrorCode::bad_input,
                 fmt::format("the secret has {} bytes; it must have at least {} random ones: "
                             "`openssl rand -hex 32` makes such a secret",
-                            text.size(), kLeastBytes));
+                            text.size(), kMinBytes));
   }
   start_sodium();
   constexpr std::string_view kPurpose = "thinreduce secret 1";
@@ -71,7 +71,7 @@ Secret Secret::from_file(const std::string& path) {
                             "it; run chmod 600 {}",
                             path, about.st_mode & 0777, path));
   }
-  std::array<char, kMostBytes + 1> bytes{};
+  std::array<char, kMaxBytes + 1> bytes{};
   std::size_t size = 0;
   while (size < bytes.size()) {
     const auto got = ::read(file.fd(), bytes.data() + size, bytes.size() - size);
@@ -80,10 +80,10 @@ Secret Secret::from_file(const std::string& path) {
     if (got == 0) break;
     size += static_cast<std::size_t>(got);
   }
-  if (size > kMostBytes) {
+  if (size > kMaxBytes) {
     throw Error(ErrorCode::bad_input, fmt::format("the secret file {} has more than {} bytes; is "
                                                   "it another file?",
-                                                  path, kMostBytes));
+                                                  path, kMaxBytes));
   }
   std::string_view text(bytes.data(), size);
   text = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);

@@ -15,6 +15,7 @@ namespace {
 using virtual_cluster::Cluster;
 using virtual_cluster::Course;
 using virtual_cluster::Machine;
+using virtual_cluster::Overhead;
 using virtual_cluster::Stream;
 using virtual_cluster::Time;
 
@@ -34,7 +35,8 @@ class SimulatedSend final : public Operation {
 
   // The sender's clock goes on at once, as if the message were buffered.
   void wait(const Deadline& /*deadline*/) override {
-    machine_.wait(stream_, stream_.posted, number_, [&] { inner_->wait(no_deadline()); });
+    machine_.wait(
+        stream_, stream_.posted, number_, [&] { inner_->wait(no_deadline()); }, [] {});
   }
 
  private:
@@ -50,8 +52,12 @@ class SimulatedReceive final : public Operation {
       : machine_(machine), stream_(stream), number_(number), inner_(std::move(inner)) {}
 
   void wait(const Deadline& /*deadline*/) override {
-    machine_.wait(stream_, stream_.sent, number_, [&] { inner_->wait(no_deadline()); });
-    const std::lock_guard lock(machine_.cluster().mutex);
+    machine_.wait(
+        stream_, stream_.sent, number_, [&] { inner_->wait(no_deadline()); }, [&] { arrive(); });
+  }
+
+ private:
+  void arrive() {
     const auto found = stream_.stamps.find(number_);
     ensure(found != stream_.stamps.end(), "a message that was received has a stamp");
     Course& course = machine_.course();
@@ -60,7 +66,6 @@ class SimulatedReceive final : public Operation {
     stream_.stamps.erase(found);
   }
 
- private:
   const Machine& machine_;
   Stream& stream_;
   std::uint64_t number_;
@@ -86,9 +91,8 @@ class Simulated final : public SimulatedTransport {
   }
 
   [[nodiscard]] Clock::time_point now() const override {
-    const std::lock_guard lock(machine_.cluster().mutex);
-    machine_.catch_up();
-    return to_point(machine_.advance());
+    const Overhead overhead(machine_, Overhead::Results::awaited);
+    return to_point(machine_.course().clock);
   }
   [[nodiscard]] std::unique_ptr<Transport> open_track(int number) override {
     auto track =
@@ -98,12 +102,12 @@ class Simulated final : public SimulatedTransport {
   }
   // A thread that hands its work over, or that waits for the next, must not keep a core.
   Moment hand_over() override {
-    std::unique_lock lock(machine_.cluster().mutex);
-    const Clock::time_point time = to_point(machine_.advance());
-    const std::uint64_t chain = machine_.course().chain;
-    lock.unlock();
+    Overhead overhead(machine_);
+    const Moment moment{.time = to_point(machine_.course().clock),
+                        .chain = machine_.course().chain};
+    overhead.unlock();
     machine_.give_core();
-    return {.time = time, .chain = chain};
+    return moment;
   }
   void go_on_from(const Moment& moment) override {
     const Time time = std::chrono::duration_cast<Time>(moment.time.time_since_epoch());
@@ -122,10 +126,7 @@ class Simulated final : public SimulatedTransport {
   [[nodiscard]] std::optional<Time> counted_time() const override {
     return machine_.cluster().options.cpu_time();
   }
-  void share_work(Time own, Time elapsed) override {
-    const std::lock_guard lock(machine_.cluster().mutex);
-    machine_.share_work(own, elapsed);
-  }
+  void count_work(Time own, Time elapsed) override { machine_.count_work(own, elapsed); }
   void align() override { machine_.align(); }
   void set_link(const Link& link) override {
     const std::lock_guard lock(machine_.cluster().mutex);
@@ -143,24 +144,30 @@ class Simulated final : public SimulatedTransport {
 
  private:
   Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override {
-    std::unique_lock lock(machine_.cluster().mutex);
-    Stream& stream = machine_.outgoing(peer, channel);
-    const std::uint64_t number = stream.sent++;
-    // Before the message, so that the receiver finds it.
-    stream.stamps[number] = machine_.post(peer, message.size());
-    machine_.wake(peer, stream, stream.sent);
-    lock.unlock();
-    return std::make_unique<SimulatedSend>(machine_, stream, number,
+    Stream* stream = nullptr;
+    std::uint64_t number = 0;
+    {
+      const Overhead overhead(machine_);
+      stream = &machine_.outgoing(peer, channel);
+      number = stream->sent++;
+      // Before the message, so that the receiver finds it.
+      stream->stamps[number] = machine_.post(peer, message.size());
+      machine_.wake(peer, *stream, stream->sent);
+    }
+    return std::make_unique<SimulatedSend>(machine_, *stream, number,
                                            inner_->send(peer, channel, message));
   }
 
   Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override {
-    std::unique_lock lock(machine_.cluster().mutex);
-    Stream& stream = machine_.incoming(peer, channel);
-    const std::uint64_t number = stream.posted++;
-    machine_.wake(peer, stream, stream.posted);
-    lock.unlock();
-    return std::make_unique<SimulatedReceive>(machine_, stream, number,
+    Stream* stream = nullptr;
+    std::uint64_t number = 0;
+    {
+      const Overhead overhead(machine_);
+      stream = &machine_.incoming(peer, channel);
+      number = stream->posted++;
+      machine_.wake(peer, *stream, stream->posted);
+    }
+    return std::make_unique<SimulatedReceive>(machine_, *stream, number,
                                               inner_->receive(peer, channel, message));
   }
 

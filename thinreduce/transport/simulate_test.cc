@@ -11,7 +11,7 @@
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/transport/busy_times.h"
 
-namespace thinreduce {
+namespace thinreduce::simulate_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -314,6 +314,18 @@ TEST(Simulate, TracksShareTheCoreAndNotTheLatency) {
       1);
 }
 
+// Every look at the CPU time takes 1 ms here. The simulation looks at it when its own work begins
+// and when it ends; only the time before the first of the two is the rank's.
+TEST(Simulate, TheSimulationsOwnWorkIsNotCounted) {
+  spent = 0ns;
+  auto ranks = simulate(connect_threads(1), {.links = {}, .cpu_time = [] { return spent += 1ms; }});
+  const auto start = ranks[0]->now();
+  const nanoseconds before = spent;
+  for (int i = 0; i < 9; ++i) (void)ranks[0]->now();
+  EXPECT_EQ(ranks[0]->now() - start, 10ms);
+  EXPECT_EQ(spent - before, 20ms);
+}
+
 TEST(Simulate, CpuTimeOfThreadsIsCounted) {
   auto ranks = simulate(connect_threads(1), {.links = {}});
   const auto start = ranks[0]->now();
@@ -327,4 +339,4 @@ TEST(Simulate, CpuTimeOfThreadsIsCounted) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::simulate_test

@@ -5,7 +5,6 @@
 #include <condition_variable>
 #include <cstring>
 #include <list>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -39,9 +38,19 @@ struct Stream {
 struct Hub {
   explicit Hub(int size)
       : world(size),
+        streams(static_cast<std::size_t>(size) * static_cast<std::size_t>(size)),
         changed(static_cast<std::size_t>(size)),
         waited_for(static_cast<std::size_t>(size)),
         left(static_cast<std::size_t>(size), false) {}
+
+  // The reference is valid until the next call.
+  [[nodiscard]] Stream& stream(int from, int to, Channel channel) {
+    auto& channels = streams[static_cast<std::size_t>(from) * static_cast<std::size_t>(world) +
+                             static_cast<std::size_t>(to)];
+    const auto index = static_cast<std::size_t>(channel);
+    if (index >= channels.size()) channels.resize(index + 1);
+    return channels[index];
+  }
 
   void notify_all() {
     for (auto& condition : changed) condition.notify_all();
@@ -64,9 +73,9 @@ struct Hub {
 
   const int world;
   std::mutex mutex;
+  std::vector<std::vector<Stream>> streams;      // by sender and receiver, then by channel
   std::vector<std::condition_variable> changed;  // by rank: a message wakes only its two ranks
   std::vector<std::multiset<int>> waited_for;    // by rank: the peers of its waits in progress
-  std::map<std::tuple<int, int, Channel>, Stream> streams;  // from, to
   std::vector<bool> left;
   std::optional<Error> failure;
 };
@@ -158,7 +167,7 @@ class ThreadTransport final : public Transport {
     half->size = message.size();
     std::unique_lock lock(hub().mutex);
     if (hub().failure) throw Error(*hub().failure);
-    Stream& stream = hub().streams[{rank_, peer, channel}];
+    Stream& stream = hub().stream(rank_, peer, channel);
     if (auto receive = take_receive(stream)) {
       meet(lock, *half, *receive);
     } else {
@@ -175,7 +184,7 @@ class ThreadTransport final : public Transport {
     half->size = message.size();
     std::unique_lock lock(hub().mutex);
     if (hub().failure) throw Error(*hub().failure);
-    Stream& stream = hub().streams[{peer, rank_, channel}];
+    Stream& stream = hub().stream(peer, rank_, channel);
     if (auto send = take_send(stream)) {
       meet(lock, *send, *half);
     } else {

@@ -12,7 +12,7 @@
 #include "tests/tracks.h"
 #include "thinreduce/error.h"
 
-namespace thinreduce {
+namespace thinreduce::threads_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -194,4 +194,4 @@ TEST(Threads, AMessageNeedsAnotherRank) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::threads_test

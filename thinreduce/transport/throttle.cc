@@ -189,7 +189,7 @@ void compare_links(const std::vector<LinkStatement>& ranks) {
   const auto without = std::find_if_not(ranks.begin(), ranks.end(), limits);
   if (with == ranks.end() || without == ranks.end()) return;
   throw Error(ErrorCode::mismatch,
-              fmt::format("rank {} simulates a link of {}, rank {} none; give all ranks a link, or "
+              fmt::format("rank {} emulates a link of {}, rank {} none; give all ranks a link, or "
                           "none of them",
                           with - ranks.begin(), with->link().to_string(), without - ranks.begin()));
 }
@@ -236,11 +236,11 @@ Link Link::parse(std::string_view text) {
     link.latency = Seconds(parse_quantity(text.substr(comma + 1), kTimes, text));
   }
   // Beyond these a clock could not count the time of a message.
-  constexpr double kLeastRate = 1.0 / 8;
-  constexpr double kMostRate = 1e18 / 8;
-  constexpr Seconds kLongestLatency{3600};
-  if ((link.bytes_per_second > 0 && link.bytes_per_second < kLeastRate) ||
-      link.bytes_per_second > kMostRate || link.latency > kLongestLatency) {
+  constexpr double kMinRate = 1.0 / 8;
+  constexpr double kMaxRate = 1e18 / 8;
+  constexpr Seconds kMaxLatency{3600};
+  if ((link.bytes_per_second > 0 && link.bytes_per_second < kMinRate) ||
+      link.bytes_per_second > kMaxRate || link.latency > kMaxLatency) {
     throw Error(ErrorCode::bad_input,
                 fmt::format("link '{}': the bandwidth must be 1 bit to 1000000000 gbit per second, "
                             "the latency at most 3600 s",

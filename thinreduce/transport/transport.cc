@@ -80,7 +80,7 @@ Traffic& Traffic::operator+=(const Traffic& more) {
 }
 
 std::unique_ptr<Transport> Transport::open_track(int number) {
-  ensure(number >= 1 && number <= kMostTracks, "a track must have a valid number", number);
+  ensure(number >= 1 && number <= kMaxTracks, "a track must have a valid number", number);
   return std::make_unique<Track>(*this, number);
 }
 

@@ -66,7 +66,7 @@ enum class Channel : std::uint8_t {
 };
 
 // The largest number of a track. Channels of tracks must stay below 128, see throttle.cc.
-inline constexpr int kMostTracks = 16;
+inline constexpr int kMaxTracks = 16;
 
 // Returns the channel of the transport that carries a channel of its track `number`.
 [[nodiscard]] constexpr Channel on_track(int number, Channel channel) {
@@ -124,12 +124,12 @@ class THINREDUCE_EXPORT Transport {
   // thread has computed, and takes note that `own` of that time was this thread's part of work
   // which all threads of the rank together did in `elapsed`. A real clock needs neither.
   [[nodiscard]] virtual std::optional<std::chrono::nanoseconds> counted_time() const { return {}; }
-  virtual void share_work(std::chrono::nanoseconds /*own*/, std::chrono::nanoseconds /*elapsed*/) {}
+  virtual void count_work(std::chrono::nanoseconds /*own*/, std::chrono::nanoseconds /*elapsed*/) {}
 
   // Declares that this rank cannot continue: every wait on every rank ends with `reason`. Final.
   virtual void abandon(const std::string& reason) noexcept = 0;
 
-  // Opens track `number`, 1 to kMostTracks, for another thread. All ranks must use the same number
+  // Opens track `number`, 1 to kMaxTracks, for another thread. All ranks must use the same number
   // for messages to one another. The track must be destroyed before this transport.
   [[nodiscard]] virtual std::unique_ptr<Transport> open_track(int number);
 

@@ -10,7 +10,7 @@
 #include "tests/ranks.h"
 #include "thinreduce/transport/process.h"
 
-namespace thinreduce {
+namespace thinreduce::transport_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -91,4 +91,4 @@ TEST(Process, AnObjectIsDestroyedWhereItWasMade) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::transport_test

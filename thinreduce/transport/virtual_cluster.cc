@@ -86,20 +86,22 @@ Machine::Machine(std::shared_ptr<Cluster> cluster, int rank, int track)
       own_(cluster_->ranks[static_cast<std::size_t>(rank)]),
       course_(open_course()) {}
 
-Time Machine::advance() const {
-  const Time used = cluster_->options.cpu_time();
+Time& Machine::advance_to(Time used) const {
   const auto [known, is_new] = course_.threads.try_emplace(std::this_thread::get_id(), used);
   // A new thread may have the id of one that has ended; its CPU time starts again at 0.
   const Time work = used >= known->second ? used - known->second : used;
   if (!is_new) course_.clock = own_.computing.take(course_.clock, work);
   known->second = used;
-  return course_.clock;
+  return known->second;
 }
 
-void Machine::share_work(Time own, Time elapsed) const {
-  const auto known = course_.threads.find(std::this_thread::get_id());
-  if (known != course_.threads.end()) known->second += own - elapsed;
-  advance();
+void Machine::count_work(Time own, Time elapsed) const {
+  {
+    const std::lock_guard lock(cluster_->mutex);
+    const auto known = course_.threads.find(std::this_thread::get_id());
+    if (known != course_.threads.end()) known->second += own - elapsed;
+  }
+  const Overhead counts_the_rest(*this);
 }
 
 void Machine::catch_up() const {
@@ -113,8 +115,7 @@ void Machine::wake(int peer, const Stream& stream, std::uint64_t count) const {
 
 Stamp Machine::post(int peer, std::size_t bytes) const {
   Rank& to = cluster_->ranks[static_cast<std::size_t>(peer)];
-  const Time clock = advance();
-  Span span = pass({clock, clock}, own_.sending, duration(own_.link, bytes));
+  Span span = pass({course_.clock, course_.clock}, own_.sending, duration(own_.link, bytes));
   Seconds latency = std::max(own_.link.latency, to.link.latency);
   if (Crossing* crossing = cluster_->crossing(rank_, peer)) {
     latency = std::max(latency, crossing->link.latency);
@@ -126,15 +127,13 @@ Stamp Machine::post(int peer, std::size_t bytes) const {
 }
 
 void Machine::align() const {
-  std::unique_lock lock(cluster_->mutex);
-  catch_up();
-  advance();
+  Overhead overhead(*this, Overhead::Results::awaited);
   if (cluster_->over) return;
   auto& ranks = cluster_->ranks;
   own_.aligning = true;
   if (!std::ranges::all_of(ranks, &Rank::aligning)) {
     give_core();
-    lock.unlock();
+    overhead.unlock();
     return wait_for_core();
   }
   own_.aligning = false;  // keeps its core
@@ -167,6 +166,22 @@ void Machine::wait_for_core() const {
   // Going to sleep and waking up is no work of the rank.
   const std::lock_guard lock(cluster_->mutex);
   course_.threads[std::this_thread::get_id()] = cluster_->options.cpu_time();
+}
+
+Overhead::Overhead(const Machine& machine, Results results)
+    : machine_(machine),
+      used_(machine.cluster().options.cpu_time()),
+      lock_(machine.cluster().mutex),
+      counted_(begin(machine, results, used_)) {}
+
+Time& Overhead::begin(const Machine& machine, Results results, Time used) {
+  if (results == Results::awaited) machine.catch_up();
+  return machine.advance_to(used);
+}
+
+Overhead::~Overhead() {
+  if (lock_.owns_lock()) lock_.unlock();  // may wake a thread that waits for the lock
+  counted_ = machine_.cluster().options.cpu_time();
 }
 
 }  // namespace thinreduce::virtual_cluster

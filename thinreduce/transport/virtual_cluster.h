@@ -107,52 +107,35 @@ class Machine {
     return cluster_->stream(rank_, peer, on_track(track_, channel));
   }
 
-  // Moves the clock on by the CPU time of this thread since its last call, for which the rank's
-  // core must be free. The caller holds the lock.
-  Time advance() const;
   // Counts `elapsed` instead of `own`, a part of this thread's CPU time since the last look at the
-  // clock. The caller holds the lock.
-  void share_work(Time own, Time elapsed) const;
+  // clock.
+  void count_work(Time own, Time elapsed) const;
   // Waits for the delivered results, as far as clocks are concerned. The caller holds the lock.
   void catch_up() const;
   // Queues the peer for a core if it waits for this. The caller holds the lock.
   void wake(int peer, const Stream& stream, std::uint64_t count) const;
-  // Sends `bytes` at the current time; returns the stamp of the message. The caller holds the lock.
+  // Sends `bytes` at the time of the clock; returns the stamp of the message. The caller holds the
+  // lock.
   [[nodiscard]] Stamp post(int peer, std::size_t bytes) const;
 
   // Waits without a core until `count`, a counter of the stream, is above `number`, then calls
-  // `inner`, which waits for the message itself.
-  template <typename Inner>
-  void wait(const Stream& stream, const std::uint64_t& count, std::uint64_t number,
-            Inner&& inner) const {
-    std::unique_lock lock(cluster_->mutex);
-    advance();
-    if (count <= number && !cluster_->over) {
-      course_.awaited = &stream;
-      course_.awaited_number = number;
-      give_core();
-      lock.unlock();
-      wait_for_core();
-      lock.lock();
-    }
-    const bool soon = count > number;
-    lock.unlock();
-    if (soon) return inner();
-    give_core();
-    try {
-      inner();
-    } catch (...) {
-      take_core();
-      throw;
-    }
-    take_core();
-  }
+  // `inner`, which waits for the message itself. Calls `arrived`, with the lock, as soon as the
+  // message is sure to come.
+  template <typename Inner, typename Arrived>
+  void wait(const Stream& stream, const std::uint64_t& count, std::uint64_t number, Inner&& inner,
+            Arrived&& arrived) const;
 
   void align() const;
   void take_core() const;
   void give_core() const;
 
  private:
+  friend class Overhead;
+
+  // Moves the clock on by the CPU time of this thread since its last call, for which the rank's
+  // core must be free. The caller holds the lock. Returns the place of the thread's CPU time, which
+  // only this thread uses.
+  Time& advance_to(Time used) const;
   [[nodiscard]] Course& open_course() const;
   void wait_for_core() const;
 
@@ -162,5 +145,62 @@ class Machine {
   Rank& own_;
   Course& course_;
 };
+
+// A time in which a rank's thread does the work of the simulation, with the cluster's lock: the
+// books of messages, the calls that wake another rank, and reading the CPU time, which is a system
+// call. A machine of its own would do none of it, so the rank's clock counts the CPU time before
+// and after, not that in between.
+class Overhead {
+ public:
+  enum class Results { ignored, awaited };
+
+  // Where results of tracks are awaited, the clock catches up with them first.
+  explicit Overhead(const Machine& machine, Results results = Results::ignored);
+  Overhead(const Overhead&) = delete;
+  Overhead& operator=(const Overhead&) = delete;
+  ~Overhead();
+
+  // Let other threads have the lock in between.
+  void unlock() { lock_.unlock(); }
+  void lock() { lock_.lock(); }
+
+ private:
+  [[nodiscard]] static Time& begin(const Machine& machine, Results results, Time used);
+
+  const Machine& machine_;
+  Time used_;  // must be read before the lock is taken, which may take long
+  std::unique_lock<std::mutex> lock_;
+  Time& counted_;  // CPU time of this thread that the clock has counted or skipped
+};
+
+template <typename Inner, typename Arrived>
+void Machine::wait(const Stream& stream, const std::uint64_t& count, std::uint64_t number,
+                   Inner&& inner, Arrived&& arrived) const {
+  bool soon = false;
+  {
+    Overhead overhead(*this);
+    if (count <= number && !cluster_->over) {
+      course_.awaited = &stream;
+      course_.awaited_number = number;
+      give_core();
+      overhead.unlock();
+      wait_for_core();
+      overhead.lock();
+    }
+    soon = count > number;
+    if (soon) arrived();
+  }
+  if (soon) return inner();
+  give_core();
+  try {
+    inner();
+  } catch (...) {
+    take_core();
+    throw;
+  }
+  take_core();
+  const Overhead overhead(*this);
+  arrived();
+}
 
 }  // namespace thinreduce::virtual_cluster

@@ -7,7 +7,7 @@
 
 #include "thinreduce/error.h"
 
-namespace thinreduce {
+namespace thinreduce::bit_stream_test {
 namespace {
 
 TEST(BitStream, NumbersComeBack) {
@@ -93,4 +93,4 @@ TEST(BitStream, CodesAreBits) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::bit_stream_test

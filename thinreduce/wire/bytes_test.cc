@@ -5,7 +5,7 @@
 
 #include <array>
 
-namespace thinreduce {
+namespace thinreduce::bytes_test {
 namespace {
 
 using testing::AllOf;
@@ -50,4 +50,4 @@ TEST(Bytes, AReaderRefusesWhatIsCutOrTooLong) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::bytes_test

@@ -21,7 +21,7 @@ namespace {
 constexpr std::uint32_t kScaleBits = 12;
 constexpr std::uint32_t kScale = 1u << kScaleBits;
 // States stay in [2^15, 2^31) and read or emit 16 bits at a time.
-constexpr std::uint32_t kLeastState = 1u << 15;
+constexpr std::uint32_t kMinState = 1u << 15;
 // This many independent chains keep a core busy.
 constexpr std::size_t kWays = 8;
 
@@ -42,7 +42,7 @@ EntropyCoder::EntropyCoder(std::uint32_t alphabet) : alphabet_(alphabet), group_
   counts_.resize(kinds_);
   frequencies_.resize(kinds_);
   // A group is a byte: none, not even one made of symbols outside the alphabet, is past the end.
-  steps_.resize(256);
+  entries_.resize(256);
   slots_.resize(kScale);
   symbols_.resize(kinds_);
   for (std::uint32_t kind = 0; kind < kinds_; ++kind) {
@@ -125,20 +125,20 @@ void EntropyCoder::make_frequencies() {
     start += frequency.count;
     if (frequency.count == 0) continue;
     // x / count = x * reciprocal >> 32 + shift, for every x below 2^31.
-    EncodeStep& step = steps_[kind];
-    step.most = frequency.count << (31 - kScaleBits);
-    step.complement = static_cast<std::uint16_t>(kScale - frequency.count);
+    EncodeEntry& entry = entries_[kind];
+    entry.most = frequency.count << (31 - kScaleBits);
+    entry.complement = static_cast<std::uint16_t>(kScale - frequency.count);
     if (frequency.count == 1) {
       // A reciprocal of 2^32 - 1 gives a quotient of x - 1; the bias corrects it.
-      step.reciprocal = 0xffffffff;
-      step.shift = 0;
-      step.bias = frequency.start + kScale - 1;
+      entry.reciprocal = 0xffffffff;
+      entry.shift = 0;
+      entry.bias = frequency.start + kScale - 1;
     } else {
       const auto bits = static_cast<std::uint32_t>(std::bit_width(frequency.count - 1));
-      step.reciprocal = static_cast<std::uint32_t>(
+      entry.reciprocal = static_cast<std::uint32_t>(
           ((std::uint64_t{1} << (bits + 31)) + frequency.count - 1) / frequency.count);
-      step.shift = static_cast<std::uint16_t>(bits - 1);
-      step.bias = frequency.start;
+      entry.shift = static_cast<std::uint16_t>(bits - 1);
+      entry.bias = frequency.start;
     }
   }
 }
@@ -162,21 +162,21 @@ std::span<const std::uint16_t> EntropyCoder::encode_groups(std::span<std::uint32
   std::uint16_t* const end = words_.data() + words_.size();
   std::uint16_t* to = end;
   // Local copies of the pointers: a store cannot alias them.
-  const EncodeStep* const steps = steps_.data();
+  const EncodeEntry* const entries = entries_.data();
   const std::uint8_t* const groups = groups_.data();
   const auto put = [&](std::uint32_t& state, std::uint8_t group) {
-    const EncodeStep step = steps[group];
+    const EncodeEntry entry = entries[group];
     to[-1] = static_cast<std::uint16_t>(state);
-    const std::uint32_t full = state >= step.most ? 1 : 0;
+    const std::uint32_t full = state >= entry.most ? 1 : 0;
     to -= full;
     const std::uint32_t x = state >> (16 * full);
     const auto quotient =
-        static_cast<std::uint32_t>(static_cast<std::uint64_t>(x) * step.reciprocal >> 32) >>
-        step.shift;
-    state = x + step.bias + quotient * step.complement;
+        static_cast<std::uint32_t>(static_cast<std::uint64_t>(x) * entry.reciprocal >> 32) >>
+        entry.shift;
+    state = x + entry.bias + quotient * entry.complement;
   };
   std::array<std::uint32_t, kWays> state;
-  state.fill(kLeastState);
+  state.fill(kMinState);
   std::size_t i = groups_.size();
   for (; i % kWays != 0; --i) put(state[(i - 1) % kWays], groups[i - 1]);
   for (; i > 0; i -= kWays) {
@@ -188,7 +188,7 @@ std::span<const std::uint16_t> EntropyCoder::encode_groups(std::span<std::uint32
 
 bool EntropyCoder::encode(std::span<const std::uint8_t> symbols, std::size_t limit,
                           std::vector<std::byte>& out) {
-  if (symbols.size() < kLeastEntropySymbols) return false;
+  if (symbols.size() < kMinEntropySymbols) return false;
   make_groups(symbols);
   count_groups();
   make_frequencies();
@@ -266,7 +266,7 @@ void EntropyCoder::decode(std::span<const std::byte> bytes, std::string_view wha
   }
   std::memcpy(state.data(), bytes.data(), sizeof(state));
   for (const auto one : state) {
-    if (one < kLeastState || one >> 31 != 0)
+    if (one < kMinState || one >> 31 != 0)
       refuse(what, fmt::format("{} is not a valid state", one));
   }
   const std::byte* from = bytes.data() + sizeof(state);
@@ -277,7 +277,7 @@ void EntropyCoder::decode(std::span<const std::byte> bytes, std::string_view wha
   std::uint8_t* const groups = groups_.data();
   const std::size_t count = groups_.size();
   // Returns the group of the state; the state may then have to read 16 bits.
-  const auto step = [&](std::uint32_t& x) {
+  const auto take_group = [&](std::uint32_t& x) {
     const std::uint32_t slot = slots[x % kScale];
     x = ((slot >> 8 & (kScale - 1)) + 1) * (x >> kScaleBits) + (slot >> 20);
     return static_cast<std::uint8_t>(slot);
@@ -289,19 +289,19 @@ void EntropyCoder::decode(std::span<const std::byte> bytes, std::string_view wha
        i += kWays) {
     for (std::size_t way = 0; way < kWays; ++way) {
       std::uint32_t& x = state[way];
-      groups[i + way] = step(x);
+      groups[i + way] = take_group(x);
       std::uint16_t word;
       std::memcpy(&word, from, sizeof(word));
       // Arithmetic, not a branch: a branch would be unpredictable.
-      const std::uint32_t low = x < kLeastState ? 1 : 0;
+      const std::uint32_t low = x < kMinState ? 1 : 0;
       from += low * sizeof(word);
       x = x << (16 * low) | (word & (0 - low));
     }
   }
   for (; i < groups_.size(); ++i) {
     std::uint32_t& x = state[i % kWays];
-    groups_[i] = step(x);
-    if (x >= kLeastState) continue;
+    groups_[i] = take_group(x);
+    if (x >= kMinState) continue;
     if (from == end) refuse(what, fmt::format("is cut in group {} of {}", i, groups_.size()));
     std::uint16_t word;
     std::memcpy(&word, from, sizeof(word));
@@ -310,7 +310,7 @@ void EntropyCoder::decode(std::span<const std::byte> bytes, std::string_view wha
   }
   // The decoder must end in the state in which the encoder began.
   for (const auto one : state) {
-    if (one != kLeastState)
+    if (one != kMinState)
       refuse(what, fmt::format("ends in the state {}, not in the first one", one));
   }
   if (from != end) refuse(what, fmt::format("{} bytes too many", end - from));

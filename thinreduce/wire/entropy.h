@@ -14,7 +14,7 @@
 namespace thinreduce {
 
 // With fewer symbols the table costs more than the coder saves.
-inline constexpr std::size_t kLeastEntropySymbols = 256;
+inline constexpr std::size_t kMinEntropySymbols = 256;
 
 class EntropyCoder {
  public:
@@ -37,7 +37,7 @@ class EntropyCoder {
     std::uint32_t count = 0;
   };
   // The constants that encode a group with a multiplication instead of a division.
-  struct EncodeStep {
+  struct EncodeEntry {
     std::uint32_t most = 0;  // from this state on, 16 bits are emitted first
     std::uint32_t reciprocal = 0;
     std::uint32_t bias = 0;
@@ -62,7 +62,7 @@ class EntropyCoder {
   std::vector<std::uint8_t> groups_;
   std::vector<std::uint32_t> counts_;
   std::vector<Frequency> frequencies_;
-  std::vector<EncodeStep> steps_;
+  std::vector<EncodeEntry> entries_;
   std::vector<std::uint16_t> words_;    // filled from the end
   std::vector<std::uint32_t> slots_;    // of the decoder: group, frequency, place in it
   std::vector<std::uint64_t> symbols_;  // of each group, one symbol per byte

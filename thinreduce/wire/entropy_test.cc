@@ -16,7 +16,7 @@
 #include "thinreduce/wire/checksum.h"
 #include "thinreduce/wire/random.h"
 
-namespace thinreduce {
+namespace thinreduce::entropy_test {
 namespace {
 
 using Symbols = std::vector<std::uint8_t>;
@@ -169,4 +169,4 @@ TEST(Entropy, HostileBytes) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::entropy_test

@@ -12,7 +12,7 @@
 #include "thinreduce/error.h"
 #include "thinreduce/wire/bytes.h"
 
-namespace thinreduce {
+namespace thinreduce::frame_test {
 namespace {
 
 const FrameId kId{.method = 3, .bucket = 7, .step = 41, .elements = 1009, .layout_hash = 0xABCDEF};
@@ -145,4 +145,4 @@ TEST(ByteReader, RefusesToReadBeyondTheEnd) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::frame_test

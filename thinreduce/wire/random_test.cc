@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-namespace thinreduce {
+namespace thinreduce::random_test {
 namespace {
 
 constexpr std::uint32_t kDraws = 1 << 18;
@@ -114,4 +114,4 @@ TEST(Random, BitsAvalanche) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::random_test

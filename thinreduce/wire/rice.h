@@ -58,13 +58,20 @@ inline void put_rice(BitWriter& writer, std::span<const std::uint16_t> values, u
   });
 }
 
+// Reads a code from untrusted input; low <= 32. A quotient above `limit` may be read as any other
+// number above it.
+[[nodiscard]] inline std::uint64_t take_rice(BitReader& reader, unsigned low, std::uint64_t limit) {
+  const std::uint64_t quotient = reader.take_unary(limit);
+  return quotient << low | reader.take(low);
+}
+
 // Reads codes from untrusted input, up to four at a time. Starts where `reader` is; finish() moves
 // `reader` past the last code.
 class RiceReader {
  public:
   static constexpr std::size_t kBatch = 4;
 
-  // low <= 32. A quotient above `limit` may be read as any other number above it.
+  // `low` and `limit` are as in take_rice().
   RiceReader(BitReader& reader, unsigned low, std::uint64_t limit)
       : reader_(reader), bytes_(reader.bytes()), low_(low), limit_(limit) {
     start();
@@ -74,10 +81,7 @@ class RiceReader {
   void take(std::span<std::uint64_t> values) {
     if (values.size() == kBatch && low_ <= kShort && take_batch(values.data())) return;
     finish();
-    for (std::uint64_t& value : values) {
-      const std::uint64_t quotient = reader_.take_unary(limit_);
-      value = quotient << low_ | reader_.take(low_);
-    }
+    for (std::uint64_t& value : values) value = take_rice(reader_, low_, limit_);
     start();
   }
 

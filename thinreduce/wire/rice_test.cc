@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-namespace thinreduce {
+namespace thinreduce::rice_test {
 namespace {
 
 // The definition, one bit at a time.
@@ -132,4 +132,4 @@ TEST(Rice, ReadsAnyBytesByTheDefinitionAndZerosPastTheEnd) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::rice_test

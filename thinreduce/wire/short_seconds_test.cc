@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-namespace thinreduce {
+namespace thinreduce::short_seconds_test {
 namespace {
 
 TEST(ShortSeconds, EveryCodeIsATimeAndReturnsToItself) {
@@ -34,4 +34,4 @@ TEST(ShortSeconds, WhatIsNoTimeHasACodeToo) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::short_seconds_test

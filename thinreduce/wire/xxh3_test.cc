@@ -8,7 +8,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-namespace thinreduce {
+namespace thinreduce::xxh3_test {
 namespace {
 
 // The instructions that are chosen at run time give the value of those that every CPU has.
@@ -26,4 +26,4 @@ TEST(Xxh3, IsTheSameOnAllInstructions) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::xxh3_test

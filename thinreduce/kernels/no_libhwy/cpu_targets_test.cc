@@ -4,7 +4,7 @@
 
 #include "hwy/highway.h"
 
-namespace thinreduce::kernels {
+namespace thinreduce::kernels::cpu_targets_test {
 namespace {
 
 TEST(CpuTargets, AreThoseOfHighway) {
@@ -14,4 +14,4 @@ TEST(CpuTargets, AreThoseOfHighway) {
 }
 
 }  // namespace
-}  // namespace thinreduce::kernels
+}  // namespace thinreduce::kernels::cpu_targets_test

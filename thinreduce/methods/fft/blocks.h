@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "thinreduce/kernels/aligned.h"
+#include "thinreduce/kernels/block_transform.h"
 #include "thinreduce/method/bucket.h"
-#include "thinreduce/methods/fft/block_transform.h"
 
 namespace thinreduce {
 

@@ -33,9 +33,9 @@ class FftGather final : public FftMethod {
         .pieces = (blocks().groups() + piece_groups() - 1) / piece_groups(),
         .limit = fft_payload_limit(shape_of({0, piece_groups()})),
         .batch = workers_.threads() > 1 ? 4 * workers_.threads() : 1,
-        .write = [&](UnitRange pieces) { write(pieces); },
+        .write = [&](Range pieces) { write(pieces); },
         .piece = [&](std::size_t piece) -> std::span<const std::byte> { return written_[piece]; },
-        .take = [&](UnitRange pieces, auto payloads) { take(pieces, payloads, bucket.values); }};
+        .take = [&](Range pieces, auto payloads) { take(pieces, payloads, bucket.values); }};
     written_.resize(work.pieces);
     exchange.timed(Stage::encode, [&] { select(bucket.values, 1 - theta, {}, workers_); });
     gather_pieces(exchange, work);
@@ -53,7 +53,7 @@ class FftGather final : public FftMethod {
     return {begin, std::min(begin + piece_groups(), blocks().groups())};
   }
 
-  void write(UnitRange pieces) {
+  void write(Range pieces) {
     workers_.for_blocks(pieces.size(), [&](std::size_t i, std::size_t /*thread*/) {
       const std::size_t piece = pieces.begin + i;
       selected().write(groups_of(piece), written_[piece]);
@@ -62,7 +62,7 @@ class FftGather final : public FftMethod {
 
   // Reads all ranks' payloads of some pieces and writes their mean. A piece with a payload that is
   // refused keeps its gradient; others may have their mean already.
-  void take(UnitRange pieces, std::span<const std::span<const std::byte>> payloads,
+  void take(Range pieces, std::span<const std::span<const std::byte>> payloads,
             std::span<float> values) {
     read_.resize(std::max(read_.size(), payloads.size()));
     workers_.for_blocks(pieces.size(), [&](std::size_t i, std::size_t thread) {
@@ -123,7 +123,7 @@ MethodInfo fft_info() {
     if (by_owners(options, setup,
                   {.payload_bytes = bytes,
                    .owner_payloads = 2.2,
-                   .most_to_gather = kMostToGatherSparse})) {
+                   .max_ranks_to_gather = kMaxRanksToGatherSparse})) {
       return make_fft_owner(setup, read);
     }
     return std::make_unique<FftGather>(setup, read);

@@ -54,33 +54,33 @@ class FftOwner final : public FftMethod, private OwnerPayload {
     return kept_energy_.empty() ? 1 : kept / static_cast<double>(kept_energy_.size());
   }
 
-  [[nodiscard]] PayloadShape answer_shape(UnitRange range) const {
+  [[nodiscard]] PayloadShape answer_shape(Range range) const {
     return {range.size() * group_words(), answer_bits(options().bits)};
   }
   [[nodiscard]] std::size_t units() const override { return blocks().groups(); }
   [[nodiscard]] std::size_t unit_elements() const override { return group_floats(); }
-  [[nodiscard]] std::size_t max_part_bytes(UnitRange range) const override {
+  [[nodiscard]] std::size_t max_part_bytes(Range range) const override {
     return fft_payload_limit(shape_of(range));
   }
-  [[nodiscard]] std::size_t max_answer_bytes(UnitRange range) const override {
+  [[nodiscard]] std::size_t max_answer_bytes(Range range) const override {
     return fft_payload_limit(answer_shape(range));
   }
 
-  void encode_part(UnitRange range, std::vector<std::byte>& out) override {
+  void encode_part(Range range, std::vector<std::byte>& out) override {
     append(selected(), range, out);
   }
-  void begin_sum(UnitRange range) override {
+  void begin_sum(Range range) override {
     for (std::size_t group = range.begin; group < range.end; ++group) {
       std::ranges::copy(residual().take_in(group, values_, 0),
                         residual().replacement({group, group + 1}).begin());
     }
   }
-  void add_part(UnitRange range, int rank, std::span<const std::byte> bytes) override {
+  void add_part(Range range, int rank, std::span<const std::byte> bytes) override {
     piece_.read(bytes, shape_of(range), rank);
     piece_.add_next(residual().replacement(range));
   }
   // The part of the sum that is not sent replaces the residual.
-  void encode_answer(UnitRange range, std::vector<std::byte>& out) override {
+  void encode_answer(Range range, std::vector<std::byte>& out) override {
     const auto sum = residual().replacement(range);
     const double fraction = std::min(1.0, answer_factor(options().bits) * keep_);
     const double pairs = pairs_of(range);
@@ -90,7 +90,7 @@ class FftOwner final : public FftMethod, private OwnerPayload {
     if (!answer_.head().overflow) answer_.add_sent(all, -1, sum);
   }
   // At the owner, the answer is still in answer_: reading its own bytes would only cost time.
-  void decode_answer(UnitRange range, int owner, std::span<const std::byte> bytes) override {
+  void decode_answer(Range range, int owner, std::span<const std::byte> bytes) override {
     const bool own = owner == rank_ && !answer_.head().overflow;
     if (!own) piece_.read(bytes, answer_shape(range), owner);
     std::fill_n(&kept_energy_[range.begin], range.size(),

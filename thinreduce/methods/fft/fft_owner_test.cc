@@ -6,7 +6,7 @@
 
 #include "tests/test_world.h"
 
-namespace thinreduce {
+namespace thinreduce::fft_owner_test {
 namespace {
 
 // Half of the energy is common to all ranks, as in gradients of one model.
@@ -98,4 +98,4 @@ TEST(FftOwner, AutomaticThetaFallsUntilEnoughIsKept) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::fft_owner_test

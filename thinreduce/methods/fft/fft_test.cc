@@ -17,7 +17,7 @@
 #include "thinreduce/methods/fft/blocks.h"
 #include "thinreduce/methods/fft/range_float.h"
 
-namespace thinreduce {
+namespace thinreduce::fft_test {
 namespace {
 
 using Floats = std::vector<float>;
@@ -203,11 +203,11 @@ TEST(Fft, AWrongPieceKeepsTheGradient) {
     PieceWork work;
     work.pieces = 3;
     work.limit = std::size_t{1} << 20;
-    work.write = [](UnitRange) {};
+    work.write = [](Range) {};
     work.piece = [&](std::size_t piece) {
       return std::span(wrong).first(piece == 2 ? wrong.size() : 0);
     };
-    work.take = [](UnitRange, std::span<const std::span<const std::byte>>) {};
+    work.take = [](Range, std::span<const std::span<const std::byte>>) {};
     try {
       gather_pieces(exchange, work);
     } catch (const Error&) {
@@ -347,4 +347,4 @@ TEST(Fft, OptionsAreChecked) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::fft_test

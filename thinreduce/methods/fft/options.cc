@@ -17,7 +17,8 @@ std::vector<OptionInfo> fft_option_infos() {
           .or_word("auto"),
       OptionInfo::choice("schedule", "constant", {"constant", "linear", "cosine", "step"},
                          "How theta changes to theta_end during the first `steps` training steps. "
-                         "step: in four plateaus. theta=auto needs schedule=constant."),
+                         "step (piecewise constant): theta changes at four points and is constant "
+                         "between them. theta=auto needs schedule=constant."),
       OptionInfo::number(
           "theta_end", 0, 0, 0.9999,
           "theta at the end of the schedule; 0 drops nothing. Ignored with schedule=constant."),
@@ -44,7 +45,7 @@ std::vector<OptionInfo> fft_option_infos() {
                          "step's gradient (error feedback). off: it is discarded."),
       gather_or_owner_option("its frequencies to the owners of their blocks, which send the "
                              "strongest of the summed frequencies to all",
-                             kMostToGatherSparse),
+                             kMaxRanksToGatherSparse),
   };
 }
 

@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
+#include "thinreduce/kernels/block_transform.h"
 #include "thinreduce/method/options.h"
-#include "thinreduce/methods/fft/block_transform.h"
 #include "thinreduce/methods/fft/theta.h"
 
 namespace thinreduce {

@@ -71,7 +71,7 @@ void PairSelector::start(const Thresholds& thresholds, std::size_t stretches) {
 
 void PairSelector::add(std::span<const float> part, std::size_t index) {
   Stretch& stretch = stretches_.at(index);
-  ensure(part.size() % kWordFloats == 0, "select: whole words", part.size());
+  ensure(part.size() % kWordFloats == 0, "select: a part must have whole words", part.size());
   for (std::size_t first = 0; first < part.size(); first += kRunWords * kWordFloats) {
     const auto run = part.subspan(first, std::min(kRunWords * kWordFloats, part.size() - first));
     const auto found = collect_pairs(run, thresholds_, stretch.room_for(run.size() / 2));
@@ -129,7 +129,7 @@ PairSelector::Result PairSelector::finish(std::size_t k, PairPlaces& places, Wor
     betweens += stretch.betweens;
     for (const double sum : stretch.run_sums) result.energy += sum;
   }
-  ensure(can_find(k), "select: a spectrum with k pairs", k);
+  ensure(can_find(k), "select: the thresholds must enclose the k-th largest energy", k);
   // Everything stays unless there is more than enough.
   KthLargest last{0, std::numeric_limits<std::size_t>::max()};
   if (collected > k) last = last_between(k - (collected - betweens), workers);

@@ -38,12 +38,12 @@ class PairSelector {
   [[nodiscard]] static Thresholds guess(std::span<const float> sample, double fraction);
   [[nodiscard]] Thresholds everything() const { return {.scale = thresholds_.scale}; }
 
-  // Begins a pass over so many stretches.
+  // Begins a pass over `stretches` stretches.
   void start(const Thresholds& thresholds, std::size_t stretches = 1);
   // Adds the next part of a stretch, whole words, as runs of kRunWords; the last may be shorter.
   // May be called for several stretches at a time.
   void add(std::span<const float> part, std::size_t stretch = 0);
-  // Adds a part of so many words that is zero.
+  // Adds a part of `words` words that are zero.
   void add_zeros(std::size_t words, std::size_t stretch = 0);
   // Returns whether the k-th largest energy lies between the thresholds; everything() always does.
   [[nodiscard]] bool can_find(std::size_t k) const;

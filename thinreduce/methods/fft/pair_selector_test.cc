@@ -11,7 +11,7 @@
 #include "tests/test_data.h"
 #include "thinreduce/error.h"
 
-namespace thinreduce::kernels {
+namespace thinreduce::kernels::pair_selector_test {
 namespace {
 
 std::vector<float> normal_spectrum(std::size_t words, unsigned seed) {
@@ -226,4 +226,4 @@ TEST(Pairs, TooLittleRoomAndHalfRowsAreABug) {
 }
 
 }  // namespace
-}  // namespace thinreduce::kernels
+}  // namespace thinreduce::kernels::pair_selector_test

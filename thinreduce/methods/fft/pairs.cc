@@ -109,11 +109,12 @@ CollectedPairs collect_pairs(std::span<const float> spectrum, const Thresholds& 
                              const PairRoom& room) {
   const std::size_t pairs = spectrum.size() / 2;
   ensure(spectrum.size() % (2 * kColumns) == 0 && pairs <= std::size_t{1} << 16,
-         "collect_pairs: whole double rows, at most 2^16 pairs", spectrum.size());
-  const std::size_t least = std::min(
+         "collect_pairs: a spectrum must have whole double rows and at most 2^16 pairs",
+         spectrum.size());
+  const std::size_t room_pairs = std::min(
       {room.positions.size(), room.values.size() / 2, room.energies.size(), room.between.size()});
-  ensure(least >= pairs + kPairSlack, "collect_pairs: room for all pairs and a vector", least,
-         pairs);
+  ensure(room_pairs >= pairs + kPairSlack,
+         "collect_pairs: the room must suffice for all pairs and a vector", room_pairs, pairs);
   return THINREDUCE_CALL(collect_pairs)(spectrum, thresholds, room);
 }
 

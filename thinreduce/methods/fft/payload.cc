@@ -149,7 +149,7 @@ std::string read_segment(SegmentHead head, std::size_t pairs, BitReader& reader,
       next += gaps[k];
       batch[k] = static_cast<std::uint16_t>(next++);
     }
-    if (next > pairs) return fmt::format("a position beyond the {} pairs of the segment", pairs);
+    if (next > pairs) return fmt::format("a position lies past the last of {} pairs", pairs);
   }
   rice.finish();
   return {};
@@ -236,10 +236,9 @@ void read_fft_payload(std::span<const std::byte> payload, const PayloadShape& sh
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorCode::bad_frame, fmt::format("{}: {}", what, why));
   };
-  if (payload.size() == kHeaderBytes)
-    refuse(
-        "its gradient plus residual overflowed in the transform; check the gradients for huge "
-        "values");
+  if (payload.size() == kHeaderBytes) {
+    throw Error::overflow(what + ": its gradient plus residual overflowed in the transform");
+  }
   ByteReader reader(payload, what);
   std::size_t kept = 0;
   spectrum.head = read_head(reader, shape.bits, refuse, kept);

@@ -12,7 +12,7 @@
 #include "thinreduce/methods/fft/pairs.h"
 #include "thinreduce/wire/bytes.h"
 
-namespace thinreduce {
+namespace thinreduce::fft_payload_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -232,4 +232,4 @@ TEST(FftPayload, HostileBytes) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::fft_payload_test

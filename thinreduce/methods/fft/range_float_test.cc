@@ -8,7 +8,7 @@
 #include "tests/test_data.h"
 #include "thinreduce/error.h"
 
-namespace thinreduce::kernels {
+namespace thinreduce::kernels::range_float_test {
 namespace {
 
 constexpr float kMax = std::numeric_limits<float>::max();
@@ -202,4 +202,4 @@ TEST(RangeFloat, WrongUseIsABug) {
 }
 
 }  // namespace
-}  // namespace thinreduce::kernels
+}  // namespace thinreduce::kernels::range_float_test

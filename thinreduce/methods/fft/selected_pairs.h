@@ -18,7 +18,7 @@
 namespace thinreduce {
 
 // A range of a bucket's groups.
-using Groups = UnitRange;
+using Groups = Range;
 
 class SelectedPairs {
  public:

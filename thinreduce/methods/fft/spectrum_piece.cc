@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "thinreduce/methods/fft/block_transform.h"
+#include "thinreduce/kernels/block_transform.h"
 
 namespace thinreduce {
 

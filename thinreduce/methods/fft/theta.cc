@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "thinreduce/methods/fft/trigonometry.h"
+#include "thinreduce/kernels/trigonometry.h"
 
 namespace thinreduce {
 namespace {
@@ -18,7 +18,7 @@ constexpr double kHalfTurn = kParts / 2.0;
 constexpr double kMoreKept = 1.25;
 constexpr double kLessKept = 0.98;
 // Energy that exceeds the minimum by this much is more than needed.
-constexpr double kMargin = 0.05;
+constexpr double kSpareEnergy = 0.05;
 
 }  // namespace
 
@@ -52,7 +52,7 @@ ThetaSchedule::Kind ThetaSchedule::kind_named(const std::string& name) {
 void ThetaControl::update(double kept_energy) {
   if (kept_energy < min_energy_) {
     theta_ = std::max(0.0, 1 - (1 - theta_) * kMoreKept);
-  } else if (kept_energy > min_energy_ + kMargin) {
+  } else if (kept_energy > min_energy_ + kSpareEnergy) {
     theta_ = std::min(start_, 1 - (1 - theta_) * kLessKept);
   }
 }

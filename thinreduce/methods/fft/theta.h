@@ -8,7 +8,7 @@ namespace thinreduce {
 
 // A function of the step alone, so all ranks compute the same theta.
 struct ThetaSchedule {
-  enum class Kind { constant, linear, cosine, step };
+  enum class Kind { constant, linear, cosine, step };  // step: piecewise constant
 
   Kind kind = Kind::constant;
   double start = 0.85;

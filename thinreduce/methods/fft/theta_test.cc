@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numbers>
 
-namespace thinreduce {
+namespace thinreduce::theta_test {
 namespace {
 
 using Kind = ThetaSchedule::Kind;
@@ -53,4 +53,4 @@ TEST(Theta, ControlLowersWhenEnergyIsMissingAndReturns) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::theta_test

@@ -21,13 +21,12 @@ constexpr double kWorthwhileSize = 0.75;
 
 std::size_t basis_size(const GradiveqSettings& settings, const Slicing& slicing,
                        const Spectrum& spectrum) {
+  if (settings.energy > 0) return spectrum.size_for(settings.energy);
   const auto k = static_cast<double>(slicing.slice());
   // Slices sent whole count as sent.
   const double whole =
       settings.phases ? 0 : settings.sample + (settings.feedback ? settings.flush : 0);
-  double size = std::round(k * (1 / settings.ratio - whole) / (1 - whole));
-  if (settings.energy > 0) size = static_cast<double>(spectrum.size_for(settings.energy));
-  if (settings.basis_size > 0) size = static_cast<double>(settings.basis_size);
+  const double size = std::round(k * (1 / settings.ratio - whole) / (1 - whole));
   return static_cast<std::size_t>(std::clamp(size, 1.0, k));
 }
 
@@ -78,9 +77,8 @@ NewBasis propose(const GradiveqSettings& settings, const GradiveqLayer& layer) {
   const Spectrum spectrum = test.weight() > 0 ? joined(fit, test).spectrum() : fit.spectrum();
   const Slicing& slicing = layer.candidates[proposal.candidate];
   proposal.size = basis_size(settings, slicing, spectrum);
-  const bool by_energy = settings.energy > 0 && settings.basis_size == 0;
   const double worthwhile = kWorthwhileSize * static_cast<double>(slicing.slice());
-  if (by_energy && static_cast<double>(proposal.size) > worthwhile) proposal.size = 0;
+  if (settings.energy > 0 && static_cast<double>(proposal.size) > worthwhile) proposal.size = 0;
   proposal.columns = spectrum.columns(proposal.size);
   // The multiple of the mean that predicts a sample best.
   const double weight = layer.strength > 0 ? layer.agreement / layer.strength : 0;
@@ -153,6 +151,7 @@ NewBasis read_proposal(ByteReader& reader, const GradiveqLayer& layer, int owner
 std::vector<NewBasis> exchange_bases(const GradiveqSettings& settings,
                                      std::span<const GradiveqLayer> layers,
                                      const std::vector<std::size_t>& due, Exchange& exchange) {
+  exchange.statistics["renewed"] = static_cast<double>(due.size());
   std::vector<NewBasis> bases(due.size());
   std::vector<std::byte> own;
   std::size_t limit = 0;

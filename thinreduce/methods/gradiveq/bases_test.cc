@@ -15,7 +15,7 @@
 #include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/checksum.h"
 
-namespace thinreduce {
+namespace thinreduce::bases_test {
 namespace {
 
 constexpr std::size_t kSlice = 16;
@@ -133,4 +133,4 @@ TEST(GradiveqBases, NoMessageDoesHarm) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::bases_test

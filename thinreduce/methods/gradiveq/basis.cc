@@ -61,10 +61,8 @@ double dot(std::span<const float> a, std::span<const float> b) {
 
 std::string wrong_column(std::span<const float> columns, std::size_t size) {
   for (std::size_t j = 0; j < size; ++j) {
-    double squared = 0;
-    for (std::size_t i = j; i < columns.size(); i += size) {
-      squared += static_cast<double>(columns[i]) * columns[i];
-    }
+    const auto column = as_matrix(columns, size).col(static_cast<Eigen::Index>(j));
+    const double squared = column.cast<double>().squaredNorm();
     if (!(std::abs(squared - 1) < 1e-3)) {
       return fmt::format("the squared norm of column {} must be 1 and is {}", j, squared);
     }
@@ -121,13 +119,11 @@ std::vector<float> Spectrum::columns(std::size_t size) const {
   }
   const Eigen::Map<const Doubles> known(directions.data(), rows,
                                         static_cast<Eigen::Index>(determined));
-  Doubles basis;
+  Doubles basis = Doubles::Identity(rows, wanted);
   if (determined == size) {
     basis = known;
-  } else if (determined == 0) {
-    basis = Doubles::Identity(rows, wanted);
-  } else {
-    basis = Eigen::HouseholderQR<Doubles>(known).householderQ() * Doubles::Identity(rows, wanted);
+  } else if (determined > 0) {
+    basis = Eigen::HouseholderQR<Doubles>(known).householderQ() * basis;
   }
   std::vector<float> columns(slice * size);
   Eigen::Map<RowMajor>(columns.data(), rows, wanted) = basis.cast<float>();

@@ -7,7 +7,7 @@
 
 #include "tests/random_data.h"
 
-namespace thinreduce {
+namespace thinreduce::basis_test {
 namespace {
 
 // Samples whose energy falls off from direction to direction, so that the directions are definite.
@@ -214,4 +214,4 @@ TEST(SliceStatistics, NothingKnownIsStillABasis) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::basis_test

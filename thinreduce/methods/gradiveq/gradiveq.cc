@@ -37,8 +37,8 @@ class GradiVeQ final : public Method {
         bucket_(setup.layout.id),
         state_{cut_layers(settings, setup), std::vector<float>(setup.layout.elements),
                std::vector<float>(settings.feedback ? setup.layout.elements : 0)},
-        learner_(settings_, setup),
-        sum_(settings_, setup) {}
+        sum_(settings_, state_, setup),
+        learner_(settings_, state_, setup) {}
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
     ensure(bucket.values.size() == state_.mean.size(),
@@ -59,34 +59,33 @@ class GradiVeQ final : public Method {
 
  private:
   using Layers = std::vector<std::size_t>;  // indices
-  using Bases = std::vector<NewBasis>;
 
   // Until the last exchange has succeeded, all ranks keep what they must have alike, and this rank
   // can take its gradient back.
   void compressed_step(std::span<float> values, Exchange& exchange) {
     exchange.timed(Stage::encode, [&] {
-      learner_.choose_slices(state_.layers, step_);
-      learner_.vote(state_, values, 1.0f / static_cast<float>(exchange.size()));
-      sum_.start(state_, values, exchange);
+      learner_.choose_slices(step_);
+      learner_.vote(values, 1.0f / static_cast<float>(exchange.size()));
+      sum_.start(values, exchange);
     });
     Layers due;
-    Bases bases;
+    std::vector<NewBasis> bases;
     try {
       sum_.reduce(step_, exchange);
       due = due_layers(exchange);
       if (!settings_.phases) {
-        exchange.timed(Stage::decode, [&] { learner_.learn(state_, sum_); });
-        bases = new_bases(due, exchange);
+        exchange.timed(Stage::decode, [&] { learner_.learn(sum_); });
+        bases = exchange_bases(settings_, state_.layers, due, exchange);
       }
     } catch (...) {
       take_back();
       throw;
     }
     // Nothing can fail from here on.
-    exchange.statistics["loss"] = GradiveqLearner::loss(state_.layers);
+    exchange.statistics["loss"] = learner_.loss();
     exchange.timed(Stage::decode, [&] {
-      sum_.keep_errors(state_.layers);
-      if (!settings_.phases) learner_.move_means(state_, sum_);
+      sum_.keep_errors();
+      if (!settings_.phases) learner_.move_means(sum_);
       finish_compressed(due, bases);
     });
   }
@@ -102,47 +101,48 @@ class GradiVeQ final : public Method {
       std::copy(kept.begin(), kept.end(), values.begin());
     });
     sum_floats(exchange, values, 1.0f);
-    const auto collection = this->collection();
+    const std::uint64_t steps = settings_.uncompressed_steps(cycle_ == 0);
+    const std::uint64_t first = settings_.phases ? steps - settings_.collect : 0;
+    const GradiveqLearner::Collection collection{step_, phase_step_ - first, steps - first};
+    const bool collects = phase_step_ >= first;
     exchange.timed(Stage::decode, [&] {
       require_finite_sum(exchange, values, "element");
-      if (collection) learner_.learn(state_, values, *collection);
+      if (collects) learner_.learn(values, collection);
     });
-    const bool last = phase_step_ + 1 >= settings_.uncompressed_steps(cycle_ == 0);
-    Bases bases;
-    if (last) bases = new_bases(layers_where([](const auto&) { return true; }), exchange);
+    const bool last = phase_step_ + 1 >= steps;
+    Layers due;
+    for (const GradiveqLayer& layer : state_.layers) {
+      if (last && layer.slicing().slices() > 0) due.push_back(layer.number);
+    }
+    std::vector<NewBasis> bases;
+    if (last) bases = exchange_bases(settings_, state_.layers, due, exchange);
     // Nothing can fail from here on.
     exchange.timed(Stage::decode, [&] {
       std::fill(kept.begin(), kept.end(), 0.0f);
-      if (collection) learner_.move_means(state_, values, *collection);
+      if (collects) learner_.move_means(values, collection);
       kernels::scale(values, 1.0f / static_cast<float>(exchange.size()));
-      adopt_all(bases);
+      for (const NewBasis& basis : bases)
+        adopt(settings_, basis, step_, state_.layers[basis.layer]);
     });
     phase_step_ = last ? 0 : phase_step_ + 1;
     compressing_ = last;
   }
 
-  // Returns this uncompressed step among those that collect samples, if it does.
-  [[nodiscard]] std::optional<GradiveqLearner::Collection> collection() const {
-    const std::uint64_t all = settings_.uncompressed_steps(cycle_ == 0);
-    const std::uint64_t first = settings_.phases ? all - settings_.collect : 0;
-    if (phase_step_ < first) return std::nullopt;
-    return GradiveqLearner::Collection{step_, phase_step_ - first, all - first};
-  }
-
   // Returns the layers whose basis ends with this step. With `running`, most ranks voted for a new
   // one, or it is their turn, spread over the interval. With `phases`, any layer ends the phase.
   [[nodiscard]] Layers due_layers(const Exchange& exchange) const {
-    const std::uint64_t interval = settings_.interval;
-    const std::uint64_t steps = phase_step_ + 1;
-    return layers_where([&](const GradiveqLayer& layer) {
-      const std::uint64_t turn = layer.number * interval / state_.layers.size();
-      return voted_out(layer, exchange) || (!settings_.phases && (steps + turn) % interval == 0);
-    });
+    Layers due;
+    for (const GradiveqLayer& layer : state_.layers) {
+      const std::uint64_t turn = layer.number * settings_.interval / state_.layers.size();
+      const bool in_turn = !settings_.phases && (phase_step_ + 1 + turn) % settings_.interval == 0;
+      const bool ends = voted_out(layer, exchange) || in_turn;
+      if (ends && layer.slicing().slices() > 0) due.push_back(layer.number);
+    }
+    return due;
   }
 
   // Returns whether most ranks voted for a new basis of a layer whose basis is not too new.
   [[nodiscard]] bool voted_out(const GradiveqLayer& layer, const Exchange& exchange) const {
-    if (settings_.trigger == 0) return false;
     const float votes = sum_.vote_sums()[layer.number];
     const auto world = static_cast<float>(exchange.size());
     if (!(votes >= 0 && votes <= world)) {
@@ -156,51 +156,23 @@ class GradiVeQ final : public Method {
     return 2 * votes > world && step_ - layer.renewed_at >= pause;
   }
 
-  // Returns the layers that can be compressed and for which `wanted` holds.
-  template <typename Wanted>
-  [[nodiscard]] Layers layers_where(Wanted wanted) const {
-    Layers layers;
-    for (const GradiveqLayer& layer : state_.layers) {
-      if (wanted(layer) && layer.slicing().slices() > 0) layers.push_back(layer.number);
-    }
-    return layers;
-  }
-
-  [[nodiscard]] Bases new_bases(const Layers& layers, Exchange& exchange) const {
-    exchange.statistics["renewed"] = static_cast<double>(layers.size());
-    return exchange_bases(settings_, state_.layers, layers, exchange);
-  }
-
-  void adopt_all(const Bases& bases) {
-    for (const NewBasis& basis : bases) adopt(settings_, basis, step_, state_.layers[basis.layer]);
-  }
-
   // Ends the bases that are due. With `phases`, one or the interval ends all of them.
-  void finish_compressed(const Layers& due, const Bases& bases) {
+  void finish_compressed(const Layers& due, const std::vector<NewBasis>& bases) {
     for (auto& layer : state_.layers) layer.fresh = !layer.compressed();
     ++phase_step_;
-    if (!settings_.phases) {
-      for (const auto l : due) settle(state_.layers[l]);
-      adopt_all(bases);
-    } else if (phase_step_ >= settings_.interval || !due.empty()) {
-      for (auto& layer : state_.layers) settle(layer);
-      compressing_ = false;
-      phase_step_ = 0;
-      ++cycle_;
-    }
-  }
-
-  // Makes `kept` of a layer whose basis ends its residual, of which nothing was sent.
-  void settle(GradiveqLayer& layer) {
-    to_residual(layer, state_.kept);
-    std::fill(layer.owed.begin(), layer.owed.end(), 0.0f);
-    layer.fresh = true;
+    for (const auto l : due) to_residual(state_.layers[l], state_.kept);
+    for (const NewBasis& basis : bases) adopt(settings_, basis, step_, state_.layers[basis.layer]);
+    if (!settings_.phases || (phase_step_ < settings_.interval && due.empty())) return;
+    for (auto& layer : state_.layers) layer.fresh = true;
+    compressing_ = false;
+    phase_step_ = 0;
+    ++cycle_;
   }
 
   // After a failed step: everything that this rank owes goes to `taken_back_`. How the layers are
   // sent stays as it was, because other ranks may have failed before they began the step.
   void take_back() {
-    if (state_.kept.empty()) return;
+    if (!settings_.feedback) return;
     sum_.take_back();
     taken_back_ = state_.kept;
     std::fill(state_.kept.begin(), state_.kept.end(), 0.0f);
@@ -218,8 +190,8 @@ class GradiVeQ final : public Method {
   // Per element, to be added to the next gradient; empty unless the last step failed.
   std::vector<float> taken_back_;
 
-  GradiveqLearner learner_;
   GradiveqSum sum_;
+  GradiveqLearner learner_;
 };
 
 void GradiVeQ::add_residual(std::span<float> values) {

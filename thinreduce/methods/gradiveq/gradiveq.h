@@ -16,23 +16,11 @@
 
 namespace thinreduce {
 
-// The method that quantizes the projections, the second one of a spec such as gradiveq+dqsg.
-struct ProjectionQuantizer {
-  QuantizedGatherOptions options;
-  bool summed = false;  // integer codes are summed; otherwise payloads are gathered
-  SumOptions sum;       // how they travel
-};
-// Throws Error{bad_spec} for options that cannot serve projections.
-[[nodiscard]] ProjectionQuantizer projection_quantizer(const InnerMethod& inner, bool feedback);
-
 struct GradiveqSettings {
   std::size_t slice = 0;        // floats per slice; 0: from the tensor's shape
   std::string layout = "auto";  // see slicing.h
-
-  // The first of these that is not 0 decides the size of a basis.
-  std::size_t basis_size = 0;  // floats sent per slice
-  double energy = 0;           // min fraction of the samples' energy that is kept
-  double ratio = 8;            // input floats per float sent, including slices sent whole
+  double energy = 0;  // min fraction of the samples' energy that is kept; 0: ratio decides
+  double ratio = 8;   // input floats per float sent, including slices sent whole
 
   bool phases = false;  // the paper's schedule; otherwise some slices are sampled in every step
   std::uint64_t warmup = 4;      // uncompressed steps at the start
@@ -41,9 +29,12 @@ struct GradiveqSettings {
 
   double sample = 0.004;  // fraction of the slices that is sampled per step
   double flush = 0.02;    // fraction of the slices that is sent whole with its residual per step
-  double trigger = 0.5;   // loss above which a rank votes for a new basis; 0: no votes
-  bool feedback = true;
-  std::optional<ProjectionQuantizer> quantizer;  // none: projections are sent as floats
+  double trigger = 0.5;   // loss above which a rank votes for a new basis
+  bool feedback = true;   // false with `phases`
+
+  // The method that quantizes the projections, the second one of a spec such as gradiveq+dqsg:
+  // dithered codes are summed, others gathered. None: projections are sent as floats.
+  std::optional<QuantizedGatherOptions> quantizer;
   // Sums the payload; tests replace it.
   std::function<void(Exchange&, SumPayload&)> sum = [](Exchange& exchange, SumPayload& payload) {
     all_reduce(exchange, payload);
@@ -53,8 +44,9 @@ struct GradiveqSettings {
   [[nodiscard]] std::uint64_t uncompressed_steps(bool first) const;
 };
 
-// Throws Error{bad_spec} for options that contradict each other.
+// Throw Error{bad_spec} for options that contradict each other, or cannot serve projections.
 [[nodiscard]] GradiveqSettings gradiveq_settings(const Options& options);
+[[nodiscard]] QuantizedGatherOptions projection_quantizer(const InnerMethod& inner);
 [[nodiscard]] std::unique_ptr<Method> make_gradiveq(const GradiveqSettings& settings,
                                                     const MethodSetup& setup);
 [[nodiscard]] MethodInfo gradiveq_info();

@@ -12,7 +12,7 @@
 #include "thinreduce/method/spec.h"
 #include "thinreduce/methods/gradiveq/slicing.h"
 
-namespace thinreduce {
+namespace thinreduce::gradiveq_test {
 namespace {
 
 const std::vector<std::vector<std::int64_t>> kRealShapes = {
@@ -48,6 +48,7 @@ TEST(Gradiveq, OddSizes) {
       for (const bool phases : {false, true}) {
         auto settings = quick(1, 3);
         settings.phases = phases;
+        settings.feedback = !phases;
         GradiveqWorld ranks(world, settings, shapeless(elements));
         for (unsigned step = 0; step < 12; ++step) {
           const auto mean = ranks.mean(normal_gradients(world, elements, step));
@@ -58,7 +59,7 @@ TEST(Gradiveq, OddSizes) {
   }
 }
 
-TEST(Gradiveq, LowRankGradientsAreExactOnceTheBasisIsKnown) {
+TEST(Gradiveq, GradientsWithFewDirectionsAreExactOnceTheBasisIsKnown) {
   constexpr std::size_t kSlices = 40;
   for (const auto& [slice, basis_size] :
        {std::pair<std::size_t, std::size_t>{16, 2}, {40, 5}, {64, 8}}) {
@@ -67,11 +68,12 @@ TEST(Gradiveq, LowRankGradientsAreExactOnceTheBasisIsKnown) {
         SCOPED_TRACE(testing::Message() << slice << " " << basis_size << ", " << world << " ranks");
         auto settings = quick(3, 50);
         settings.phases = phases;
+        settings.feedback = !phases;
         settings.slice = slice;
-        settings.basis_size = basis_size;
+        set_basis_size(settings, basis_size);
         GradiveqWorld ranks(world, settings, shapeless(kSlices * slice + 3));
         for (unsigned step = 0; step < 10; ++step) {
-          auto gradients = low_rank_gradients(world, kSlices, slice, basis_size, step);
+          auto gradients = few_direction_gradients(world, kSlices, slice, basis_size, step);
           for (auto& gradient : gradients) gradient.resize(kSlices * slice + 3, 0.5f);
           EXPECT_LT(error_of(ranks.mean(gradients), gradients), 1e-11) << step;
         }
@@ -81,10 +83,10 @@ TEST(Gradiveq, LowRankGradientsAreExactOnceTheBasisIsKnown) {
   }
 }
 
-TEST(Gradiveq, FullRankIsExact) {
+TEST(Gradiveq, AFullBasisIsExact) {
   auto settings = quick(1, 3);
   settings.slice = 24;
-  settings.basis_size = 24;
+  set_basis_size(settings, 24);
   GradiveqWorld ranks(3, settings, shapeless(24 * 30 + 7));
   for (unsigned step = 0; step < 10; ++step) {
     const auto gradients = normal_gradients(3, 24 * 30 + 7, step);
@@ -128,11 +130,12 @@ TEST(Gradiveq, RealLayersAreProjectedAsDefined) {
                  << c.layout << " " << c.slice << " " << c.rank << ", " << c.world << " ranks");
     auto settings = quick(2, 50);
     settings.phases = true;  // all of the mean is taken off
+    settings.feedback = false;
     settings.warmup = 0;
     settings.collect = 2;
     settings.layout = c.layout;
     settings.slice = c.slice;
-    settings.basis_size = c.rank;
+    if (c.rank > 0) set_basis_size(settings, c.rank);
     const auto layout = layout_of({c.shape});
     GradiveqWorld ranks(c.world, settings, layout);
     for (unsigned step = 0; step < 2; ++step) {
@@ -194,17 +197,17 @@ class Unpipelined final : public SumPayload {
   explicit Unpipelined(SumPayload& inner) : inner_(inner) { inner.encode({0, inner.units()}); }
   [[nodiscard]] std::size_t units() const override { return inner_.units(); }
   [[nodiscard]] std::size_t unit_bytes() const override { return inner_.unit_bytes(); }
-  [[nodiscard]] std::span<std::byte> wire(UnitRange range, int summed) override {
+  [[nodiscard]] std::span<std::byte> wire(Range range, int summed) override {
     return inner_.wire(range, summed);
   }
-  void encode(UnitRange) override {}
-  void add(UnitRange range, int summed, std::span<const std::byte> incoming, int peer) override {
+  void encode(Range) override {}
+  void add(Range range, int summed, std::span<const std::byte> incoming, int peer) override {
     inner_.add(range, summed, incoming, peer);
   }
-  void add_part(UnitRange range, int summed, std::span<const std::byte> part, int peer) override {
+  void add_part(Range range, int summed, std::span<const std::byte> part, int peer) override {
     inner_.add_part(range, summed, part, peer);
   }
-  void decode(UnitRange, int) override {}
+  void decode(Range, int) override {}
 
  private:
   SumPayload& inner_;
@@ -256,37 +259,33 @@ TEST(Gradiveq, PipelinedIsPlainBitForBit) {
 TEST(Gradiveq, WhiteNoiseIsConserved) {
   constexpr std::size_t kSlice = 32;
   constexpr std::size_t kElements = kSlice * 50 + 9;
-  for (const bool phases : {false, true}) {
-    auto settings = quick(2, 7);
-    settings.phases = phases;
-    settings.slice = kSlice;
-    settings.sample = settings.flush = 0.03;
-    settings.trigger = 0;
-    GradiveqWorld ranks(3, settings, shapeless(kElements));
-    Totals so_far(kElements);
-    for (unsigned step = 0; step < 80; ++step) {
-      const auto gradients = normal_gradients(3, kElements, step);
-      so_far.add(gradients, ranks.mean(gradients));
-      if (step % 6 != 3) continue;
-      auto total = so_far.applied;
-      double held = 0;
-      for (std::size_t rank = 0; rank < 3; ++rank) {
-        const auto residual = residual_of(ranks.saved(rank), kSlice);
-        for (std::size_t i = 0; i < kElements; ++i) {
-          total[i] += static_cast<double>(residual[i]);
-          held += std::abs(static_cast<double>(residual[i]));
-        }
+  auto settings = quick(2, 7);
+  settings.slice = kSlice;
+  settings.sample = settings.flush = 0.03;
+  settings.trigger = kNoVotes;
+  GradiveqWorld ranks(3, settings, shapeless(kElements));
+  Totals so_far(kElements);
+  for (unsigned step = 0; step < 80; ++step) {
+    const auto gradients = normal_gradients(3, kElements, step);
+    so_far.add(gradients, ranks.mean(gradients));
+    if (step % 6 != 3) continue;
+    auto total = so_far.applied;
+    double held = 0;
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      const auto residual = residual_of(ranks.saved(rank), kSlice);
+      for (std::size_t i = 0; i < kElements; ++i) {
+        total[i] += static_cast<double>(residual[i]);
+        held += std::abs(static_cast<double>(residual[i]));
       }
-      // Roundings of sums of up to 80 normal numbers.
-      for (std::size_t i = 0; i < kElements; ++i)
-        ASSERT_NEAR(total[i], so_far.given[i], 3e-4) << step;
-      if (ranks.statistics[0].contains("loss")) {
-        EXPECT_GT(held, 1);
-      }
-      // Running, a slice waits for 33 steps at most; in phases for 7, but the mean of 3 steps is
-      // taken off in all of these. Either way less than 6 on average.
-      EXPECT_LT(held / (3 * kElements), 6) << step;
     }
+    // Roundings of sums of up to 80 normal numbers.
+    for (std::size_t i = 0; i < kElements; ++i)
+      ASSERT_NEAR(total[i], so_far.given[i], 3e-4) << step;
+    if (ranks.statistics[0].contains("loss")) {
+      EXPECT_GT(held, 1);
+    }
+    // A slice waits for 33 steps at most.
+    EXPECT_LT(held / (3 * kElements), 6) << step;
   }
 }
 
@@ -302,7 +301,7 @@ TEST(Gradiveq, WhiteNoiseIsNoticed) {
   by_trigger.slice = 32;
   GradiveqWorld alarmed(2, by_trigger, shapeless(kElements));
   auto silenced_settings = by_trigger;
-  silenced_settings.trigger = 0;
+  silenced_settings.trigger = kNoVotes;
   GradiveqWorld silenced(2, silenced_settings, shapeless(kElements));
   double renewals = 0;
   for (unsigned step = 0; step < 40; ++step) {
@@ -328,7 +327,7 @@ TEST(Gradiveq, TheEnergyRuleComesBack) {
   for (unsigned step = 0; step < 6; ++step) (void)ranks.mean(normal_gradients(2, 32 * 60, step));
   EXPECT_EQ(ranks.saved(0).find_number("basis size"), 0U);
   for (unsigned step = 6; step < 60; ++step) {
-    (void)ranks.mean(low_rank_gradients(2, 60, 32, 3, step));
+    (void)ranks.mean(few_direction_gradients(2, 60, 32, 3, step));
   }
   EXPECT_EQ(ranks.saved(0).find_number("basis size"), 3U);
 }
@@ -340,11 +339,11 @@ TEST(Gradiveq, AutoChoosesTheOrderThatLosesLeast) {
     constexpr std::size_t kIn = 64;
     auto settings = quick(6, 50);
     settings.slice = 32;
-    settings.basis_size = 2;
+    set_basis_size(settings, 2);
     GradiveqWorld ranks(3, settings, layout_of({{kOut, kIn}}));
     double last = 1;
     for (unsigned step = 0; step < 8; ++step) {
-      auto gradients = low_rank_gradients(3, kOut * kIn / 32, 32, 2, step);
+      auto gradients = few_direction_gradients(3, kOut * kIn / 32, 32, 2, step);
       if (truth == "paper") {
         for (auto& gradient : gradients) {
           auto turned = gradient;
@@ -387,7 +386,7 @@ TEST(Gradiveq, RawTensorsAreLeftAlone) {
   auto layout = layout_of({{16, 16}, {64, 64}});
   layout.tensors.erase(layout.tensors.begin());
   auto settings = quick(1, 50);
-  settings.trigger = 0;
+  settings.trigger = kNoVotes;
   GradiveqWorld ranks(2, settings, layout);
   for (unsigned step = 0; step < 4; ++step) {
     auto gradients = normal_gradients(2, layout.elements, step);
@@ -400,12 +399,13 @@ TEST(Gradiveq, RawTensorsAreLeftAlone) {
 TEST(Gradiveq, OptionsAreChecked) {
   for (const char* spec :
        {"gradiveq:slice=1", "gradiveq:ratio=0.5", "gradiveq:layout=column",
-        "gradiveq:sampling=never", "gradiveq:energy=0", "gradiveq:basis=0", "gradiveq:trigger=2",
-        "gradiveq:basis=8,energy=0.9", "gradiveq:slice=16,basis=17"}) {
+        "gradiveq:sampling=never", "gradiveq:energy=0", "gradiveq:sampling=phases",
+        "gradiveq:basis=8", "gradiveq:sample=0.01", "gradiveq:trigger=0.5"}) {
     EXPECT_THROW((void)Spec::parse(spec), Error) << spec;
   }
-  EXPECT_EQ(gradiveq_settings(Spec::parse("gradiveq:sampling=phases").options).interval, 400U);
+  const auto phases = Spec::parse("gradiveq:sampling=phases,feedback=off");
+  EXPECT_EQ(gradiveq_settings(phases.options).interval, 400U);
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::gradiveq_test

@@ -52,12 +52,12 @@ std::vector<GradiveqLayer> cut_layers(const GradiveqSettings& settings, const Me
   return layers;
 }
 
-std::span<float> projections_of(const GradiveqLayer& layer, UnitRange places,
+std::span<float> projections_of(const GradiveqLayer& layer, Range places,
                                 GradiveqScratch& scratch) {
   return room(scratch.projections, places.size() / layer.basis.slice() * layer.basis.size());
 }
 
-void to_residual(const GradiveqLayer& layer, UnitRange places, bool sent, std::span<float> kept,
+void to_residual(const GradiveqLayer& layer, Range places, bool sent, std::span<float> kept,
                  GradiveqScratch& scratch) {
   const auto projections = projections_of(layer, places, scratch);
   const auto within = room(scratch.slices, kept.size());
@@ -79,7 +79,7 @@ void to_residual(const GradiveqLayer& layer, std::span<float> kept) {
   const std::size_t run = kRunSlices * slicing.slice();
   GradiveqScratch scratch;
   for (std::size_t place = 0; place < slicing.sliced(); place += run) {
-    const UnitRange places{place, std::min(place + run, slicing.sliced())};
+    const Range places{place, std::min(place + run, slicing.sliced())};
     const auto slices = slicing.view(kept, places, scratch.kept);
     to_residual(layer, places, !layer.fresh, slices, scratch);
     slicing.scatter(slices, place, kept);

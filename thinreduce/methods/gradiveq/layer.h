@@ -23,28 +23,22 @@ enum class SentAs : std::uint8_t {
 };
 
 // Everything that the method knows about a tensor, except for the mean and the residual of its
-// elements. gradiveq.cc owns the layers; each group of fields names the functions that change it.
+// elements.
 struct GradiveqLayer {
   // Max of `lost` and `energy`: the energy of a gradient near the largest float is not a float.
   static constexpr float kMaxEnergy = 1e36F;
 
-  // Set by cut_layers().
   std::string name;
   std::size_t number = 0;           // in the bucket
   std::vector<Slicing> candidates;  // the orders to try; without slices: never compressed
   bool owned = false;               // this rank keeps the statistics and computes the basis
   bool quantized = false;           // `owed` is kept
 
-  // Set by adopt().
   std::size_t chosen = 0;  // in candidates
   bool decided = false;    // the samples have decided `chosen`, for the rest of the run
-  // Size 0: the layer is sent uncompressed, because it has no basis yet or none that pays.
-  Basis basis;
-  // The factor of the mean that is subtracted before slices are projected.
-  float mean_weight = 0;
+  Basis basis;             // size 0: none yet or none that pays; the layer is sent uncompressed
+  float mean_weight = 0;   // factor of the mean that is subtracted before slices are projected
   std::uint64_t renewed_at = 0;  // the step of the last new basis
-
-  // Set at the end of a step.
   // True after a new basis: `kept` is the residual, and none of it was sent. False: `kept` is
   // everything since then, of which the part within the basis was sent.
   bool fresh = true;
@@ -52,7 +46,7 @@ struct GradiveqLayer {
   // coordinate, then by slice.
   std::vector<float> owed;
 
-  // Set by the learner at the beginning of a step.
+  // The current step.
   std::vector<std::size_t> samples;  // slices, ascending
   std::vector<SentAs> sent_as;       // per slice of a compressed layer
   float vote = 0;                    // 1: this rank wants a new basis
@@ -60,8 +54,8 @@ struct GradiveqLayer {
   float lost = 0;
   float energy = 0;
 
-  // Statistics at the owner, from the learner; adopt() makes them count less. Until the samples
-  // have decided on a candidate, every other step of samples tests the basis that the others give.
+  // Statistics at the owner. Until the samples have decided on a candidate, every other step of
+  // samples tests the basis that the others give.
   struct Evidence {
     SliceStatistics fit;
     SliceStatistics test;
@@ -72,10 +66,6 @@ struct GradiveqLayer {
   double strength = 0;
 
   [[nodiscard]] const Slicing& slicing() const { return candidates[chosen]; }
-  // Returns the order of the samples in evidence[index].
-  [[nodiscard]] const Slicing& slicing_of(std::size_t index) const {
-    return candidates[decided ? chosen : index];
-  }
   [[nodiscard]] bool compressed() const { return basis.size() > 0; }
 
   void set_basis(std::span<const float> columns, std::size_t size);
@@ -102,12 +92,12 @@ struct GradiveqScratch {
 };
 
 // Returns memory for the projections of the slices at `places`.
-[[nodiscard]] std::span<float> projections_of(const GradiveqLayer& layer, UnitRange places,
+[[nodiscard]] std::span<float> projections_of(const GradiveqLayer& layer, Range places,
                                               GradiveqScratch& scratch);
 
 // Turns `kept` of the slices at `places` into their residual: subtracts the part within the basis
 // if that was sent, and adds the errors of its codes.
-void to_residual(const GradiveqLayer& layer, UnitRange places, bool sent, std::span<float> kept,
+void to_residual(const GradiveqLayer& layer, Range places, bool sent, std::span<float> kept,
                  GradiveqScratch& scratch);
 // Does so for all slices of a layer.
 void to_residual(const GradiveqLayer& layer, std::span<float> kept);
@@ -116,11 +106,11 @@ void to_residual(const GradiveqLayer& layer, std::span<float> kept);
 // slices at `places`. A tile is ordered by slice, then by coordinate; GradiveqLayer::owed the other
 // way.
 template <typename Visit>
-void for_projections(const GradiveqLayer& layer, UnitRange places, Visit visit) {
+void for_projections(const GradiveqLayer& layer, Range places, Visit visit) {
   const std::size_t k = layer.basis.slice();
   const std::size_t size = layer.basis.size();
   const std::size_t slices = layer.slicing().slices();
-  const UnitRange range{places.begin / k, places.end / k};
+  const Range range{places.begin / k, places.end / k};
   for (std::size_t j = 0; j < size; ++j) {
     for (std::size_t i = 0; i < range.size(); ++i) {
       visit(j * slices + range.begin + i, i * size + j);

@@ -22,15 +22,6 @@ std::size_t events_before(std::uint64_t step, double rate) {
   return static_cast<std::size_t>(std::floor(static_cast<double>(step) * rate));
 }
 
-// A spike does not move the mean: it predicts nothing, and the gradients of later steps would be
-// rounded away beside it.
-void move_mean(std::span<float> mean, std::span<const float> sum, float rate) {
-  for (std::size_t i = 0; i < mean.size(); ++i) {
-    const float seen = std::abs(sum[i]) <= GradiveqLearner::kMaxMean ? sum[i] : mean[i];
-    mean[i] += rate * (seen - mean[i]);
-  }
-}
-
 // Adds an energy to one of a layer.
 void add_energy(float& sum, double energy) {
   constexpr float kMax = GradiveqLayer::kMaxEnergy;
@@ -39,8 +30,8 @@ void add_energy(float& sum, double energy) {
 
 }  // namespace
 
-void GradiveqLearner::choose_slices(std::span<GradiveqLayer> layers, std::uint64_t step) const {
-  for (GradiveqLayer& layer : layers) {
+void GradiveqLearner::choose_slices(std::uint64_t step) {
+  for (GradiveqLayer& layer : state_.layers) {
     const std::size_t slices = layer.slicing().slices();
     const auto all = static_cast<double>(slices);
     // Small layers need more to learn enough: up to one slice per step, or one of 32.
@@ -68,28 +59,27 @@ void GradiveqLearner::draw(GradiveqLayer& layer, std::size_t slices, std::size_t
   count = std::min(count, slices);
   const std::uint64_t stream = mix(mix(mix(mix(seed_) ^ step) ^ bucket_) ^ layer.number);
   for (std::size_t i = 0; i < count; ++i) {
-    const UnitRange part = cut({0, slices}, count, i);
+    const Range part = cut({0, slices}, count, i);
     layer.samples.push_back(part.begin + mix(stream ^ i) % part.size());
   }
 }
 
-void GradiveqLearner::vote(GradiveqState& state, std::span<const float> values, float share) {
-  for (GradiveqLayer& layer : state.layers) {
+void GradiveqLearner::vote(std::span<const float> values, float share) {
+  for (GradiveqLayer& layer : state_.layers) {
     layer.lost *= kLossMemory;
     layer.energy *= kLossMemory;
     layer.vote = 0;
     if (!layer.compressed()) continue;
-    for (const auto slice : layer.samples) measure_loss(layer, slice, values, state.mean, share);
+    for (const auto slice : layer.samples) measure_loss(layer, slice, values, share);
     layer.vote = layer.lost > static_cast<float>(settings_.trigger) * layer.energy ? 1 : 0;
   }
 }
 
 void GradiveqLearner::measure_loss(GradiveqLayer& layer, std::size_t slice,
-                                   std::span<const float> values, std::span<const float> means,
-                                   float share) {
+                                   std::span<const float> values, float share) {
   const Slicing& slicing = layer.slicing();
-  const UnitRange places = slicing.places_of(slice);
-  const auto mean = slicing.view(means, places, scratch_.mean);
+  const Range places = slicing.places_of(slice);
+  const auto mean = slicing.view(std::span(state_.mean), places, scratch_.mean);
   const auto own = room(scratch_.values, places.size());
   const auto projection = room(scratch_.projections, layer.basis.size());
   slicing.gather(values, places.begin, own);
@@ -100,10 +90,10 @@ void GradiveqLearner::measure_loss(GradiveqLayer& layer, std::size_t slice,
   add_energy(layer.lost, std::max(0.0, dot(own, own) - dot(projection, projection)));
 }
 
-double GradiveqLearner::loss(std::span<const GradiveqLayer> layers) {
+double GradiveqLearner::loss() const {
   double lost = 0;
   double energy = 0;
-  for (const GradiveqLayer& layer : layers) {
+  for (const GradiveqLayer& layer : state_.layers) {
     lost += layer.lost;
     energy += layer.energy;
   }
@@ -111,45 +101,53 @@ double GradiveqLearner::loss(std::span<const GradiveqLayer> layers) {
 }
 
 template <typename SumOf>
-void GradiveqLearner::add_samples(GradiveqLayer& layer, const Taking& taking, const SumOf& sum_of) {
-  auto& [fit, test] = layer.evidence[taking.evidence];
-  const Slicing& slicing = layer.slicing_of(taking.evidence);
+void GradiveqLearner::collect(GradiveqLayer& layer, std::size_t index, const Slicing& slicing,
+                              float weight, const SumOf& sum_of) {
   const auto sum = room(scratch_.values, slicing.slice());
   samples_.clear();
   for (const auto slice : layer.samples) {
     if (!sum_of(slice, sum)) continue;
-    const auto mean = slicing.view(taking.mean, slicing.places_of(slice), scratch_.mean);
-    if (taking.evidence == 0) {
+    const auto mean = slicing.view(std::span(state_.mean), slicing.places_of(slice), scratch_.mean);
+    if (index == 0) {
       layer.agreement += dot(sum, mean);
       layer.strength += dot(mean, mean);
     }
     for (std::size_t i = 0; i < sum.size(); ++i) {
-      samples_.push_back((sum[i] - mean[i] * layer.mean_weight) * taking.weight);
+      samples_.push_back((sum[i] - mean[i] * layer.mean_weight) * weight);
     }
   }
-  (taking.tests ? test : fit).add(samples_);
 }
 
-void GradiveqLearner::learn(GradiveqState& state, const GradiveqSum& sums) {
-  for (GradiveqLayer& layer : state.layers) {
+void GradiveqLearner::learn(const GradiveqSum& sums) {
+  for (GradiveqLayer& layer : state_.layers) {
     if (!layer.owned) continue;
-    add_samples(layer, {.mean = state.mean}, [&](std::size_t slice, std::span<float> sum) {
+    collect(layer, 0, layer.slicing(), 1, [&](std::size_t slice, std::span<float> sum) {
       return sums.sample_sum(layer, slice, sum);
     });
+    layer.evidence[0].fit.add(samples_);
   }
 }
 
-void GradiveqLearner::move_means(GradiveqState& state, const GradiveqSum& sums) {
-  for (const GradiveqLayer& layer : state.layers) {
+void GradiveqLearner::move_means(const GradiveqSum& sums) {
+  for (const GradiveqLayer& layer : state_.layers) {
     const Slicing& slicing = layer.slicing();
     const auto sum = room(scratch_.values, slicing.slice());
     for (const auto slice : layer.samples) {
       if (!sums.sample_sum(layer, slice, sum)) continue;
-      const UnitRange places = slicing.places_of(slice);
-      const auto mean = slicing.view(std::span(state.mean), places, scratch_.mean);
+      const Range places = slicing.places_of(slice);
+      const auto mean = slicing.view(std::span(state_.mean), places, scratch_.mean);
       move_mean(mean, sum, kMeanRate);
-      slicing.scatter(mean, places.begin, state.mean);
+      slicing.scatter(mean, places.begin, state_.mean);
     }
+  }
+}
+
+// A spike does not move the mean: it predicts nothing, and the gradients of later steps would be
+// rounded away beside it.
+void GradiveqLearner::move_mean(std::span<float> mean, std::span<const float> sum, float rate) {
+  for (std::size_t i = 0; i < mean.size(); ++i) {
+    const float seen = std::abs(sum[i]) <= kMaxMean ? sum[i] : mean[i];
+    mean[i] += rate * (seen - mean[i]);
   }
 }
 
@@ -158,29 +156,24 @@ float GradiveqLearner::rate(const Collection& collection) const {
   return settings_.phases ? 1.0f / static_cast<float>(collection.number + 1) : kMeanRate;
 }
 
-void GradiveqLearner::learn(GradiveqState& state, std::span<const float> sums,
-                            const Collection& collection) {
+void GradiveqLearner::learn(std::span<const float> sums, const Collection& collection) {
   // In phases, Welford's weights make the moments those around the final mean.
   const float weight = settings_.phases ? std::sqrt(1 - rate(collection)) : 1;
-  for (GradiveqLayer& layer : state.layers) {
+  for (GradiveqLayer& layer : state_.layers) {
     const bool tests = layer.evidence.size() > 1 && collection.step % 2 == 1;
     for (std::size_t c = 0; c < layer.evidence.size(); ++c) {
-      const Slicing& slicing = layer.slicing_of(c);
+      const Slicing& slicing = layer.candidates[layer.decided ? layer.chosen : c];
       if (slicing.slices() == 0) continue;
       const std::size_t count = kSamplesPerDimension * slicing.slice() + collection.steps - 1;
       draw(layer, slicing.slices(), count / collection.steps, collection.step);
-      add_samples(layer, {.evidence = c, .mean = state.mean, .weight = weight, .tests = tests},
-                  [&](std::size_t slice, std::span<float> sum) {
-                    slicing.gather(sums, slicing.places_of(slice).begin, sum);
-                    return true;
-                  });
+      collect(layer, c, slicing, weight, [&](std::size_t slice, std::span<float> sum) {
+        slicing.gather(sums, slicing.places_of(slice).begin, sum);
+        return true;
+      });
+      auto& [fit, test] = layer.evidence[c];
+      (tests ? test : fit).add(samples_);
     }
   }
-}
-
-void GradiveqLearner::move_means(GradiveqState& state, std::span<const float> sums,
-                                 const Collection& collection) const {
-  move_mean(state.mean, sums, rate(collection));
 }
 
 }  // namespace thinreduce

@@ -7,7 +7,6 @@
 #include <span>
 #include <vector>
 
-#include "thinreduce/methods/gradiveq/layer.h"
 #include "thinreduce/methods/gradiveq/sum.h"
 
 namespace thinreduce {
@@ -17,22 +16,22 @@ class GradiveqLearner {
   // Larger magnitudes do not enter the mean.
   static constexpr float kMaxMean = SliceStatistics::kMaxLength;
 
-  // `settings` must outlive the learner.
-  GradiveqLearner(const GradiveqSettings& settings, const MethodSetup& setup)
-      : settings_(settings), seed_(setup.seed), bucket_(setup.layout.id) {}
+  // `settings` and `state` must outlive the learner.
+  GradiveqLearner(const GradiveqSettings& settings, GradiveqState& state, const MethodSetup& setup)
+      : settings_(settings), state_(state), seed_(setup.seed), bucket_(setup.layout.id) {}
 
   // Draws the samples of a compressed step. With `running`, they are sent whole, and so are the
   // slices whose turn it is to deliver their residual.
-  void choose_slices(std::span<GradiveqLayer> layers, std::uint64_t step) const;
+  void choose_slices(std::uint64_t step);
   // Measures this rank's own loss on the samples and votes for new bases where it is large.
-  void vote(GradiveqState& state, std::span<const float> values, float share);
+  void vote(std::span<const float> values, float share);
   // Returns the fraction of this rank's energy that the bases lose.
-  [[nodiscard]] static double loss(std::span<const GradiveqLayer> layers);
+  [[nodiscard]] double loss() const;
 
   // Take the samples of a compressed step into the statistics of the layers' owners, and into the
   // means of all ranks.
-  void learn(GradiveqState& state, const GradiveqSum& sums);
-  void move_means(GradiveqState& state, const GradiveqSum& sums);
+  void learn(const GradiveqSum& sums);
+  void move_means(const GradiveqSum& sums);
 
   // An uncompressed step, where any slice can be a sample.
   struct Collection {
@@ -41,29 +40,27 @@ class GradiveqLearner {
     std::uint64_t steps = 1;   // that collect samples
   };
   // The same for an uncompressed step; `sums` are over the ranks.
-  void learn(GradiveqState& state, std::span<const float> sums, const Collection& collection);
-  void move_means(GradiveqState& state, std::span<const float> sums,
-                  const Collection& collection) const;
+  void learn(std::span<const float> sums, const Collection& collection);
+  void move_means(std::span<const float> sums, const Collection& collection) {
+    move_mean(state_.mean, sums, rate(collection));
+  }
 
  private:
   void draw(GradiveqLayer& layer, std::size_t slices, std::size_t count, std::uint64_t step) const;
   void measure_loss(GradiveqLayer& layer, std::size_t slice, std::span<const float> values,
-                    std::span<const float> mean, float share);
-  // How the samples of a layer are used.
-  struct Taking {
-    std::size_t evidence = 0;     // the part of GradiveqLayer::evidence that they enter
-    std::span<const float> mean;  // of all elements of the bucket
-    float weight = 1;             // of each sample
-    bool tests = false;           // they test the basis
-  };
-  // Adds the samples of a layer to its evidence: sums over the ranks, without the mean before them.
-  // sum_of(slice, sum) reads a sum; it returns false for a slice that is no sample after all.
+                    float share);
+  // Sets samples_ to the samples of a layer for evidence[index], cut as `slicing`: sums over the
+  // ranks, without the mean before them. sum_of(slice, sum) reads a sum; it returns false for a
+  // slice that is no sample after all.
   template <typename SumOf>
-  void add_samples(GradiveqLayer& layer, const Taking& taking, const SumOf& sum_of);
+  void collect(GradiveqLayer& layer, std::size_t index, const Slicing& slicing, float weight,
+               const SumOf& sum_of);
+  static void move_mean(std::span<float> mean, std::span<const float> sum, float rate);
   // Returns the rate at which an uncompressed step moves the mean.
   [[nodiscard]] float rate(const Collection& collection) const;
 
   const GradiveqSettings& settings_;
+  GradiveqState& state_;
   const std::uint64_t seed_;
   const std::uint64_t bucket_;
   GradiveqScratch scratch_;     // for one slice

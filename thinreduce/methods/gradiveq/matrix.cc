@@ -90,38 +90,17 @@ void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> 
 }
 
 void add_multiple(std::span<const float> a, std::span<const float> b, float factor,
-                  std::span<float> out) {
+                  std::span<float> out, float scale) {
   const Floats d;
   const std::size_t lanes = hn::Lanes(d);
   const auto factors = hn::Set(d, factor);
+  const auto scales = hn::Set(d, scale);
   std::size_t i = 0;
   for (; i + lanes <= out.size(); i += lanes) {
     const auto multiple = hn::Mul(hn::LoadU(d, &b[i]), factors);
-    hn::StoreU(hn::Add(hn::LoadU(d, &a[i]), multiple), d, &out[i]);
+    hn::StoreU(hn::Mul(hn::Add(hn::LoadU(d, &a[i]), multiple), scales), d, &out[i]);
   }
-  reference::add_multiple(a.subspan(i), b.subspan(i), factor, out.subspan(i));
-}
-
-void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values) {
-  const Floats d;
-  const std::size_t lanes = hn::Lanes(d);
-  const auto weight = hn::Set(d, delivery.weight);
-  const auto own_weight = hn::Set(d, delivery.weight * delivery.share);
-  const auto share = hn::Set(d, delivery.share);
-  std::size_t i = 0;
-  for (; i + lanes <= values.size(); i += lanes) {
-    const auto mean = hn::LoadU(d, &delivery.mean[i]);
-    if (!kept.empty()) {
-      const auto own = hn::Sub(hn::LoadU(d, &values[i]), hn::Mul(mean, own_weight));
-      hn::StoreU(hn::Add(hn::LoadU(d, &kept[i]), own), d, &kept[i]);
-    }
-    const auto sum = hn::Add(hn::LoadU(d, &delivery.decoded[i]), hn::Mul(mean, weight));
-    hn::StoreU(hn::Mul(sum, share), d, &values[i]);
-  }
-  Delivery rest = delivery;
-  rest.decoded = delivery.decoded.subspan(i);
-  rest.mean = delivery.mean.subspan(i);
-  reference::deliver(rest, kept.empty() ? kept : kept.subspan(i), values.subspan(i));
+  reference::add_multiple(a.subspan(i), b.subspan(i), factor, out.subspan(i), scale);
 }
 
 }  // namespace thinreduce::kernels::HWY_NAMESPACE
@@ -145,23 +124,14 @@ void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> 
 }
 
 void add_multiple(std::span<const float> a, std::span<const float> b, float factor,
-                  std::span<float> out) {
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = a[i] + b[i] * factor;
-}
-
-void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values) {
-  const float own_weight = delivery.weight * delivery.share;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (!kept.empty()) kept[i] += values[i] - delivery.mean[i] * own_weight;
-    values[i] = (delivery.decoded[i] + delivery.mean[i] * delivery.weight) * delivery.share;
-  }
+                  std::span<float> out, float scale) {
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = (a[i] + b[i] * factor) * scale;
 }
 
 }  // namespace reference
 
 THINREDUCE_KERNEL(multiply);
 THINREDUCE_KERNEL(add_multiple);
-THINREDUCE_KERNEL(deliver);
 
 void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out) {
   ensure(matrix.columns > 0 && matrix.values.size() == matrix.rows * matrix.stride(),
@@ -172,17 +142,10 @@ void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> 
 }
 
 void add_multiple(std::span<const float> a, std::span<const float> b, float factor,
-                  std::span<float> out) {
+                  std::span<float> out, float scale) {
   ensure(a.size() == out.size() && b.size() == out.size(),
          "add_multiple: spans of the same length");
-  THINREDUCE_CALL(add_multiple)(a, b, factor, out);
-}
-
-void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values) {
-  ensure(delivery.decoded.size() == values.size() && delivery.mean.size() == values.size() &&
-             (kept.empty() || kept.size() == values.size()),
-         "deliver: spans of the same length");
-  THINREDUCE_CALL(deliver)(delivery, kept, values);
+  THINREDUCE_CALL(add_multiple)(a, b, factor, out, scale);
 }
 
 }  // namespace thinreduce::kernels

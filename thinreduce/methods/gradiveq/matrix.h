@@ -1,4 +1,4 @@
-// Rows of floats times a matrix, and the elementwise loops around it.
+// Rows of floats times a matrix, and the elementwise loop around it.
 //
 // Every element of a product is summed over the matrix's rows in order, in one accumulator and with
 // separate multiplications and additions, so the results do not depend on the vector width.
@@ -28,28 +28,15 @@ struct Matrix {
 // `out` as many of matrix.columns floats.
 void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out);
 
-// out[i] = a[i] + b[i] * factor
+// out[i] = (a[i] + b[i] * factor) * scale
 void add_multiple(std::span<const float> a, std::span<const float> b, float factor,
-                  std::span<float> out);
-
-// For each i, with the values as they were before:
-//   kept[i] += values[i] - mean[i] * (weight * share)
-//   values[i] = (decoded[i] + mean[i] * weight) * share
-// `kept` may be empty: then only the second line.
-struct Delivery {
-  std::span<const float> decoded;
-  std::span<const float> mean;
-  float weight = 0;
-  float share = 1;
-};
-void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values);
+                  std::span<float> out, float scale = 1);
 
 // The definition of the results above.
 namespace reference {
 void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out);
 void add_multiple(std::span<const float> a, std::span<const float> b, float factor,
-                  std::span<float> out);
-void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values);
+                  std::span<float> out, float scale);
 }  // namespace reference
 
 }  // namespace thinreduce::kernels

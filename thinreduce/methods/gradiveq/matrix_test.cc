@@ -7,7 +7,7 @@
 #include "tests/random_data.h"
 #include "tests/test_data.h"
 
-namespace thinreduce::kernels {
+namespace thinreduce::kernels::matrix_test {
 namespace {
 
 struct Case {
@@ -75,13 +75,13 @@ TEST(Matrix, AddMultipleIsTheSameBitsOnEveryTarget) {
     Guarded<float> a(std::span<const float>(mixed_floats(size, 5)), offset);
     Guarded<float> b(std::span<const float>(normal_floats(size, 6)), offset);
     std::vector<float> expected(size);
-    reference::add_multiple(a.span(), b.span(), 0.3f, expected);
+    reference::add_multiple(a.span(), b.span(), 0.3f, expected, 0.7f);
     on_every_target([&] {
       Guarded<float> out(size, offset);
-      add_multiple(a.span(), b.span(), 0.3f, out.span());
+      add_multiple(a.span(), b.span(), 0.3f, out.span(), 0.7f);
       EXPECT_TRUE(same_bits<float>(out.span(), expected));
       // The result may replace an operand.
-      add_multiple(a.span(), b.span(), 0.3f, b.span());
+      add_multiple(a.span(), b.span(), 0.3f, b.span(), 0.7f);
       EXPECT_TRUE(same_bits<float>(b.span(), expected));
       EXPECT_TRUE(out.intact() && b.intact());
       std::ranges::copy(normal_floats(size, 6), b.span().begin());
@@ -89,33 +89,5 @@ TEST(Matrix, AddMultipleIsTheSameBitsOnEveryTarget) {
   });
 }
 
-TEST(Matrix, DeliverIsTheSameBitsOnEveryTarget) {
-  at_every_size([](std::size_t size, std::size_t offset) {
-    Guarded<float> gradient(std::span<const float>(mixed_floats(size, 5)), offset);
-    Guarded<float> mean(std::span<const float>(normal_floats(size, 6)), offset);
-    Guarded<float> decoded(std::span<const float>(normal_floats(size, 7)), offset);
-    const auto kept_before = normal_floats(size, 8);
-    const Delivery delivery{decoded.span(), mean.span(), 0.9f, 1.0f / 3};
-    std::vector<float> centered(size);
-    reference::add_multiple(gradient.span(), mean.span(), -0.9f * (1.0f / 3), centered);
-    std::vector<float> kept_expected = kept_before;
-    std::vector<float> expected(gradient.span().begin(), gradient.span().end());
-    reference::deliver(delivery, kept_expected, expected);
-    for (std::size_t i = 0; i < size; ++i) {
-      ASSERT_EQ(kept_expected[i], kept_before[i] + centered[i]);
-    }
-    on_every_target([&] {
-      for (const bool keeps : {true, false}) {
-        Guarded<float> kept(std::span<const float>(kept_before), offset);
-        Guarded<float> values(std::span<const float>(gradient.span()), offset);
-        deliver(delivery, keeps ? kept.span() : std::span<float>(), values.span());
-        EXPECT_TRUE(same_bits<float>(values.span(), expected));
-        EXPECT_TRUE(same_bits<float>(kept.span(), keeps ? kept_expected : kept_before));
-        EXPECT_TRUE(values.intact() && kept.intact());
-      }
-    });
-  });
-}
-
 }  // namespace
-}  // namespace thinreduce::kernels
+}  // namespace thinreduce::kernels::matrix_test

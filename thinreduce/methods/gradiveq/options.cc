@@ -17,8 +17,7 @@ namespace {
 double auto_flush(const GradiveqSettings& settings) {
   constexpr double kFraction = 0.16;
   constexpr double kMax = 0.02;
-  if (settings.basis_size > 0 || settings.energy > 0) return kMax / 5;
-  return std::min(kMax, kFraction / settings.ratio);
+  return settings.energy > 0 ? kMax / 5 : std::min(kMax, kFraction / settings.ratio);
 }
 
 std::uint64_t whole_number(const Options& options, const char* name) {
@@ -33,42 +32,29 @@ std::uint64_t whole_number(const Options& options, const char* name) {
 
 std::uint64_t GradiveqSettings::uncompressed_steps(bool first) const {
   if (!phases) return std::max<std::uint64_t>(1, warmup);
-  if (first) return warmup + collect;
-  // One more step delivers the residuals. They must not enter the mean of the samples, which would
-  // add them again in every compressed step.
-  return (feedback ? 1 : 0) + collect;
+  return (first ? warmup : 0) + collect;
 }
 
 GradiveqSettings gradiveq_settings(const Options& options) {
   GradiveqSettings settings;
   if (options.text("slice") != "auto") settings.slice = whole_number(options, "slice");
   settings.layout = options.text("layout");
-  if (options.text("basis") != "auto") settings.basis_size = whole_number(options, "basis");
   if (options.text("energy") != "off") settings.energy = options.number("energy");
   settings.ratio = options.number("ratio");
-  if (settings.basis_size > 0 && settings.energy > 0) {
-    refuse(fmt::format(": basis and energy exclude each other (got basis={}, energy={}); give one",
-                       settings.basis_size, settings.energy));
-  }
-  if (settings.slice > 0 && settings.basis_size > settings.slice) {
-    refuse(
-        fmt::format(": basis must be at most slice (got basis={}, slice={}); lower basis or "
-                    "raise slice",
-                    settings.basis_size, settings.slice));
-  }
   settings.phases = options.text("sampling") == "phases";
   settings.warmup = whole_number(options, "warmup");
   settings.collect = whole_number(options, "collect");
   settings.interval = settings.phases ? 400 : 100;
   if (options.text("interval") != "auto") settings.interval = whole_number(options, "interval");
-  settings.sample = options.number("sample");
   settings.flush = options.text("flush") == "auto" ? auto_flush(settings) : options.number("flush");
-  settings.trigger = options.text("trigger") == "off" ? 0 : options.number("trigger");
   settings.feedback = options.on("feedback");
+  if (settings.phases && settings.feedback) {
+    refuse(": sampling=phases has no error feedback; add feedback=off");
+  }
   return settings;
 }
 
-ProjectionQuantizer projection_quantizer(const InnerMethod& inner, bool feedback) {
+QuantizedGatherOptions projection_quantizer(const InnerMethod& inner) {
   const Options& given = inner.options;
   if (given.on("feedback")) {
     refuse(
@@ -76,30 +62,26 @@ ProjectionQuantizer projection_quantizer(const InnerMethod& inner, bool feedback
                     "errors of {}",
                     inner.name, inner.name, inner.name));
   }
-  ProjectionQuantizer quantizer;
-  QuantizedGatherOptions& options = quantizer.options;
-  options.name = inner.name;
-  options.quantizer.grid = {0, block_elements(given)};
-  options.entropy = given.on("entropy");
+  QuantizedGatherOptions quantizer;
+  quantizer.name = inner.name;
+  quantizer.quantizer.grid = {0, block_elements(given)};
+  quantizer.entropy = given.on("entropy");
   const std::string& collective = given.text("collective");
-  if (collective == "root" || collective == "owner") {
-    refuse(fmt::format("+{}: collective must be {}gather, not {}", inner.name,
-                       inner.name == "dqsg" ? "auto, ring or " : "auto or ", collective));
+  const bool dithered = inner.name == "dqsg";
+  if (collective != "auto" && (dithered || collective != "gather")) {
+    refuse(fmt::format("+{}: collective must be auto{}, not {}", inner.name,
+                       dithered ? "" : " or gather", collective));
   }
-  if (inner.name == "qsgd") {
-    options.quantizer.levels_per_side = (1u << (given.integer("bits") - 1)) - 1;
-    options.scale = QuantizedGatherOptions::Scale::norm;
-    options.rounding = QuantizedGatherOptions::Rounding::stochastic;
+  if (dithered) {
+    const auto levels = static_cast<std::uint32_t>(given.integer("levels"));
+    quantizer.quantizer.levels_per_side = (levels - 1) / 2;
+    if (given.number("clip") > 0) refuse("+dqsg: clip must be 0");
     return quantizer;
   }
-  ensure(inner.name == "dqsg", "gradiveq composes with qsgd and dqsg only");
-  options.quantizer.levels_per_side = static_cast<std::uint32_t>((given.integer("levels") - 1) / 2);
-  options.clip = given.number("clip");
-  if (options.clip > 0 && !feedback) {
-    refuse("+dqsg: clip needs gradiveq's feedback=on: clipped values would be lost");
-  }
-  quantizer.summed = collective != "gather";
-  if (collective == "ring") quantizer.sum.by = SumBy::ring;
+  ensure(inner.name == "qsgd", "gradiveq composes with qsgd and dqsg only");
+  quantizer.quantizer.levels_per_side = (1u << (given.integer("bits") - 1)) - 1;
+  quantizer.scale = QuantizedGatherOptions::Scale::norm;
+  quantizer.rounding = QuantizedGatherOptions::Rounding::stochastic;
   return quantizer;
 }
 
@@ -123,14 +105,10 @@ MethodInfo gradiveq_info() {
       OptionInfo::number(
           "ratio", 8, 1, 4096,
           "Compression ratio: input floats per float sent, including slices sent uncompressed; "
-          "ignored when basis or energy is given."),
-      OptionInfo::integer("basis", 32, 1, 4096,
-                          "Floats sent per slice; auto: as many as ratio allows.")
-          .or_else("auto")
-          .formerly("rank"),
+          "ignored when energy is given."),
       OptionInfo::number("energy", 0.99, 0.01, 1,
                          "Sends the fewest floats per slice that keep this fraction of the sampled "
-                         "slices' energy (sum of squares); off: ratio or basis decides.")
+                         "slices' energy (sum of squares); off: ratio decides.")
           .or_else("off"),
       OptionInfo::choice(
           "layout", "auto", {"auto", "paper", "channel", "row"},
@@ -152,21 +130,12 @@ MethodInfo gradiveq_info() {
           "Compressed steps until a tensor gets a new basis; auto: 100, or 400 with "
           "sampling=phases.")
           .or_else("auto"),
-      OptionInfo::number(
-          "sample", 0.004, 0, 0.5,
-          "With sampling=running: fraction of the slices that is sent uncompressed per "
-          "step to learn the next basis; otherwise ignored."),
       OptionInfo::number("flush", 0.02, 0, 0.5,
                          "With sampling=running: fraction of the slices that is sent uncompressed "
                          "per step, together with their residual; the slices take turns. auto: "
-                         "min(0.02, 0.16/ratio), or 0.004 when basis or energy is given; a fifth "
+                         "min(0.02, 0.16/ratio), or 0.004 when energy is given; a fifth "
                          "of that in a spec with a quantizer. Ignored with sampling=phases.")
           .or_else("auto"),
-      OptionInfo::number("trigger", 0.5, 0.001, 1,
-                         "A rank that loses more than this fraction of its gradient's energy votes "
-                         "for a new basis; if most ranks vote, the tensor gets it early. off: no "
-                         "votes.")
-          .or_word("off"),
       OptionInfo::on_off(
           "feedback", true,
           "on: the part of the gradient that was not sent is kept and sent later (error "
@@ -181,15 +150,15 @@ MethodInfo gradiveq_info() {
     return make_gradiveq(gradiveq_settings(options), setup);
   };
   info.composes_with = {"qsgd", "dqsg"};
-  info.check_composed = [](const Options& options, const InnerMethod& inner) {
-    (void)projection_quantizer(inner, options.on("feedback"));
+  info.check_composed = [](const Options& /*options*/, const InnerMethod& inner) {
+    (void)projection_quantizer(inner);
   };
   info.make_composed = [](const Options& options, const InnerMethod& inner,
                           const MethodSetup& setup) {
     auto settings = gradiveq_settings(options);
     // Slices sent whole are not quantized, so they would be most of the payload.
     if (options.text("flush") == "auto") settings.flush /= 5;
-    settings.quantizer = projection_quantizer(inner, settings.feedback);
+    settings.quantizer = projection_quantizer(inner);
     return make_gradiveq(settings, setup);
   };
   info.cycle = [](const Options& options) {

@@ -37,15 +37,14 @@ int common_exponent(float largest_scale) {
 
 }  // namespace
 
-QuantizedProjections::QuantizedProjections(const ProjectionQuantizer& quantizer,
+QuantizedProjections::QuantizedProjections(const QuantizedGatherOptions& options,
+                                           std::vector<GradiveqLayer>& layers,
                                            const MethodSetup& setup)
-    : quantizer_(quantizer), seed_(setup.seed), bucket_(setup.layout.id) {
-  check_quantizer("gradiveq+" + quantizer.options.name, setup,
-                  quantizer.options.quantizer.levels_per_side);
+    : options_(options), layers_(layers), seed_(setup.seed), bucket_(setup.layout.id) {
+  check_quantizer("gradiveq+" + options.name, setup, options.quantizer.levels_per_side);
 }
 
-void QuantizedProjections::start(std::span<const GradiveqLayer> layers) {
-  layers_ = layers;
+void QuantizedProjections::start() {
   begin_.assign(1, 0);
   for (const GradiveqLayer& layer : layers_) {
     begin_.push_back(begin_.back() + layer.sent_as.size() * layer.basis.size());
@@ -53,30 +52,10 @@ void QuantizedProjections::start(std::span<const GradiveqLayer> layers) {
   own_.assign(begin_.back(), 0.0f);  // zeros stay where slices are sent whole
   if (codec_ && sum_.size() == own_.size()) return;
   for (auto* values : {&sum_, &sent_}) values->assign(own_.size(), 0.0f);
-  BlockQuantizer& blocks = quantizer_.options.quantizer;
+  BlockQuantizer& blocks = options_.quantizer;
   blocks.grid = {begin_.back(), blocks.grid.block()};
   scales_.resize(blocks.blocks());
-  codec_.emplace(quantizer_.options, blocks);
-}
-
-void QuantizedProjections::put(std::size_t l, UnitRange places, std::span<const float> tile) {
-  const GradiveqLayer& layer = layers_[l];
-  const auto own = std::span(own_).subspan(begin_[l]);
-  for_projections(layer, places, [&](std::size_t i, std::size_t at) { own[i] = tile[at]; });
-  if (!layer.quantized) return;
-  for_projections(layer, places, [&](std::size_t i, std::size_t) { own[i] += layer.owed[i]; });
-}
-
-void QuantizedProjections::get(std::size_t l, UnitRange places, std::span<float> tile) const {
-  const auto sum = std::span(sum_).subspan(begin_[l]);
-  for_projections(layers_[l], places, [&](std::size_t i, std::size_t at) { tile[at] = sum[i]; });
-}
-
-void QuantizedProjections::get_own(std::size_t l, UnitRange places, std::span<float> tile) const {
-  const GradiveqLayer& layer = layers_[l];
-  const auto own = std::span(own_).subspan(begin_[l]);
-  for_projections(layer, places,
-                  [&](std::size_t i, std::size_t at) { tile[at] = own[i] - layer.owed[i]; });
+  codec_.emplace(options_, blocks);
 }
 
 void QuantizedProjections::clear_whole_slices() {
@@ -95,7 +74,9 @@ void QuantizedProjections::clear_whole_slices() {
 
 void QuantizedProjections::exchange(std::uint64_t step, Exchange& exchange,
                                     std::span<float> moments) {
-  if (!own_.empty()) quantizer_.summed ? sum_codes(step, exchange) : gather_codes(step, exchange);
+  stream_keys(seed_, {.bucket = bucket_, .step = step}, exchange.size(), keys_);
+  const bool summed = options_.rounding == QuantizedGatherOptions::Rounding::dithered;
+  if (!own_.empty()) summed ? sum_codes(exchange) : gather_codes(exchange);
   if (!feedback()) return;
   exchange.timed(Stage::encode, [&] {
     clear_whole_slices();
@@ -110,27 +91,19 @@ void QuantizedProjections::exchange(std::uint64_t step, Exchange& exchange,
   });
 }
 
-RandomKey QuantizedProjections::key(std::uint64_t step, int rank) const {
-  return stream_key(seed_, {.bucket = bucket_, .step = step}, rank);
-}
-
 // All ranks agree on the scales first, so that the codes can be added.
-void QuantizedProjections::sum_codes(std::uint64_t step, Exchange& exchange) {
-  const QuantizedGatherOptions& options = quantizer_.options;
-  exchange.timed(Stage::encode, [&] { options.quantizer.measure(own_, 0, options.clip, scales_); });
+void QuantizedProjections::sum_codes(Exchange& exchange) {
+  exchange.timed(Stage::encode, [&] { options_.quantizer.measure(own_, 0, 0, scales_); });
   agree_on_maxima(exchange, scales_, own_scales_, "block");
   largest_scale_ = kernels::largest_magnitude(scales_);
-  stream_keys(seed_, {.bucket = bucket_, .step = step}, exchange.size(), keys_);
-  DitheredSum codes({.quantizer = options.quantizer,
+  DitheredSum codes({.quantizer = options_.quantizer,
                      .source = own_,
                      .mean = sum_,
                      .scales = scales_,
-                     .measure = false,
-                     .clip = options.clip,
                      .keys = keys_,
                      .rank = exchange.rank()},
                     buffers_);
-  all_reduce(exchange, codes, quantizer_.sum);
+  all_reduce(exchange, codes);
   exchange.timed(Stage::decode, [&] {
     kernels::scale(sum_, static_cast<float>(exchange.size()));
     std::fill(sent_.begin(), sent_.end(), 0.0f);
@@ -140,23 +113,19 @@ void QuantizedProjections::sum_codes(std::uint64_t step, Exchange& exchange) {
 }
 
 // Every rank has its own scales and decodes all payloads.
-void QuantizedProjections::gather_codes(std::uint64_t step, Exchange& exchange) {
-  exchange.timed(Stage::encode, [&] { codec_->write(own_, key(step, exchange.rank()), payload_); });
+void QuantizedProjections::gather_codes(Exchange& exchange) {
+  const auto own_rank = static_cast<std::size_t>(exchange.rank());
+  exchange.timed(Stage::encode, [&] { codec_->write(own_, keys_[own_rank], payload_); });
   largest_scale_ = 0;
   gather(exchange, payload_, codec_->limit(), [&](int rank, std::span<const std::byte> payload) {
-    const std::string what =
-        fmt::format("gradiveq+{} payload of rank {}", quantizer_.options.name, rank);
     codec_->read(payload,
-                 {.what = what,
-                  .key = key(step, rank),
-                  .factor = 1,
+                 {.what = fmt::format("gradiveq+{} payload of rank {}", options_.name, rank),
+                  .key = keys_[static_cast<std::size_t>(rank)],
                   .into = rank == 0 ? std::span(sum_) : std::span<float>()},
                  [&](std::size_t first, std::span<const float> values) {
                    if (rank > 0)
                      kernels::add(std::span(sum_).subspan(first, values.size()), values);
-                   if (rank == exchange.rank()) {
-                     std::copy(values.begin(), values.end(), &sent_[first]);
-                   }
+                   if (rank == exchange.rank()) std::ranges::copy(values, &sent_[first]);
                  });
     largest_scale_ = std::max(largest_scale_, kernels::largest_magnitude(codec_->scales()));
   });
@@ -176,10 +145,10 @@ void QuantizedProjections::finish(std::span<const float> moment_sums, const Exch
   }
 }
 
-void QuantizedProjections::keep_errors(std::span<GradiveqLayer> layers) const {
-  for (std::size_t l = 0; l < layers.size() && feedback(); ++l) {
-    for (std::size_t i = 0; i < layers[l].owed.size(); ++i) {
-      layers[l].owed[i] = own_[begin_[l] + i] - sent_[begin_[l] + i];
+void QuantizedProjections::keep_errors() {
+  for (std::size_t l = 0; l < layers_.size() && feedback(); ++l) {
+    for (std::size_t i = 0; i < layers_[l].owed.size(); ++i) {
+      layers_[l].owed[i] = own_[begin_[l] + i] - sent_[begin_[l] + i];
     }
   }
 }

@@ -1,5 +1,5 @@
-// GradiVeQ's projections when another method quantizes them: dqsg's integer codes are
-// summed, qsgd's payloads are gathered.
+// GradiVeQ's projections when another method quantizes them: dqsg's integer codes are summed,
+// qsgd's payloads are gathered.
 //
 // The projections of a layer are ordered by coordinate, then by slice: coordinates differ in size
 // by orders of magnitude, so the values of a block, which share a scale, should be of one.
@@ -24,15 +24,18 @@ namespace thinreduce {
 
 class QuantizedProjections {
  public:
-  QuantizedProjections(const ProjectionQuantizer& quantizer, const MethodSetup& setup);
+  // `layers` must outlive this object.
+  QuantizedProjections(const QuantizedGatherOptions& options, std::vector<GradiveqLayer>& layers,
+                       const MethodSetup& setup);
 
-  // Begins a step. `layers` must live until the next one.
-  void start(std::span<const GradiveqLayer> layers);
-  // Takes this rank's projections of the slices at `places`; returns their sums after finish(), and
-  // this rank's own again.
-  void put(std::size_t layer, UnitRange places, std::span<const float> tile);
-  void get(std::size_t layer, UnitRange places, std::span<float> tile) const;
-  void get_own(std::size_t layer, UnitRange places, std::span<float> tile) const;
+  // Begins a step.
+  void start();
+  // Return this rank's projections of a layer with the errors owed, to be set before exchange(),
+  // and their sums over the ranks after finish().
+  [[nodiscard]] float* own(const GradiveqLayer& layer) { return &own_[begin_[layer.number]]; }
+  [[nodiscard]] const float* sum(const GradiveqLayer& layer) const {
+    return &sum_[begin_[layer.number]];
+  }
 
   // Returns the number of floats that the ranks must sum between exchange() and finish().
   [[nodiscard]] std::size_t moments() const { return feedback() ? 2 * layers_.size() : 0; }
@@ -40,31 +43,31 @@ class QuantizedProjections {
   void exchange(std::uint64_t step, Exchange& exchange, std::span<float> moments);
   // Throws Error{bad_frame} unless the sums are finite.
   void finish(std::span<const float> moment_sums, const Exchange& exchange);
-  // Gives `layers`, those of start(), the errors of this rank's codes, after a step that succeeded.
-  void keep_errors(std::span<GradiveqLayer> layers) const;
+  // Gives the layers the errors of this rank's codes, after a step that succeeded.
+  void keep_errors();
 
  private:
   [[nodiscard]] bool feedback() const { return !layers_.empty() && layers_[0].quantized; }
-  [[nodiscard]] RandomKey key(std::uint64_t step, int rank) const;
   // Set sum_ and sent_ from own_.
-  void sum_codes(std::uint64_t step, Exchange& exchange);
-  void gather_codes(std::uint64_t step, Exchange& exchange);
+  void sum_codes(Exchange& exchange);
+  void gather_codes(Exchange& exchange);
   // Drops the codes of whole slices. A sample's errors stay; those of a flushed slice are sent.
   void clear_whole_slices();
 
-  ProjectionQuantizer quantizer_;
+  QuantizedGatherOptions options_;
+  std::vector<GradiveqLayer>& layers_;
   std::uint64_t seed_;
   std::uint32_t bucket_;
-  std::span<const GradiveqLayer> layers_;
   std::vector<std::size_t> begin_;  // per layer, in the vectors below, and the end
   // This rank's projections with the errors owed, the sum over the ranks, and this rank's part of
   // that sum.
   std::vector<float> own_, sum_, sent_;
-  // Summed codes, and gathered ones.
+  std::vector<RandomKey> keys_;  // by rank
+  float largest_scale_ = 0;      // over all ranks
+  // Summed codes.
   std::vector<float> scales_, own_scales_;
-  float largest_scale_ = 0;  // over all ranks
-  std::vector<RandomKey> keys_;
   DitheredSumBuffers buffers_;
+  // Gathered codes.
   std::optional<BlockCodec> codec_;
   std::vector<std::byte> payload_;
 };

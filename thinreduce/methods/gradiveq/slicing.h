@@ -43,7 +43,7 @@ class Slicing {
   [[nodiscard]] std::size_t slices() const { return slice_ == 0 ? 0 : elements_ / slice_; }
   // Returns the number of elements that are in slices, and the places of one slice.
   [[nodiscard]] std::size_t sliced() const { return slices() * slice_; }
-  [[nodiscard]] UnitRange places_of(std::size_t slice) const {
+  [[nodiscard]] Range places_of(std::size_t slice) const {
     return {slice * slice_, (slice + 1) * slice_};
   }
 
@@ -57,7 +57,7 @@ class Slicing {
   // Returns the elements at `places`: the memory itself, or a copy in `scratch`. scatter() writes
   // either back.
   template <typename Float>
-  [[nodiscard]] std::span<Float> view(std::span<Float> bucket, UnitRange places,
+  [[nodiscard]] std::span<Float> view(std::span<Float> bucket, Range places,
                                       std::vector<float>& scratch) const {
     if (contiguous()) return bucket.subspan(offset_ + places.begin, places.size());
     const auto out = room(scratch, places.size());

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace thinreduce {
+namespace thinreduce::slicing_test {
 namespace {
 
 Tensor tensor_of(std::vector<std::int64_t> shape, std::size_t offset = 0) {
@@ -114,4 +114,4 @@ TEST(Slicing, WhatFillsNoSlice) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::slicing_test

@@ -4,7 +4,7 @@
 #include "tests/gradiveq_world.h"
 #include "thinreduce/error.h"
 
-namespace thinreduce {
+namespace thinreduce::state_test {
 namespace {
 
 TEST(GradiveqState, SavedStateResumesToTheSameBits) {
@@ -13,6 +13,7 @@ TEST(GradiveqState, SavedStateResumesToTheSameBits) {
       SCOPED_TRACE(testing::Message() << "saved after " << moment << " steps, phases " << phases);
       auto settings = quick(3, 5);
       settings.phases = phases;
+      settings.feedback = !phases;
       settings.sample = settings.flush = 0.05;
       expect_saved_state_resumes(settings, moment);
     }
@@ -64,4 +65,4 @@ TEST(GradiveqState, WithoutFeedbackNothingIsKept) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::state_test

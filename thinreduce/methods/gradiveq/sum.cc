@@ -24,40 +24,33 @@ std::size_t slices_per_unit(std::size_t basis_size) {
 
 }  // namespace
 
-GradiveqSum::GradiveqSum(const GradiveqSettings& settings, const MethodSetup& setup)
-    : settings_(settings) {
-  if (settings.quantizer) quantized_.emplace(*settings.quantizer, setup);
+GradiveqSum::GradiveqSum(const GradiveqSettings& settings, GradiveqState& state,
+                         const MethodSetup& setup)
+    : settings_(settings), state_(state) {
+  if (settings.quantizer) quantized_.emplace(*settings.quantizer, state.layers, setup);
 }
 
-void GradiveqSum::start(GradiveqState& state, std::span<float> values, const Exchange& exchange) {
-  layers_ = state.layers;
-  mean_ = state.mean;
-  kept_ = state.kept;
+void GradiveqSum::start(std::span<float> values, const Exchange& exchange) {
   values_ = values;
   exchange_ = &exchange;
   share_ = 1.0f / static_cast<float>(exchange.size());
   scratch_.resize(std::max(scratch_.size(), exchange.workers.threads()));
   parts_.assign(1, Part{});
   unit_begin_.clear();
-  for (const GradiveqLayer& layer : layers_) add_layer(layer);
+  for (const GradiveqLayer& layer : state_.layers) add_layer(layer);
   unit_begin_.push_back(parts_.size() - 1);
-  if (!layers_.empty()) {
-    const std::size_t votes = layers_.size();
-    add_part(SentAs::votes, votes, {0, votes}, settings_.trigger > 0 ? votes : 0);
+  if (const std::size_t votes = state_.layers.size(); votes > 0) {
+    add_part(SentAs::votes, votes, {0, votes}, votes);
     unit_begin_.push_back(parts_.size() - 1);
   }
-  std::size_t floats = parts_.back().wire;
-  if (quantized_) {
-    quantized_->start(layers_);
-    floats += quantized_->moments();
-  }
+  if (quantized_) quantized_->start();
+  const std::size_t floats = parts_.back().wire + (quantized_ ? quantized_->moments() : 0);
   (void)room(wire_, floats);
-  if (!kept_.empty()) (void)room(own_, floats);
+  if (settings_.feedback) (void)room(own_, floats);
 }
 
 // The last part is the end: it becomes the new part, and another end follows.
-void GradiveqSum::add_part(SentAs sent_as, std::size_t layer, UnitRange places,
-                           std::size_t floats) {
+void GradiveqSum::add_part(SentAs sent_as, std::size_t layer, Range places, std::size_t floats) {
   const std::size_t wire = parts_.back().wire;
   parts_.back() = {sent_as, layer, places, wire};
   parts_.push_back({.layer = layer + 1, .places = {}, .wire = wire + floats});
@@ -93,7 +86,7 @@ void GradiveqSum::add_layer(const GradiveqLayer& layer) {
   }
 }
 
-std::span<float> GradiveqSum::wire_floats(UnitRange parts) {
+std::span<float> GradiveqSum::wire_floats(Range parts) {
   const std::size_t begin = parts_[parts.begin].wire;
   return std::span(wire_).subspan(begin, parts_[parts.end].wire - begin);
 }
@@ -102,45 +95,44 @@ std::size_t GradiveqSum::unit_bytes() const {
   return std::max<std::size_t>(1, parts_.back().wire * sizeof(float) / units());
 }
 
-std::span<std::byte> GradiveqSum::wire(UnitRange range, int /*summed*/) {
+std::span<std::byte> GradiveqSum::wire(Range range, int /*summed*/) {
   return std::as_writable_bytes(wire_floats(parts_of(range)));
 }
 
-void GradiveqSum::add(UnitRange range, int /*summed*/, std::span<const std::byte> incoming,
+void GradiveqSum::add(Range range, int /*summed*/, std::span<const std::byte> incoming,
                       int /*peer*/) {
   const std::span<float> own = wire_floats(parts_of(range));
   kernels::add(own, {reinterpret_cast<const float*>(incoming.data()), own.size()});
 }
 
 template <typename Work>
-void GradiveqSum::for_parts(UnitRange units, const Work& work) {
-  exchange_->workers.for_runs(
-      units.size(), kUnitsPerBlock, [&](std::size_t first, std::size_t count, std::size_t thread) {
-        const UnitRange run{units.begin + first, units.begin + first + count};
-        const UnitRange parts = parts_of(run);
-        for (std::size_t p = parts.begin; p < parts.end; ++p) work(p, scratch_[thread]);
-      });
+void GradiveqSum::for_parts(Range units, const Work& work) {
+  exchange_->workers.for_runs(units.size(), kUnitsPerBlock,
+                              [&](std::size_t first, std::size_t count, std::size_t thread) {
+                                const Range run{units.begin + first, units.begin + first + count};
+                                const Range parts = parts_of(run);
+                                for (std::size_t p = parts.begin; p < parts.end; ++p) {
+                                  work(parts_[p], wire_floats({p, p + 1}), scratch_[thread]);
+                                }
+                              });
 }
 
-void GradiveqSum::encode(UnitRange range) {
-  for_parts(range, [&](std::size_t p, GradiveqScratch& scratch) {
-    const Part& part = parts_[p];
-    const auto wire = wire_floats({p, p + 1});
+void GradiveqSum::encode(Range range) {
+  for_parts(range, [&](Part& part, std::span<float> wire, GradiveqScratch& scratch) {
     if (part.sent_as == SentAs::votes) {
-      for (std::size_t l = 0; l < wire.size(); ++l) wire[l] = layers_[l].vote;
+      for (std::size_t l = 0; l < wire.size(); ++l) wire[l] = state_.layers[l].vote;
     } else if (part.sent_as == SentAs::projection) {
       project(part, wire, scratch);
     } else {
       encode_whole(part, wire, scratch);
     }
-    if (!own_.empty()) std::copy(wire.begin(), wire.end(), &own_[part.wire]);
+    if (settings_.feedback) std::copy(wire.begin(), wire.end(), &own_[part.wire]);
+    part.encoded = true;
   });
 }
 
-void GradiveqSum::decode(UnitRange range, int /*peer*/) {
-  for_parts(range, [&](std::size_t p, GradiveqScratch& scratch) {
-    Part& part = parts_[p];
-    const auto wire = wire_floats({p, p + 1});
+void GradiveqSum::decode(Range range, int /*peer*/) {
+  for_parts(range, [&](Part& part, std::span<const float> wire, GradiveqScratch& scratch) {
     require_finite(part, wire);
     if (part.sent_as == SentAs::projection) {
       rebuild(part, wire, scratch);
@@ -156,7 +148,7 @@ void GradiveqSum::require_finite(const Part& part, std::span<const float> sum) c
   require_finite_sum(*exchange_, sum,
                      part.sent_as == SentAs::votes
                          ? "vote"
-                         : fmt::format("value sent for tensor '{}'", layers_[part.layer].name));
+                         : fmt::format("value sent for tensor '{}'", layer_of(part).name));
 }
 
 void GradiveqSum::reduce(std::uint64_t step, Exchange& exchange) {
@@ -178,53 +170,63 @@ void GradiveqSum::reduce(std::uint64_t step, Exchange& exchange) {
   });
 }
 
-// g' = U^T (g - weight * mean / N). A fresh basis has sent nothing of the residual yet.
-void GradiveqSum::project(const Part& part, std::span<float> wire, GradiveqScratch& scratch) {
-  const GradiveqLayer& layer = layers_[part.layer];
+std::span<float> GradiveqSum::centered(const Part& part, GradiveqScratch& scratch) const {
+  const GradiveqLayer& layer = layer_of(part);
   const Slicing& slicing = layer.slicing();
   const auto slices = room(scratch.slices, part.places.size());
   kernels::add_multiple(slicing.view(values_, part.places, scratch.values),
-                        slicing.view(mean_, part.places, scratch.mean), -layer.mean_weight * share_,
-                        slices);
-  if (layer.fresh && !kept_.empty()) {
-    kernels::add(slices, slicing.view(kept_, part.places, scratch.kept));
+                        slicing.view(std::span(state_.mean), part.places, scratch.mean),
+                        -layer.mean_weight * share_, slices);
+  return slices;
+}
+
+// g' = U^T (g - weight * mean / N). `kept` takes in the gradient; a fresh basis has sent nothing of
+// it yet.
+void GradiveqSum::project(const Part& part, std::span<float> wire, GradiveqScratch& scratch) {
+  const GradiveqLayer& layer = layer_of(part);
+  const Slicing& slicing = layer.slicing();
+  std::span<float> slices = centered(part, scratch);
+  if (settings_.feedback) {
+    const auto kept = slicing.view(std::span(state_.kept), part.places, scratch.kept);
+    kernels::add(kept, slices);
+    slicing.scatter(kept, part.places.begin, state_.kept);
+    if (layer.fresh) slices = kept;
   }
   if (!quantized_) return layer.basis.project(slices, wire);
   const auto projections = projections_of(layer, part.places, scratch);
   layer.basis.project(slices, projections);
-  quantized_->put(part.layer, part.places, projections);
+  float* const own = quantized_->own(layer);
+  for_projections(layer, part.places, [&](std::size_t i, std::size_t at) {
+    own[i] = layer.quantized ? projections[at] + layer.owed[i] : projections[at];
+  });
 }
 
-// mean over the ranks = (U sum + weight * mean) / N. `kept` takes in the gradient before it is
-// replaced.
+// mean over the ranks = (U sum + weight * mean) / N
 void GradiveqSum::rebuild(const Part& part, std::span<const float> wire, GradiveqScratch& scratch) {
-  const GradiveqLayer& layer = layers_[part.layer];
+  const GradiveqLayer& layer = layer_of(part);
   const Slicing& slicing = layer.slicing();
   if (quantized_) {
     const auto projections = projections_of(layer, part.places, scratch);
-    quantized_->get(part.layer, part.places, projections);
+    const float* const sums = quantized_->sum(layer);
+    for_projections(layer, part.places,
+                    [&](std::size_t i, std::size_t at) { projections[at] = sums[i]; });
     wire = projections;
   }
   const auto slices = room(scratch.slices, part.places.size());
   layer.basis.rebuild(wire, slices);
-  const auto values = slicing.view(values_, part.places, scratch.values);
-  std::span<float> kept;
-  if (!kept_.empty()) kept = slicing.view(kept_, part.places, scratch.kept);
-  kernels::deliver({.decoded = slices,
-                    .mean = slicing.view(mean_, part.places, scratch.mean),
-                    .weight = layer.mean_weight,
-                    .share = share_},
-                   kept, values);
-  slicing.scatter(values, part.places.begin, values_);
-  if (!kept_.empty()) slicing.scatter(kept, part.places.begin, kept_);
+  const bool in_place = slicing.contiguous();
+  const auto out = in_place ? slicing.view(values_, part.places, scratch.values) : slices;
+  kernels::add_multiple(slices, slicing.view(std::span(state_.mean), part.places, scratch.mean),
+                        layer.mean_weight, out, share_);
+  slicing.scatter(out, part.places.begin, values_);
 }
 
 void GradiveqSum::encode_whole(const Part& part, std::span<float> wire, GradiveqScratch& scratch) {
-  const GradiveqLayer& layer = layers_[part.layer];
+  const GradiveqLayer& layer = layer_of(part);
   layer.slicing().gather(values_, part.places.begin, wire);
-  if (part.sent_as == SentAs::sample || kept_.empty()) return;
+  if (part.sent_as == SentAs::sample || !settings_.feedback) return;
   const auto residual = room(scratch.kept, wire.size());
-  layer.slicing().gather(kept_, part.places.begin, residual);
+  layer.slicing().gather(state_.kept, part.places.begin, residual);
   if (part.sent_as == SentAs::flush) {
     to_residual(layer, part.places, !layer.fresh, residual, scratch);
   }
@@ -233,18 +235,14 @@ void GradiveqSum::encode_whole(const Part& part, std::span<float> wire, Gradiveq
 
 void GradiveqSum::decode_whole(const Part& part, std::span<const float> wire,
                                GradiveqScratch& scratch) {
-  const Slicing& slicing = layers_[part.layer].slicing();
+  const Slicing& slicing = layer_of(part).slicing();
   const auto out = room(scratch.slices, wire.size());
   std::copy(wire.begin(), wire.end(), out.begin());
   kernels::scale(out, share_);
   slicing.scatter(out, part.places.begin, values_);
-  if (part.sent_as == SentAs::sample || kept_.empty()) return;
+  if (part.sent_as == SentAs::sample || !settings_.feedback) return;
   std::fill(out.begin(), out.end(), 0.0f);
-  slicing.scatter(out, part.places.begin, kept_);
-}
-
-void GradiveqSum::keep_errors(std::span<GradiveqLayer> layers) const {
-  if (quantized_) quantized_->keep_errors(layers);
+  slicing.scatter(out, part.places.begin, state_.kept);
 }
 
 // Adds this rank's gradient to the residual: from the bucket or, if the mean has replaced it there,
@@ -253,9 +251,13 @@ void GradiveqSum::take_back() {
   GradiveqScratch& scratch = scratch_.front();
   for (const Part& part : parts_) {
     if (part.sent_as == SentAs::votes) continue;
-    const GradiveqLayer& layer = layers_[part.layer];
+    const GradiveqLayer& layer = layer_of(part);
     const Slicing& slicing = layer.slicing();
-    const auto residual = slicing.view(kept_, part.places, scratch.kept);
+    const bool projected = part.sent_as == SentAs::projection;
+    const auto residual = slicing.view(std::span(state_.kept), part.places, scratch.kept);
+    if (projected && part.encoded && !part.delivered) {
+      kernels::add_multiple(residual, centered(part, scratch), -1, residual);
+    }
     // A flushed slice that is delivered has nothing left, not even errors.
     const bool emptied = part.sent_as == SentAs::flush && part.delivered;
     if (part.sent_as != SentAs::unsliced && !emptied) {
@@ -263,21 +265,24 @@ void GradiveqSum::take_back() {
     }
     if (!part.delivered) {
       kernels::add(residual, slicing.view(values_, part.places, scratch.values));
-    } else if (part.sent_as == SentAs::projection) {
+    } else if (projected) {
       add_projected(part, residual, scratch);
     } else {
       kernels::add(residual, std::span(own_).subspan(part.wire, residual.size()));
     }
-    slicing.scatter(residual, part.places.begin, kept_);
+    slicing.scatter(residual, part.places.begin, state_.kept);
   }
 }
 
 void GradiveqSum::add_projected(const Part& part, std::span<float> residual,
-                                GradiveqScratch& scratch) const {
-  const GradiveqLayer& layer = layers_[part.layer];
+                                GradiveqScratch& scratch) {
+  const GradiveqLayer& layer = layer_of(part);
   const auto projections = projections_of(layer, part.places, scratch);
   if (quantized_) {
-    quantized_->get_own(part.layer, part.places, projections);
+    const float* const own = quantized_->own(layer);
+    for_projections(layer, part.places, [&](std::size_t i, std::size_t at) {
+      projections[at] = own[i] - layer.owed[i];
+    });
   } else {
     std::copy_n(&own_[part.wire], projections.size(), projections.begin());
   }
@@ -285,7 +290,8 @@ void GradiveqSum::add_projected(const Part& part, std::span<float> residual,
   layer.basis.rebuild(projections, within);
   kernels::add(residual, within);
   // The mean was subtracted before the projection.
-  kernels::add_multiple(residual, layer.slicing().view(mean_, part.places, scratch.mean),
+  kernels::add_multiple(residual,
+                        layer.slicing().view(std::span(state_.mean), part.places, scratch.mean),
                         layer.mean_weight * share_, residual);
 }
 
@@ -305,7 +311,7 @@ bool GradiveqSum::sample_sum(const GradiveqLayer& layer, std::size_t slice,
 }
 
 std::span<const float> GradiveqSum::vote_sums() const {
-  const std::size_t votes = settings_.trigger > 0 ? layers_.size() : 0;
+  const std::size_t votes = state_.layers.size();
   return std::span(wire_).subspan(parts_.back().wire - votes, votes);
 }
 

@@ -22,17 +22,19 @@ namespace thinreduce {
 
 class GradiveqSum final : public SumPayload {
  public:
-  // `settings` must outlive this object.
-  GradiveqSum(const GradiveqSettings& settings, const MethodSetup& setup);
+  // `settings` and `state` must outlive this object.
+  GradiveqSum(const GradiveqSettings& settings, GradiveqState& state, const MethodSetup& setup);
 
   // Begins a step: `values` is this rank's gradient, which reduce() replaces by the mean. It must
-  // live until the next step, and so must `state`, of which only `kept` is changed.
-  void start(GradiveqState& state, std::span<float> values, const Exchange& exchange);
+  // live until the next step.
+  void start(std::span<float> values, const Exchange& exchange);
   // Projects the slices, sums the payload over the ranks, and rebuilds the mean: segment by segment
   // inside the collective, or all at once around a quantizer. `kept` takes in the gradient.
   void reduce(std::uint64_t step, Exchange& exchange);
   // Gives the layers the errors of a quantizer, after a step that succeeded.
-  void keep_errors(std::span<GradiveqLayer> layers) const;
+  void keep_errors() {
+    if (quantized_) quantized_->keep_errors();
+  }
   // Makes `kept` this rank's residual, with all of its gradient, after a step that failed, whatever
   // was sent or decoded already.
   void take_back();
@@ -46,48 +48,54 @@ class GradiveqSum final : public SumPayload {
 
   [[nodiscard]] std::size_t units() const override { return unit_begin_.size() - 1; }
   [[nodiscard]] std::size_t unit_bytes() const override;
-  [[nodiscard]] std::span<std::byte> wire(UnitRange range, int summed) override;
-  void encode(UnitRange range) override;
-  void add(UnitRange range, int summed, std::span<const std::byte> incoming, int peer) override;
-  void add_part(UnitRange range, int summed, std::span<const std::byte> part, int peer) override {
+  [[nodiscard]] std::span<std::byte> wire(Range range, int summed) override;
+  void encode(Range range) override;
+  void add(Range range, int summed, std::span<const std::byte> incoming, int peer) override;
+  void add_part(Range range, int summed, std::span<const std::byte> part, int peer) override {
     add(range, summed, part, peer);
   }
-  void decode(UnitRange range, int peer) override;
+  void decode(Range range, int peer) override;
 
  private:
+  // A run of elements that are sent alike.
   struct Part {
     SentAs sent_as = SentAs::votes;
     std::size_t layer = 0;
-    UnitRange places;      // in the layer's sequence
-    std::size_t wire = 0;  // its first float in wire_
-    bool delivered = false;
+    Range places;            // in the layer's sequence
+    std::size_t wire = 0;    // its first float in wire_
+    bool encoded = false;    // `kept` has taken in the gradient of a projection
+    bool delivered = false;  // the mean has replaced the gradient
   };
 
   void add_layer(const GradiveqLayer& layer);
-  void add_part(SentAs sent_as, std::size_t layer, UnitRange places, std::size_t floats);
-  [[nodiscard]] std::span<float> wire_floats(UnitRange parts);
-  [[nodiscard]] UnitRange parts_of(UnitRange units) const {
+  void add_part(SentAs sent_as, std::size_t layer, Range places, std::size_t floats);
+  [[nodiscard]] std::span<float> wire_floats(Range parts);
+  [[nodiscard]] Range parts_of(Range units) const {
     return {unit_begin_[units.begin], unit_begin_[units.end]};
   }
-  // Calls work(part, scratch) for all parts of a range of units, on all threads.
+  [[nodiscard]] const GradiveqLayer& layer_of(const Part& part) const {
+    return state_.layers[part.layer];
+  }
+  // Calls work(part, its floats, scratch) for all parts of a range of units, on all threads.
   template <typename Work>
-  void for_parts(UnitRange units, const Work& work);
+  void for_parts(Range units, const Work& work);
   void require_finite(const Part& part, std::span<const float> sum) const;
 
+  // Returns g - weight * mean / N for the slices of a part.
+  std::span<float> centered(const Part& part, GradiveqScratch& scratch) const;
   void project(const Part& part, std::span<float> wire, GradiveqScratch& scratch);
   void rebuild(const Part& part, std::span<const float> wire, GradiveqScratch& scratch);
   void encode_whole(const Part& part, std::span<float> wire, GradiveqScratch& scratch);
   void decode_whole(const Part& part, std::span<const float> wire, GradiveqScratch& scratch);
   // Adds the part of this rank's gradient that its projections have sent.
-  void add_projected(const Part& part, std::span<float> residual, GradiveqScratch& scratch) const;
+  void add_projected(const Part& part, std::span<float> residual, GradiveqScratch& scratch);
 
   const GradiveqSettings& settings_;
+  GradiveqState& state_;
   std::optional<QuantizedProjections> quantized_;
 
   // The current step.
-  std::span<const GradiveqLayer> layers_;
-  std::span<const float> mean_;
-  std::span<float> kept_, values_;
+  std::span<float> values_;
   const Exchange* exchange_ = nullptr;
   float share_ = 1;                         // 1 / N
   std::vector<Part> parts_{Part{}};         // by layer and place, and an end

@@ -14,7 +14,7 @@
 #include "thinreduce/methods/quantize/block_quantizer.h"
 #include "thinreduce/wire/random.h"
 
-namespace thinreduce {
+namespace thinreduce::ndqsg_test {
 namespace {
 
 // Gradients that are equal on all ranks up to a little noise, with the same largest magnitude.
@@ -176,7 +176,7 @@ TEST(Ndqsg, SameErrorAsDqsgWithAFifthLessBytes) {
   }
 }
 
-TEST(Ndqsg, OddAndEvenRatiosSharesAndWorlds) {
+TEST(Ndqsg, OddAndEvenRatiosFractionsAndWorlds) {
   for (const char* options :
        {"levels=3,nested=1", "levels=6,nested=2", "levels=4,nested=1", "levels=8,nested=2",
         "levels=10,nested=2,plain_fraction=0.3", "levels=3,nested=1,plain_fraction=0",
@@ -368,4 +368,4 @@ TEST(Ndqsg, OwnersGetTheCodesOfDqsg) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::ndqsg_test

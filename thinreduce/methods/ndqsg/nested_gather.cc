@@ -124,8 +124,11 @@ class NestedGather final : public Method {
 
   static void require_empty(std::span<const std::byte> payload, int rank) {
     if (payload.empty()) return;
-    throw Error(ErrorCode::bad_frame, fmt::format("{} has {} bytes in the stage of the other ranks",
-                                                  what(rank), payload.size()));
+    throw Error(
+        ErrorCode::bad_frame,
+        fmt::format("{} must be empty in this stage, in which only the other ranks send codes, "
+                    "and has {} bytes; run the same build on all ranks",
+                    what(rank), payload.size()));
   }
 
   void add_plain(std::span<const std::byte> payload, int rank, const Exchange& exchange) {

@@ -144,15 +144,18 @@ void NestedPayload::read(std::span<const std::byte> payload, const std::string& 
   const auto nested_bytes = reader.value<std::uint32_t>();
   plain_bytes = reader.value<std::uint32_t>();
   const std::size_t elements = shape_.quantizer.elements();
-  require(failures <= elements,
-          [&] { return fmt::format("{} wrong elements of {}", failures, elements); });
+  require(failures <= elements, [&] {
+    return fmt::format("the count of wrongly decoded elements is {} and must be at most {}",
+                       failures, elements);
+  });
   require(alpha >= 0.5F && alpha <= 1.0F,
           [&] { return fmt::format("alpha is {} and must be between 0.5 and 1", alpha); });
   const auto flags = reader.take(flags_.size());
   std::copy(flags.begin(), flags.end(), flags_.begin());
   for (std::size_t run = runs(); run < flags_.size() * 8; ++run) {
-    require((flags_[run / 8] >> run % 8 & std::byte{1}) == std::byte{0},
-            [&] { return fmt::format("a flag for run {} of {}", run, runs()); });
+    require((flags_[run / 8] >> run % 8 & std::byte{1}) == std::byte{0}, [&] {
+      return fmt::format("the flag of run {} is set, but there are only {} runs", run, runs());
+    });
   }
   const auto scale_bytes = reader.take(scales.size() * sizeof(float));
   for (std::size_t block = 0; block < scales.size(); ++block) {

@@ -41,7 +41,8 @@ void random_columns(std::span<float> columns, std::uint64_t seed) {
 
 void orthonormalise(std::span<float> columns, std::size_t rows, std::uint64_t seed) {
   ensure(rows > 0 && columns.size() % rows == 0 && columns.size() / rows <= rows,
-         "orthonormalise: at most as many columns as rows", columns.size(), rows);
+         "orthonormalise: there must be whole columns, at most as many as rows", columns.size(),
+         rows);
   const auto column = [&](std::size_t k) { return columns.subspan(k * rows, rows); };
   // Makes column k orthogonal to the previous ones.
   const auto project = [&](std::size_t k) {

@@ -7,7 +7,7 @@
 
 #include "thinreduce/error.h"
 
-namespace thinreduce {
+namespace thinreduce::orthonormal_test {
 namespace {
 
 double dot(const std::vector<float>& columns, std::size_t rows, std::size_t a, std::size_t b) {
@@ -87,4 +87,4 @@ TEST(Orthonormal, RandomColumnsAreAboutNormal) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::orthonormal_test

@@ -15,7 +15,7 @@
 #include "thinreduce/methods/powersgd/views.h"
 #include "thinreduce/wire/mix.h"
 
-namespace thinreduce {
+namespace thinreduce::powersgd_test {
 namespace {
 
 using Matrix = Eigen::MatrixXd;
@@ -129,7 +129,7 @@ TEST(PowerSgd, EqualsTheReferenceInEigen) {
 
 // With basis >= min(rows, columns) the thin matrices would be larger than the matrix: it is sent
 // uncompressed, and the mean is the ring's.
-TEST(PowerSgd, FullRankIsExact) {
+TEST(PowerSgd, AFullBasisIsExact) {
   for (const int world : kWorlds) {
     for (const auto& layout :
          {layout_of({{4, 100}, {100, 3}, {2, 2}, {7}}), BucketLayout{0, 20, {}}}) {
@@ -144,13 +144,13 @@ TEST(PowerSgd, FullRankIsExact) {
   }
 }
 
-// The sum of the gradients has rank 3: one step finds all of it.
-TEST(PowerSgd, MatricesOfLowRankAreExact) {
+// The columns of the sum of the gradients span 3 directions: one step finds all of them.
+TEST(PowerSgd, MatricesOfFewDirectionsAreExact) {
   constexpr std::size_t kRows = 61;
   constexpr std::size_t kColumns = 97;
   for (const int world : {1, 2, 4}) {
     const auto thin = normal_gradients(world, 3 * (kRows + kColumns), 9);
-    // The same column space on all ranks, so that the mean has rank 3 too.
+    // The same column space on all ranks, so that the mean has 3 directions too.
     PerRank gradients;
     for (const auto& own : thin) {
       auto& gradient = gradients.emplace_back(kRows * kColumns);
@@ -277,4 +277,4 @@ TEST(PowerSgd, ViewsOfABucket) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::powersgd_test

@@ -251,11 +251,12 @@ namespace {
 template <typename Thin>
 void check(std::size_t m_size, std::size_t columns, const Thin& p, std::size_t q_size) {
   ensure(columns > 0 && m_size % columns == 0 && q_size % columns == 0 && q_size > 0,
-         "thin products: whole rows and columns", m_size, columns, q_size);
+         "thin products: the matrix must have whole rows, and Q whole columns", m_size, columns,
+         q_size);
   ensure(p.rows > 0 && p.values.size() == p.rows * (q_size / columns) &&
              p.first + m_size / columns <= p.rows,
-         "thin products: thin matrices with equally many columns", p.values.size(), p.rows, p.first,
-         m_size, columns, q_size);
+         "thin products: P and Q must have equally many columns, and P the rows of the matrix",
+         p.values.size(), p.rows, p.first, m_size, columns, q_size);
 }
 
 }  // namespace
@@ -271,7 +272,7 @@ void add_transposed_times(const ConstMatrix& m, const ConstThinRows& p, std::spa
 }
 
 void split_product(const ConstThinRows& p, std::span<const float> q, const ProductSplit& split) {
-  ensure(p.rows > 0 && p.values.size() >= p.rows, "thin products: at least one column",
+  ensure(p.rows > 0 && p.values.size() >= p.rows, "thin products: P must have at least one column",
          p.values.size(), p.rows);
   check(split.m.size(), q.size() / (p.values.size() / p.rows), p, q.size());
   ensure(split.out.size() == split.m.size(),

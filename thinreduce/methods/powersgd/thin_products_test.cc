@@ -6,7 +6,7 @@
 #include "tests/test_data.h"
 #include "thinreduce/error.h"
 
-namespace thinreduce::kernels {
+namespace thinreduce::kernels::thin_products_test {
 namespace {
 
 TEST(ThinProducts, EqualTheReferenceOnEveryTarget) {
@@ -76,4 +76,4 @@ TEST(ThinProducts, ShapesThatDoNotFitAreABug) {
 }
 
 }  // namespace
-}  // namespace thinreduce::kernels
+}  // namespace thinreduce::kernels::thin_products_test

@@ -5,7 +5,7 @@
 #include "tests/test_world.h"
 #include "thinreduce/methods/quantize/block_grid.h"
 
-namespace thinreduce {
+namespace thinreduce::block_grid_test {
 namespace {
 
 using Parts = std::vector<std::tuple<std::size_t, std::size_t, std::size_t>>;
@@ -63,7 +63,9 @@ TEST(BlockGrid, PiecesAgreeWithTheWhole) {
       EXPECT_TRUE(grid.begins_at(first));
       EXPECT_EQ(grid.next_begin(first), first);
       for (std::size_t i = first; i < first + run; ++i) block_of[i] = index;
-      if (run > 1) EXPECT_EQ(grid.next_begin(first + 1), first + run);
+      if (run > 1) {
+        EXPECT_EQ(grid.next_begin(first + 1), first + run);
+      }
     }
     EXPECT_EQ(block_of.back() + 1, grid.blocks());
     for (std::size_t first = 0; first < grid.elements(); ++first) {
@@ -118,4 +120,4 @@ TEST(BlockGrid, ASmallLayerKeepsItsPrecisionBesideALargeOne) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::block_grid_test

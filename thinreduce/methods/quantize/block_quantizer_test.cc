@@ -13,7 +13,7 @@
 #include "tests/test_data.h"
 #include "thinreduce/wire/random.h"
 
-namespace thinreduce {
+namespace thinreduce::block_quantizer_test {
 namespace {
 
 using Floats = std::vector<float>;
@@ -52,9 +52,9 @@ Errors errors_of(std::uint32_t levels_per_side, bool subtract, RandomKey replaye
   const Coded coded = quantized(quantizer, result.values, key);
   const auto keys = subtract ? std::span(&replayed, 1) : std::span<const RandomKey>();
   const auto decoded = dequantized(quantizer, coded, keys);
-  const double step = quantizer.step_size(coded.scales[0]);
+  const double step_size = quantizer.step_size(coded.scales[0]);
   for (std::size_t i = 0; i < kElements; ++i) {
-    result.errors.push_back((static_cast<double>(decoded[i]) - result.values[i]) / step);
+    result.errors.push_back((static_cast<double>(decoded[i]) - result.values[i]) / step_size);
   }
   return result;
 }
@@ -130,7 +130,7 @@ TEST(DitheredError, IsUniformAndBounded) {
   }
 }
 
-TEST(DitheredError, HasMeanZeroAndATwelfthOfTheSquaredStep) {
+TEST(DitheredError, HasMeanZeroAndATwelfthOfTheSquaredStepSize) {
   for (const std::uint32_t levels_per_side : {1u, 3u, 7u}) {
     const auto sample = dithered_errors(levels_per_side);
     const auto n = static_cast<double>(sample.errors.size());
@@ -211,7 +211,7 @@ TEST(BlockQuantizer, PiecesMakeTheWhole) {
   }
 }
 
-TEST(BlockQuantizer, ErrorsAreAtMostHalfAStepAtEveryMagnitude) {
+TEST(BlockQuantizer, ErrorsAreAtMostHalfAStepSizeAtEveryMagnitude) {
   const RandomKey key = random_key({.seed = 2});
   const auto shape = normal_floats(1009, 5);
   for (const float magnitude : {1e-30f, 1e-20f, 1e-3f, 1.0f, 1e20f, 1e37f}) {
@@ -222,9 +222,9 @@ TEST(BlockQuantizer, ErrorsAreAtMostHalfAStepAtEveryMagnitude) {
       const Coded coded = quantized(quantizer, values, key);
       const auto decoded = dequantized(quantizer, coded, std::span(&key, 1));
       for (std::size_t i = 0; i < values.size(); ++i) {
-        const double step = quantizer.step_size(coded.scales[i / 64]);
+        const double step_size = quantizer.step_size(coded.scales[i / 64]);
         ASSERT_LE(coded.codes[i], 2 * levels_per_side);
-        ASSERT_LE(std::abs(static_cast<double>(decoded[i]) - values[i]), 0.5001 * step)
+        ASSERT_LE(std::abs(static_cast<double>(decoded[i]) - values[i]), 0.5001 * step_size)
             << magnitude << ' ' << levels_per_side;
       }
     }
@@ -279,4 +279,4 @@ TEST(BlockQuantizer, ClippingLowersTheScaleAndKeepsTheRest) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::block_quantizer_test

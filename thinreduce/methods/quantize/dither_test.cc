@@ -8,7 +8,7 @@
 
 #include "tests/test_data.h"
 
-namespace thinreduce::kernels {
+namespace thinreduce::kernels::dither_test {
 namespace {
 
 using Codes = std::vector<std::uint32_t>;
@@ -89,4 +89,4 @@ TEST(Dither, DequantizeSubtractsTheDitherOfAllRanks) {
 }
 
 }  // namespace
-}  // namespace thinreduce::kernels
+}  // namespace thinreduce::kernels::dither_test

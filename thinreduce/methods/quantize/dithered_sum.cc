@@ -37,12 +37,12 @@ std::size_t DitheredSum::elements_before(std::size_t unit) const {
   return std::min(unit * kUnitElements, setup_.quantizer.elements());
 }
 
-std::size_t DitheredSum::packed_bytes(UnitRange range, int summed) const {
+std::size_t DitheredSum::packed_bytes(Range range, int summed) const {
   return packings_[static_cast<std::size_t>(summed - 1)].bytes(elements_before(range.end) -
                                                                elements_before(range.begin));
 }
 
-std::span<std::byte> DitheredSum::wire(UnitRange range, int summed) {
+std::span<std::byte> DitheredSum::wire(Range range, int summed) {
   if (range.size() == 0) return {};
   if (summed == 1) {
     return std::span(buffers_.own)
@@ -52,14 +52,14 @@ std::span<std::byte> DitheredSum::wire(UnitRange range, int summed) {
   return std::span(buffers_.sums).subspan(unit_bytes() * range.begin, packed_bytes(range, summed));
 }
 
-UnitRange DitheredSum::bytes_of_unit(UnitRange range, std::size_t unit, int summed) const {
+Range DitheredSum::bytes_of_unit(Range range, std::size_t unit, int summed) const {
   return {packed_bytes({range.begin, unit}, summed), packed_bytes({range.begin, unit + 1}, summed)};
 }
 
-std::size_t DitheredSum::unpack_unit(const Packed& packed, UnitRange range, std::size_t unit,
+std::size_t DitheredSum::unpack_unit(const Packed& packed, Range range, std::size_t unit,
                                      Codes& codes) const {
   const std::size_t count = elements_before(unit + 1) - elements_before(unit);
-  const UnitRange part = bytes_of_unit(range, unit, packed.summed);
+  const Range part = bytes_of_unit(range, unit, packed.summed);
   const auto largest = kernels::unpack(packed.bytes.subspan(part.begin, part.size()),
                                        packings_[static_cast<std::size_t>(packed.summed - 1)],
                                        std::span(codes).first(kernels::whole_rows(count)));
@@ -81,21 +81,21 @@ void DitheredSum::check(std::uint32_t largest_code, const Packed& packed) const 
 }
 
 template <typename Work>
-void DitheredSum::for_units(UnitRange range, const Work& work) const {
+void DitheredSum::for_units(Range range, const Work& work) const {
   setup_.workers.for_runs(range.size(), kUnitsPerBlock,
                           [&](std::size_t first, std::size_t count, std::size_t /*thread*/) {
                             for (std::size_t i = 0; i < count; ++i) work(range.begin + first + i);
                           });
 }
 
-void DitheredSum::encode(UnitRange range) {
+void DitheredSum::encode(Range range) {
   if (setup_.original != nullptr) {
     setup_.original->keep({elements_before(range.begin), elements_before(range.end)});
   }
   for_units(range, [&](std::size_t unit) { encode_unit(range, unit); });
 }
 
-void DitheredSum::encode_unit(UnitRange range, std::size_t unit) {
+void DitheredSum::encode_unit(Range range, std::size_t unit) {
   const std::size_t first = elements_before(unit);
   const std::size_t count = elements_before(unit + 1) - first;
   const auto values = setup_.source.subspan(first, count);
@@ -111,14 +111,14 @@ void DitheredSum::encode_unit(UnitRange range, std::size_t unit) {
   pack_unit(padded, range, unit, 1);
 }
 
-void DitheredSum::pack_unit(std::span<const std::uint32_t> codes, UnitRange range, std::size_t unit,
+void DitheredSum::pack_unit(std::span<const std::uint32_t> codes, Range range, std::size_t unit,
                             int summed) {
-  const UnitRange part = bytes_of_unit(range, unit, summed);
+  const Range part = bytes_of_unit(range, unit, summed);
   kernels::pack(codes, packings_[static_cast<std::size_t>(summed - 1)],
                 wire(range, summed).subspan(part.begin, part.size()));
 }
 
-void DitheredSum::add(UnitRange range, int summed, std::span<const std::byte> incoming, int peer) {
+void DitheredSum::add(Range range, int summed, std::span<const std::byte> incoming, int peer) {
   for_units(range, [&](std::size_t unit) {
     Codes codes;
     Codes more;
@@ -131,7 +131,7 @@ void DitheredSum::add(UnitRange range, int summed, std::span<const std::byte> in
 }
 
 // The sums are packed once, when they are complete.
-void DitheredSum::add_part(UnitRange range, int summed, std::span<const std::byte> part, int peer) {
+void DitheredSum::add_part(Range range, int summed, std::span<const std::byte> part, int peer) {
   part_sums_.resize(range.size() * kUnitElements);
   for_units(range, [&](std::size_t unit) {
     const auto all = std::span(part_sums_).subspan((unit - range.begin) * kUnitElements);
@@ -148,7 +148,7 @@ void DitheredSum::add_part(UnitRange range, int summed, std::span<const std::byt
   });
 }
 
-void DitheredSum::decode(UnitRange range, int peer) {
+void DitheredSum::decode(Range range, int peer) {
   const Packed sum{wire(range, world()), world(), peer};
   for_units(range, [&](std::size_t unit) {
     const std::size_t first = elements_before(unit);

@@ -46,11 +46,11 @@ class DitheredSum final : public SumPayload {
 
   [[nodiscard]] std::size_t units() const override;
   [[nodiscard]] std::size_t unit_bytes() const override;
-  [[nodiscard]] std::span<std::byte> wire(UnitRange range, int summed) override;
-  void encode(UnitRange range) override;
-  void add(UnitRange range, int summed, std::span<const std::byte> incoming, int peer) override;
-  void add_part(UnitRange range, int summed, std::span<const std::byte> part, int peer) override;
-  void decode(UnitRange range, int peer) override;
+  [[nodiscard]] std::span<std::byte> wire(Range range, int summed) override;
+  void encode(Range range) override;
+  void add(Range range, int summed, std::span<const std::byte> incoming, int peer) override;
+  void add_part(Range range, int summed, std::span<const std::byte> part, int peer) override;
+  void decode(Range range, int peer) override;
 
   // Returns whether no block of the quantizer crosses a unit.
   [[nodiscard]] static bool measures_units(const BlockQuantizer& quantizer) {
@@ -65,9 +65,9 @@ class DitheredSum final : public SumPayload {
 
   [[nodiscard]] int world() const { return static_cast<int>(setup_.keys.size()); }
   [[nodiscard]] std::size_t elements_before(std::size_t unit) const;
-  [[nodiscard]] std::size_t packed_bytes(UnitRange range, int summed) const;
+  [[nodiscard]] std::size_t packed_bytes(Range range, int summed) const;
   // Returns the bytes of one unit within the bytes of its range.
-  [[nodiscard]] UnitRange bytes_of_unit(UnitRange range, std::size_t unit, int summed) const;
+  [[nodiscard]] Range bytes_of_unit(Range range, std::size_t unit, int summed) const;
   // Codes of a range, summed over `summed` ranks, that rank `peer` has sent.
   struct Packed {
     std::span<const std::byte> bytes;
@@ -75,16 +75,14 @@ class DitheredSum final : public SumPayload {
     int peer;
   };
   // Unpacks one unit, padded with zeros; returns the number of its elements.
-  std::size_t unpack_unit(const Packed& packed, UnitRange range, std::size_t unit,
-                          Codes& codes) const;
+  std::size_t unpack_unit(const Packed& packed, Range range, std::size_t unit, Codes& codes) const;
   void check(std::uint32_t largest_code, const Packed& packed) const;
   // Calls work(unit) for all units of a range, on all threads.
   template <typename Work>
-  void for_units(UnitRange range, const Work& work) const;
-  void encode_unit(UnitRange range, std::size_t unit);
+  void for_units(Range range, const Work& work) const;
+  void encode_unit(Range range, std::size_t unit);
   // Packs the codes of one unit, padded with zeros, into its place in wire(range, summed).
-  void pack_unit(std::span<const std::uint32_t> codes, UnitRange range, std::size_t unit,
-                 int summed);
+  void pack_unit(std::span<const std::uint32_t> codes, Range range, std::size_t unit, int summed);
 
   DitheredSumSetup setup_;
   DitheredSumBuffers& buffers_;

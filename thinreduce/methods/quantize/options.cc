@@ -18,9 +18,10 @@ constexpr int kFullAnswerRanks = 16;
 }  // namespace
 
 OptionInfo block_option(long long elements) {
-  return OptionInfo::integer("block", elements, 1, 1 << 24,
-                             "Number of consecutive elements of a layer that share one scale (4 "
-                             "bytes). layer: all of them.")
+  return OptionInfo::integer(
+             "block", elements, 1, 1 << 24,
+             "Max number of consecutive elements of one tensor that share a scale (4 "
+             "bytes). layer: one scale per tensor.")
       .or_word("layer")
       .formerly("bucket");
 }

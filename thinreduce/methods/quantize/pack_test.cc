@@ -8,7 +8,7 @@
 
 #include "tests/test_data.h"
 
-namespace thinreduce::kernels {
+namespace thinreduce::kernels::pack_test {
 namespace {
 
 using Codes = std::vector<std::uint32_t>;
@@ -135,4 +135,4 @@ TEST(Pack, AddsOnEveryTarget) {
 }
 
 }  // namespace
-}  // namespace thinreduce::kernels
+}  // namespace thinreduce::kernels::pack_test

@@ -97,14 +97,14 @@ class QuantizedOwner final : public Method, private OwnerPayload {
   [[nodiscard]] RandomKey answer_key() const { return keys_.back(); }
   [[nodiscard]] float share() const { return 1.0f / static_cast<float>(world_); }
 
-  [[nodiscard]] UnitRange elements(UnitRange range) const {
+  [[nodiscard]] Range elements(Range range) const {
     const std::size_t all = options_.quantizer.elements();
     return {std::min(range.begin * unit_elements(), all),
             std::min(range.end * unit_elements(), all)};
   }
   // Moves a codec to a range and returns its elements.
-  UnitRange move(BlockCodec& codec, UnitRange range) const {
-    const UnitRange run = elements(range);
+  Range move(BlockCodec& codec, Range range) const {
+    const Range run = elements(range);
     codec.move_to(run.begin, run.size());
     return run;
   }
@@ -115,31 +115,30 @@ class QuantizedOwner final : public Method, private OwnerPayload {
   [[nodiscard]] std::size_t unit_elements() const override {
     return unit_of(options_.quantizer.grid.block());
   }
-  [[nodiscard]] std::size_t max_part_bytes(UnitRange range) const override {
+  [[nodiscard]] std::size_t max_part_bytes(Range range) const override {
     return codec_.limit_of(elements(range).begin, elements(range).size());
   }
-  [[nodiscard]] std::size_t max_answer_bytes(UnitRange range) const override {
+  [[nodiscard]] std::size_t max_answer_bytes(Range range) const override {
     return answer_codec_.limit_of(elements(range).begin, elements(range).size());
   }
 
-  void encode_part(UnitRange range, std::vector<std::byte>& out) override {
-    const UnitRange run = move(codec_, range);
+  void encode_part(Range range, std::vector<std::byte>& out) override {
+    const Range run = move(codec_, range);
     codec_.append(part(source_, run), key(rank_), out);
     if (options_.keeps_residual()) sent_.push_back(run);
   }
-  void begin_sum(UnitRange range) override {
-    const UnitRange run = elements(range);
+  void begin_sum(Range range) override {
+    const Range run = elements(range);
     const auto own = part(source_, run);
     const std::size_t bad = kernels::first_nonfinite(own);
     if (bad < own.size()) {
-      throw Error(ErrorCode::bad_frame,
-                  fmt::format("{}: element {} of rank {} is {}; its residual overflowed",
-                              options_.name, run.begin + bad, rank_, own[bad]));
+      throw Error::overflow(fmt::format("{}: element {} of rank {} is {}; its residual overflowed",
+                                        options_.name, run.begin + bad, rank_, own[bad]));
     }
     sum_.assign(own.begin(), own.end());
     kernels::scale(sum_, share());
   }
-  void add_part(UnitRange range, int rank, std::span<const std::byte> bytes) override {
+  void add_part(Range range, int rank, std::span<const std::byte> bytes) override {
     move(codec_, range);
     codec_.read(bytes,
                 {.what = fmt::format("{} part of rank {}", options_.name, rank),
@@ -149,15 +148,15 @@ class QuantizedOwner final : public Method, private OwnerPayload {
                   kernels::add(std::span(sum_).subspan(first, values.size()), values);
                 });
   }
-  void encode_answer(UnitRange range, std::vector<std::byte>& out) override {
+  void encode_answer(Range range, std::vector<std::byte>& out) override {
     // Sums of values near the largest float may overflow.
     constexpr float kMaxFloat = std::numeric_limits<float>::max();
     for (float& value : sum_) value = std::clamp(value, -kMaxFloat, kMaxFloat);
     move(answer_codec_, range);
     answer_codec_.append(sum_, answer_key(), out);
   }
-  void decode_answer(UnitRange range, int owner, std::span<const std::byte> bytes) override {
-    const UnitRange run = move(answer_codec_, range);
+  void decode_answer(Range range, int owner, std::span<const std::byte> bytes) override {
+    const Range run = move(answer_codec_, range);
     const auto mean = part(mean_, run);
     answer_codec_.read(bytes,
                        {.what = fmt::format("{} answer of rank {}", options_.name, owner),
@@ -175,7 +174,7 @@ class QuantizedOwner final : public Method, private OwnerPayload {
   // Keeps, with feedback, the error of this rank's parts and of its answers, otherwise the clipped
   // part. Its own part of its own range was neither quantized nor clipped.
   void keep_unsent() {
-    for (const UnitRange run : sent_) {
+    for (const Range run : sent_) {
       codec_.move_to(run.begin, run.size());
       const auto values = part(std::span(residual_), run);
       if (options_.feedback) {
@@ -185,7 +184,7 @@ class QuantizedOwner final : public Method, private OwnerPayload {
       }
     }
     auto unanswered = unanswered_.begin();
-    for (const UnitRange run : owned_) {
+    for (const Range run : owned_) {
       for (float& value : part(std::span(residual_), run)) {
         value = options_.feedback ? *unanswered++ : 0.0f;
       }
@@ -205,8 +204,8 @@ class QuantizedOwner final : public Method, private OwnerPayload {
   std::span<float> mean_;
   std::vector<RandomKey> keys_;  // by rank
   std::vector<float> sum_;       // of one piece, divided by the number of ranks
-  std::vector<UnitRange> sent_;  // elements of all pieces that were sent, and that are owned
-  std::vector<UnitRange> owned_;
+  std::vector<Range> sent_;      // elements of all pieces that were sent, and that are owned
+  std::vector<Range> owned_;
   std::vector<float> unanswered_;  // of the owned elements: the sum minus the answer
 };
 

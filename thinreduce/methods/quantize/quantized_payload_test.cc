@@ -11,7 +11,7 @@
 #include "thinreduce/error.h"
 #include "thinreduce/wire/bytes.h"
 
-namespace thinreduce {
+namespace thinreduce::quantized_payload_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -138,4 +138,4 @@ TEST(QuantizedPayload, HostileBytes) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::quantized_payload_test

@@ -16,7 +16,7 @@ namespace {
 using Half = std::uint16_t;
 constexpr int kMaxExponent = 126;  // of a scale: its inverse is a float, too
 
-std::size_t bytes_of(UnitRange range) {
+std::size_t bytes_of(Range range) {
   return sizeof(float) + range.size() * sizeof(Half);
 }
 
@@ -39,37 +39,37 @@ void append(std::span<const float> values, std::vector<std::byte>& out) {
 
 }  // namespace
 
-std::size_t HalfCells::max_part_bytes(UnitRange range) const {
+std::size_t HalfCells::max_part_bytes(Range range) const {
   return bytes_of(range);
 }
-std::size_t HalfCells::max_answer_bytes(UnitRange range) const {
+std::size_t HalfCells::max_answer_bytes(Range range) const {
   return bytes_of(range);
 }
 
-void HalfCells::encode_part(UnitRange range, std::vector<std::byte>& out) {
+void HalfCells::encode_part(Range range, std::vector<std::byte>& out) {
   append(part(cells_, range), out);
 }
 
-void HalfCells::begin_sum(UnitRange range) {
+void HalfCells::begin_sum(Range range) {
   const auto own = part(cells_, range);
   sum_.assign(own.begin(), own.end());
 }
 
-void HalfCells::add_part(UnitRange range, int rank, std::span<const std::byte> bytes) {
+void HalfCells::add_part(Range range, int rank, std::span<const std::byte> bytes) {
   part_.resize(range.size());
   read(range, rank, bytes, part_);
   kernels::add(sum_, part_);
 }
 
-void HalfCells::encode_answer(UnitRange /*range*/, std::vector<std::byte>& out) {
+void HalfCells::encode_answer(Range /*range*/, std::vector<std::byte>& out) {
   append(sum_, out);
 }
 
-void HalfCells::decode_answer(UnitRange range, int owner, std::span<const std::byte> bytes) {
+void HalfCells::decode_answer(Range range, int owner, std::span<const std::byte> bytes) {
   read(range, owner, bytes, part(cells_, range));
 }
 
-void HalfCells::read(UnitRange range, int rank, std::span<const std::byte> bytes,
+void HalfCells::read(Range range, int rank, std::span<const std::byte> bytes,
                      std::span<float> into) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorCode::bad_frame, fmt::format("rank {} sent invalid cells: {}", rank, why));
@@ -88,7 +88,9 @@ void HalfCells::read(UnitRange range, int rank, std::span<const std::byte> bytes
                      1 / scale, into);
   const std::size_t bad = kernels::first_nonfinite(into);
   if (bad < into.size()) {
-    refuse(fmt::format("cell {} is {}; a gradient overflowed", range.begin + bad, into[bad]));
+    throw Error::overflow(
+        fmt::format("rank {} sent invalid cells: cell {} is {}; a gradient overflowed", rank,
+                    range.begin + bad, into[bad]));
   }
 }
 

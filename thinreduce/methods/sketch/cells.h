@@ -18,18 +18,18 @@ class HalfCells final : public OwnerPayload {
 
   [[nodiscard]] std::size_t units() const override { return cells_.size(); }
   [[nodiscard]] std::size_t unit_elements() const override { return 1; }
-  [[nodiscard]] std::size_t max_part_bytes(UnitRange range) const override;
-  [[nodiscard]] std::size_t max_answer_bytes(UnitRange range) const override;
+  [[nodiscard]] std::size_t max_part_bytes(Range range) const override;
+  [[nodiscard]] std::size_t max_answer_bytes(Range range) const override;
 
-  void encode_part(UnitRange range, std::vector<std::byte>& out) override;
-  void begin_sum(UnitRange range) override;
-  void add_part(UnitRange range, int rank, std::span<const std::byte> bytes) override;
-  void encode_answer(UnitRange range, std::vector<std::byte>& out) override;
-  void decode_answer(UnitRange range, int owner, std::span<const std::byte> bytes) override;
+  void encode_part(Range range, std::vector<std::byte>& out) override;
+  void begin_sum(Range range) override;
+  void add_part(Range range, int rank, std::span<const std::byte> bytes) override;
+  void encode_answer(Range range, std::vector<std::byte>& out) override;
+  void decode_answer(Range range, int owner, std::span<const std::byte> bytes) override;
 
  private:
   // Decodes the cells of a range that `rank` has sent.
-  void read(UnitRange range, int rank, std::span<const std::byte> bytes, std::span<float> into);
+  void read(Range range, int rank, std::span<const std::byte> bytes, std::span<float> into);
 
   std::span<float> cells_;
   std::vector<float> sum_;   // of one piece

@@ -10,7 +10,7 @@
 #include "tests/test_world.h"
 #include "thinreduce/wire/bytes.h"
 
-namespace thinreduce {
+namespace thinreduce::cells_test {
 namespace {
 
 // Cells of ranks that differ by orders of magnitude: the error of the sum is that of halfs.
@@ -37,7 +37,7 @@ TEST(HalfCells, AddUpWithinTheErrorOfHalfs) {
 TEST(HalfCells, RefuseWhatNoRankSends) {
   std::vector<float> values{1, -2, 3, 0.5f};
   HalfCells cells(values);
-  const UnitRange all{0, values.size()};
+  const Range all{0, values.size()};
   std::vector<std::byte> good;
   cells.encode_part(all, good);
   cells.begin_sum(all);
@@ -60,4 +60,4 @@ TEST(HalfCells, RefuseWhatNoRankSends) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::cells_test

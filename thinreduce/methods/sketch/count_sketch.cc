@@ -89,14 +89,14 @@ void CountSketch::reset(std::uint64_t seed) {
 
 void CountSketch::accumulate(std::span<const float> values, std::uint64_t first, Workers workers) {
   check_range(first, values.size());
-  share(values.size(), workers, [&](UnitRange run, std::size_t /*thread*/) {
+  split_over_threads(values.size(), workers, [&](Range run, std::size_t /*thread*/) {
     return Run{part(values, run), first + run.begin};
   });
 }
 
 void CountSketch::accumulate(std::size_t elements, const ValuesOf& values_of, Workers workers) {
   check_range(0, elements);
-  share(elements, workers, [&](UnitRange run, std::size_t thread) {
+  split_over_threads(elements, workers, [&](Range run, std::size_t thread) {
     return Run{values_of(run, thread), run.begin};
   });
 }
@@ -105,15 +105,15 @@ void CountSketch::accumulate(std::size_t elements, const ValuesOf& values_of, Wo
 // are cut into parts, each of which is added to cells of its own; these are added up in the order
 // of the parts. run_of(run, thread) returns the values of a run.
 template <typename RunOf>
-void CountSketch::share(std::size_t elements, Workers workers, const RunOf& run_of) {
+void CountSketch::split_over_threads(std::size_t elements, Workers workers, const RunOf& run_of) {
   const std::size_t parts = parts_of(elements);
-  if (parts == 1) return share_cells(elements, workers, run_of);
+  if (parts == 1) return split_cells_over_threads(elements, workers, run_of);
   more_cells_.resize(parts - 1);
   workers.for_blocks(parts, [&](std::size_t p, std::size_t thread) {
     if (p > 0) more_cells_[p - 1].assign(cells_.size(), 0.0f);
     const std::span<float> cells = p == 0 ? cells_ : more_cells_[p - 1];
     // Whole runs, so that a part begins with a block.
-    const UnitRange runs = cut({0, (elements + kSharedRun - 1) / kSharedRun}, parts, p);
+    const Range runs = cut({0, (elements + kSharedRun - 1) / kSharedRun}, parts, p);
     for (std::size_t r = runs.begin; r < runs.end; ++r) {
       const Run run = run_of({r * kSharedRun, std::min((r + 1) * kSharedRun, elements)}, thread);
       kernels::sketch_accumulate(run.values, run.first / kernels::kSketchBlock, shape(), cells);
@@ -129,22 +129,23 @@ void CountSketch::share(std::size_t elements, Workers workers, const RunOf& run_
 
 // Returns the number of parts: long ones, and few beside the cells that each part fills and adds.
 std::size_t CountSketch::parts_of(std::size_t elements) const {
-  constexpr std::size_t kLeastElements = std::size_t{1} << 19;
+  constexpr std::size_t kMinElements = std::size_t{1} << 19;
   constexpr std::size_t kElementsPerCell = 8;
   constexpr std::size_t kMaxParts = 8;
   return std::clamp<std::size_t>(
-      elements / std::max(kLeastElements, kElementsPerCell * cells_.size()), 1, kMaxParts);
+      elements / std::max(kMinElements, kElementsPerCell * cells_.size()), 1, kMaxParts);
 }
 
 // The threads share the cells and not the values: as many rows for each as can be, and the columns
 // of the rows that are left. Each thread passes over all values once.
 template <typename RunOf>
-void CountSketch::share_cells(std::size_t elements, Workers workers, const RunOf& run_of) {
+void CountSketch::split_cells_over_threads(std::size_t elements, Workers workers,
+                                           const RunOf& run_of) {
   // More threads than rows would hash every value once per thread.
   const std::size_t threads = elements > kFloatsPerBlock ? std::min(workers.threads(), rows()) : 1;
   const std::size_t whole = rows() / threads;  // rows per thread
   workers.for_blocks(threads, [&](std::size_t own, std::size_t thread) {
-    const UnitRange columns = cut({0, columns_ / kernels::kSketchBlock}, threads, own);
+    const Range columns = cut({0, columns_ / kernels::kSketchBlock}, threads, own);
     for (std::size_t begin = 0; begin < elements; begin += kSharedRun) {
       const Run run = run_of({begin, std::min(begin + kSharedRun, elements)}, thread);
       accumulate_rows(run.values, run.first, {own * whole, (own + 1) * whole});
@@ -155,8 +156,7 @@ void CountSketch::share_cells(std::size_t elements, Workers workers, const RunOf
   });
 }
 
-void CountSketch::accumulate_rows(std::span<const float> values, std::uint64_t first,
-                                  UnitRange rows) {
+void CountSketch::accumulate_rows(std::span<const float> values, std::uint64_t first, Range rows) {
   if (rows.size() == 0) return;
   kernels::sketch_accumulate(
       values, first / kernels::kSketchBlock, {part(std::span(rows_), rows), columns_},
@@ -164,7 +164,7 @@ void CountSketch::accumulate_rows(std::span<const float> values, std::uint64_t f
 }
 
 void CountSketch::accumulate_columns(std::span<const float> values, std::uint64_t first,
-                                     std::size_t row, UnitRange groups) {
+                                     std::size_t row, Range groups) {
   kernels::sketch_accumulate_columns(
       values, first / kernels::kSketchBlock, {std::span(rows_).subspan(row, 1), columns_},
       {groups.begin * kernels::kSketchBlock, groups.end * kernels::kSketchBlock},

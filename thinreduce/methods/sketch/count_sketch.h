@@ -59,7 +59,7 @@ class CountSketch {
   void add(std::uint64_t element, float value);
   // Adds the first `elements` values, which values_of(run, thread) returns run by run. They must be
   // valid until the thread asks for others, and several threads may ask for the same.
-  using ValuesOf = std::function<std::span<const float>(UnitRange run, std::size_t thread)>;
+  using ValuesOf = std::function<std::span<const float>(Range run, std::size_t thread)>;
   void accumulate(std::size_t elements, const ValuesOf& values_of, Workers workers = {});
   // Adds the cells of `other`. Throws Error{bad_input} unless it has the same shape and seed.
   void merge(const CountSketch& other);
@@ -82,14 +82,14 @@ class CountSketch {
  private:
   [[nodiscard]] kernels::SketchRows shape() const { return {rows_, columns_}; }
   template <typename RunOf>
-  void share(std::size_t elements, Workers workers, const RunOf& run_of);
+  void split_over_threads(std::size_t elements, Workers workers, const RunOf& run_of);
   [[nodiscard]] std::size_t parts_of(std::size_t elements) const;
   template <typename RunOf>
-  void share_cells(std::size_t elements, Workers workers, const RunOf& run_of);
+  void split_cells_over_threads(std::size_t elements, Workers workers, const RunOf& run_of);
   // Add values to some rows, or to some groups of columns of one row.
-  void accumulate_rows(std::span<const float> values, std::uint64_t first, UnitRange rows);
+  void accumulate_rows(std::span<const float> values, std::uint64_t first, Range rows);
   void accumulate_columns(std::span<const float> values, std::uint64_t first, std::size_t row,
-                          UnitRange groups);
+                          Range groups);
 
   std::vector<kernels::SketchRow> rows_;
   std::size_t columns_;

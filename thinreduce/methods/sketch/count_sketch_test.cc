@@ -12,7 +12,7 @@
 #include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/checksum.h"
 
-namespace thinreduce {
+namespace thinreduce::count_sketch_test {
 namespace {
 
 std::vector<float> whole_vector(std::size_t size, unsigned seed) {
@@ -152,8 +152,8 @@ TEST(CountSketch, HeavyHittersAtTheTheoreticalThreshold) {
     double energy = 0;
     for (const float value : values) energy += static_cast<double>(value) * value;
     // |g|^2 = tail + heavy * (2t)^2 with t^2 = 9 |g|^2 / columns.
-    const double share = kHeavy * 36.0 / kColumns;
-    const double t = 3 * std::sqrt(energy / (1 - share) / kColumns);
+    const double heavy_fraction = kHeavy * 36.0 / kColumns;
+    const double t = 3 * std::sqrt(energy / (1 - heavy_fraction) / kColumns);
     for (std::size_t h = 0; h < kHeavy; ++h) {
       values[h * 2411] = static_cast<float>(h % 2 == 0 ? 2 * t : -2 * t);
     }
@@ -322,4 +322,4 @@ TEST(CountSketch, BadUseIsAnError) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::count_sketch_test

@@ -9,7 +9,7 @@
 
 #include "thinreduce/error.h"
 
-namespace thinreduce::kernels {
+namespace thinreduce::kernels::half_test {
 namespace {
 
 // Returns the value of a half by its definition.
@@ -66,4 +66,4 @@ TEST(Half, Spans) {
 }
 
 }  // namespace
-}  // namespace thinreduce::kernels
+}  // namespace thinreduce::kernels::half_test

@@ -5,7 +5,7 @@
 #include "tests/test_data.h"
 #include "thinreduce/error.h"
 
-namespace thinreduce::kernels {
+namespace thinreduce::kernels::momentum_test {
 namespace {
 
 TEST(Momentum, EqualsTheReferenceOnEveryTarget) {
@@ -35,4 +35,4 @@ TEST(Momentum, KnownValues) {
 }
 
 }  // namespace
-}  // namespace thinreduce::kernels
+}  // namespace thinreduce::kernels::momentum_test

@@ -114,7 +114,7 @@ void read_nomination(std::span<const std::byte> message, int rank, std::size_t e
   }
 }
 
-void clear_named(std::span<const std::uint32_t> named, UnitRange run, std::span<float> values) {
+void clear_named(std::span<const std::uint32_t> named, Range run, std::span<float> values) {
   for (const std::size_t element : elements_in(run, named)) values[element - run.begin] = 0;
 }
 

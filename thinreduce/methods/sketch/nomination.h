@@ -39,7 +39,7 @@ class NominationTurns {
   // Calls visit(first place, first element, count) for the runs of elements that a run of places
   // is.
   template <typename Visit>
-  void for_runs(int rank, UnitRange places, const Visit& visit) const {
+  void for_runs(int rank, Range places, const Visit& visit) const {
     for (std::size_t place = places.begin; place < places.end;) {
       const std::size_t end = std::min(places.end, (place / kBlock + 1) * kBlock);
       visit(place, element(rank, place), end - place);
@@ -79,6 +79,6 @@ void read_nomination(std::span<const std::byte> message, int rank, std::size_t e
                      std::vector<std::uint32_t>& named);
 
 // Sets `values`, those of the elements in `run`, to 0 at the named ones.
-void clear_named(std::span<const std::uint32_t> named, UnitRange run, std::span<float> values);
+void clear_named(std::span<const std::uint32_t> named, Range run, std::span<float> values);
 
 }  // namespace thinreduce

@@ -8,7 +8,7 @@
 
 #include "thinreduce/error.h"
 
-namespace thinreduce {
+namespace thinreduce::nomination_test {
 namespace {
 
 std::vector<std::byte> written(const std::vector<std::uint32_t>& named, std::size_t elements) {
@@ -120,4 +120,4 @@ TEST(Nomination, HostileBytesAreRefused) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::nomination_test

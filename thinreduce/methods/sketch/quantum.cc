@@ -24,22 +24,21 @@ class Multiples final : public SumPayload {
 
   [[nodiscard]] std::size_t units() const override { return sum_.room.size(); }
   [[nodiscard]] std::size_t unit_bytes() const override { return sizeof(std::int16_t); }
-  [[nodiscard]] std::span<std::byte> wire(UnitRange range, int /*summed*/) override {
+  [[nodiscard]] std::span<std::byte> wire(Range range, int /*summed*/) override {
     return std::as_writable_bytes(part(sum_.room, range));
   }
-  void encode(UnitRange range) override {
+  void encode(Range range) override {
     std::ranges::copy(part(sum_.own, range), part(sum_.room, range).begin());
   }
-  void add(UnitRange range, int summed, std::span<const std::byte> incoming, int peer) override {
+  void add(Range range, int summed, std::span<const std::byte> incoming, int peer) override {
     add_checked(range, incoming, summed, peer);
   }
-  void add_part(UnitRange range, int /*summed*/, std::span<const std::byte> bytes,
-                int peer) override {
+  void add_part(Range range, int /*summed*/, std::span<const std::byte> bytes, int peer) override {
     add_checked(range, bytes, 1, peer);
   }
-  void decode(UnitRange range, int peer) override {
+  void decode(Range range, int peer) override {
     for_floats(workers_, range.size(), [&](std::size_t first, std::size_t count) {
-      const UnitRange run{range.begin + first, range.begin + first + count};
+      const Range run{range.begin + first, range.begin + first + count};
       quantum_.check(part(sum_.room, run), world_, peer);
       quantum_.restore(part(sum_.room, run), part(sum_.sums, run));
     });
@@ -47,7 +46,7 @@ class Multiples final : public SumPayload {
 
  private:
   // Adds multiples that `peer` sent, summed over `ranks` ranks.
-  void add_checked(UnitRange range, std::span<const std::byte> bytes, int ranks, int peer) {
+  void add_checked(Range range, std::span<const std::byte> bytes, int ranks, int peer) {
     const auto address = reinterpret_cast<std::uintptr_t>(bytes.data());
     ensure(address % alignof(std::int16_t) == 0 && bytes.size() == range.size() * unit_bytes(),
            "incoming multiples must be whole and at an even address", address, bytes.size(),
@@ -97,12 +96,10 @@ SharedQuantum QuantumAgreement::conclude(Exchange& exchange) {
   agreed.round(std::span(&largest, 1), std::span(&multiple, 1));
   agreed.restore(std::span(&multiple, 1), std::span(&restored, 1));
   if (!std::isfinite(restored)) {
-    throw Error(
-        ErrorCode::bad_frame,
-        fmt::format(
-            "bucket {}, step {}: the largest magnitude over all ranks, {}, overflows float32 when "
-            "rounded to {} multiples of {}; check the gradients for huge values",
-            exchange.id().bucket, exchange.id().step, largest, multiple, agreed.quantum()));
+    throw Error::overflow(fmt::format(
+        "bucket {}, step {}: the largest magnitude over all ranks, {}, overflows float32 when "
+        "rounded to {} multiples of {}",
+        exchange.id().bucket, exchange.id().step, largest, multiple, agreed.quantum()));
   }
   return agreed;
 }

@@ -12,7 +12,7 @@
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
 
-namespace thinreduce {
+namespace thinreduce::quantum_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -146,4 +146,4 @@ TEST(SharedQuantum, RefusesSumsThatCannotBe) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::quantum_test

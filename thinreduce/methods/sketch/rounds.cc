@@ -171,12 +171,12 @@ void SketchRounds::select_candidates(const Search& search, Workers workers) {
     raw_.push_back({first, first + count});
   });
   estimates_.resize(std::max(estimates_.size(), workers.threads()));
-  const auto estimates_of = [&](UnitRange run, std::size_t thread, bool /*again*/) {
+  const auto estimates_of = [&](Range run, std::size_t thread, bool /*again*/) {
     estimates_[thread].resize(std::max(estimates_[thread].size(), run.size()));
     const auto estimates = std::span(estimates_[thread]).first(run.size());
     search.sketch.estimate(run.begin, estimates);
     auto gap = std::ranges::partition_point(
-        raw_, [&](const UnitRange& range) { return range.end <= run.begin; });
+        raw_, [&](const Range& range) { return range.end <= run.begin; });
     for (; gap != raw_.end() && gap->begin < run.end; ++gap) {
       const std::size_t first = std::max(gap->begin, run.begin);
       std::fill_n(&estimates[first - run.begin], std::min(gap->end, run.end) - first, 0.0f);

@@ -111,7 +111,7 @@ class SketchRounds {
   SketchRoundsOptions options_;
   kernels::TopSelector candidate_selector_;
   std::vector<std::vector<float>> estimates_;  // of a run, by thread
-  std::vector<UnitRange> raw_;                 // elements that are no candidates
+  std::vector<Range> raw_;                     // elements that are no candidates
   kernels::TopSelector largest_selector_;
   std::vector<std::uint32_t> candidates_;
   std::vector<float> exact_;

@@ -118,7 +118,7 @@ class Sketch final : public Method {
         .elements = elements_,
         .value_at = [&](std::size_t i) { return settled(i) + gradient[i]; },
         .values_of =
-            [&](UnitRange run, std::size_t thread, bool again) {
+            [&](Range run, std::size_t thread, bool again) {
               if (!again) take_in_run(run, gradient, thread);
               return std::span<const float>(part(std::span(residual_), run));
             }};
@@ -134,7 +134,7 @@ class Sketch final : public Method {
         .elements = turns_->places(rank),
         .value_at = [&](std::size_t place) { return residual_[turns_->element(rank, place)]; },
         .values_of =
-            [&](UnitRange places, std::size_t thread, bool /*again*/) {
+            [&](Range places, std::size_t thread, bool /*again*/) {
               std::vector<float>& values = chosen_from_[thread];
               values.resize(places.size());
               turns_->for_runs(
@@ -145,7 +145,7 @@ class Sketch final : public Method {
             }};
     places_ = selector_.select(runs, turns_->max_named(rank), exchange.workers).indices;
   }
-  void take_in_run(UnitRange run, std::span<const float> gradient, std::size_t thread) {
+  void take_in_run(Range run, std::span<const float> gradient, std::size_t thread) {
     settle(run);
     const auto residual = part(std::span(residual_), run);
     if (setup_.momentum == 0) {
@@ -161,7 +161,7 @@ class Sketch final : public Method {
   // the residual is read: that saves a pass over memory. The residual of the sent elements keeps
   // only the rounding error, and their momentum restarts from zero. Momentum is kept if all
   // elements are sent in every step, because it is never stale then.
-  void settle(UnitRange run) {
+  void settle(Range run) {
     const auto sent = elements_in(run, owed_.indices);
     auto i = static_cast<std::size_t>(sent.data() - owed_.indices.data());
     for (const std::size_t element : sent) {
@@ -206,7 +206,7 @@ class Sketch final : public Method {
     constexpr std::size_t kMergedElements = std::size_t{1} << 20;
     workers.for_runs(
         elements_, kMergedElements, [&](std::size_t first, std::size_t count, std::size_t) {
-          const UnitRange run{first, first + count};
+          const Range run{first, first + count};
           const auto shown = elements_in(run, found);
           const auto named = elements_in(run, nominees_);
           const std::size_t before = static_cast<std::size_t>(shown.data() - found.data()) +
@@ -254,7 +254,7 @@ class Sketch final : public Method {
     sketch_.reset(mix(setup_.seed + mix(step)));
     if (nominees_.empty()) return sketch_.accumulate(residual_, 0, workers);
     rest_.resize(std::max(rest_.size(), workers.threads()));
-    const auto rest_of = [&](UnitRange run, std::size_t thread) {
+    const auto rest_of = [&](Range run, std::size_t thread) {
       const auto own = part(std::span<const float>(residual_), run);
       rest_[thread].assign(own.begin(), own.end());
       clear_named(nominees_, run, rest_[thread]);
@@ -380,12 +380,13 @@ MethodInfo sketch_info() {
                           "auto: the sketch takes as many bytes as the candidates' values.")
           .or_else("auto"),
       OptionInfo::number("candidates", 0.1, 0.01, 1000,
-                         "Number of elements that the summed sketch proposes for the second "
-                         "round, divided by k: 0.1 means 0.1 * k."),
-      OptionInfo::number("nominees", 0.9, 0, 1000,
-                         "Number of elements that all ranks together propose for the second round, "
-                         "divided by k; each rank proposes the largest of its 1/N of the elements. "
-                         "0: none, as in the paper."),
+                         "Elements that the summed sketch proposes for the second round, as a "
+                         "multiple of k."),
+      OptionInfo::number(
+          "nominees", 0.9, 0, 1000,
+          "Elements that all ranks together propose for the second round, as a "
+          "multiple of k; each rank proposes the largest of its 1/N of the elements. "
+          "0: none, as in the paper."),
       OptionInfo::number("momentum", 0, 0, 0.9999,
                          "Momentum applied inside the method, as in the paper; the optimizer's "
                          "momentum must then be 0. 0: momentum is left to the optimizer.")

@@ -108,8 +108,8 @@ struct Tile {
   alignas(64) std::array<std::uint64_t, kTileBlocks> groups;
 };
 
-// Yields the words of consecutive blocks of some rows. Each lane is a WordStream of every so many
-// blocks as there are lanes.
+// Yields the words of consecutive blocks of some rows. With n lanes, each lane is a WordStream of
+// every n-th block.
 class WordStreams {
  public:
   WordStreams(std::span<const SketchRow> rows, std::uint64_t first_block) {

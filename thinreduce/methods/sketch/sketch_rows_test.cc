@@ -7,7 +7,7 @@
 #include "tests/test_data.h"
 #include "thinreduce/error.h"
 
-namespace thinreduce::kernels {
+namespace thinreduce::kernels::sketch_rows_test {
 namespace {
 
 std::vector<SketchRow> random_rows(std::size_t count, unsigned seed) {
@@ -124,4 +124,4 @@ TEST(SketchRows, ShapesThatCannotBeAreABug) {
 }
 
 }  // namespace
-}  // namespace thinreduce::kernels
+}  // namespace thinreduce::kernels::sketch_rows_test

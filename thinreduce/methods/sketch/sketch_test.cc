@@ -17,7 +17,7 @@
 #include "thinreduce/methods/sketch/rounds.h"
 #include "thinreduce/wire/mix.h"
 
-namespace thinreduce {
+namespace thinreduce::sketch_test {
 namespace {
 
 using Indices = std::vector<std::size_t>;
@@ -448,4 +448,4 @@ TEST(Sketch, OptionsAreChecked) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::sketch_test

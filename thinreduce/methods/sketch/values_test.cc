@@ -13,7 +13,7 @@
 #include "thinreduce/methods/sketch/quantum.h"
 #include "thinreduce/methods/sketch/rounds.h"
 
-namespace thinreduce {
+namespace thinreduce::values_test {
 namespace {
 
 constexpr std::size_t kOddSizes[] = {1, 2, 63, 1009, 5003};
@@ -178,4 +178,4 @@ TEST(SketchValues, AreAnOption) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::values_test

@@ -8,7 +8,7 @@
 #include "tests/test_data.h"
 #include "thinreduce/kernels/floats.h"
 
-namespace thinreduce::kernels {
+namespace thinreduce::kernels::delay_test {
 namespace {
 
 using Floats = std::vector<float>;
@@ -103,4 +103,4 @@ TEST(FirstNoSquare, FindsEveryKindAnywhereOnEveryTarget) {
 }
 
 }  // namespace
-}  // namespace thinreduce::kernels
+}  // namespace thinreduce::kernels::delay_test

@@ -36,7 +36,8 @@ std::vector<OptionInfo> variance_option_infos() {
   return {
       OptionInfo::number("alpha", 1.5, 0, 100,
                          "An element's gradient sum r is sent once r^2 > alpha * v, where v is the "
-                         "sum of the squared samples in r; larger values send less."),
+                         "sum of the squared per-sample gradients that were added to r; larger "
+                         "values send less."),
       OptionInfo::integer(
           "full", 32768, 0, 1'000'000'000'000,
           "Tensors with fewer than this many (output, input) channel pairs use a proportionally "

@@ -7,7 +7,7 @@
 
 #include "thinreduce/error.h"
 
-namespace thinreduce {
+namespace thinreduce::variance_payload_test {
 namespace {
 
 using Values = VarianceFormat::Values;
@@ -254,4 +254,4 @@ TEST(VariancePayload, ASumThatOverflowedIsToldToAll) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::variance_payload_test

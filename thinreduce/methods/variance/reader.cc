@@ -47,9 +47,10 @@ void VarianceReader::read_parts(std::span<const std::byte> bytes) {
               .exponent = load_value<std::uint8_t>(bytes, at + 4),
               .low = load_value<std::uint8_t>(bytes, at + 5)};
     if (part.exponent > kMaxExponent) {
-      refuse(t, fmt::format("exponent {} is above the maximum {}: the rank's gradient sums have "
-                            "overflowed; check its gradients",
-                            part.exponent, kMaxExponent));
+      throw Error::overflow(
+          fmt::format("{}, compressed tensor {}: exponent {} is above the maximum "
+                      "{}: the rank's gradient sums have overflowed",
+                      what_, t, part.exponent, kMaxExponent));
     }
     if (part.count > tensors_[t].elements) {
       refuse(t, fmt::format("{} values, but the tensor has {} elements", part.count,

@@ -45,7 +45,7 @@ class VarianceOwner final : public Method, private OwnerPayload {
     }
     // The parts are delivered; until here all sums were still waiting.
     exchange.timed(Stage::encode, [&] {
-      for (const UnitRange range : sent_) {
+      for (const Range range : sent_) {
         sums_.encode(range, part_);
         sums_.settle(range, part_);
       }
@@ -67,25 +67,25 @@ class VarianceOwner final : public Method, private OwnerPayload {
     left_.assign(owned_.size(), 0.0F);
     answered_.assign(owned_.size(), 0);
   }
-  [[nodiscard]] VariancePayload payload_of(const VarianceFormat& format, UnitRange range) const {
+  [[nodiscard]] VariancePayload payload_of(const VarianceFormat& format, Range range) const {
     return {format, sums_.tensors_in(range)};
   }
 
   [[nodiscard]] std::size_t units() const override { return sums_.all().size(); }
   [[nodiscard]] std::size_t unit_elements() const override { return 1; }
-  [[nodiscard]] std::size_t max_part_bytes(UnitRange range) const override {
+  [[nodiscard]] std::size_t max_part_bytes(Range range) const override {
     return payload_of(format_, range).limit();
   }
-  [[nodiscard]] std::size_t max_answer_bytes(UnitRange range) const override {
+  [[nodiscard]] std::size_t max_answer_bytes(Range range) const override {
     return payload_of(answer_format_, range).limit();
   }
 
-  void encode_part(UnitRange range, std::vector<std::byte>& out) override {
+  void encode_part(Range range, std::vector<std::byte>& out) override {
     sums_.encode(range, part_);
     append(payload_of(format_, range), part_, out);
     sent_.push_back(range);
   }
-  void begin_sum(UnitRange range) override {
+  void begin_sum(Range range) override {
     sum_.assign(range.size(), 0.0F);
     received_ = 0;
     const auto found = sums_.found(range);
@@ -94,7 +94,7 @@ class VarianceOwner final : public Method, private OwnerPayload {
     }
     own_ = static_cast<double>(found.indices.size());
   }
-  void add_part(UnitRange range, int rank, std::span<const std::byte> bytes) override {
+  void add_part(Range range, int rank, std::span<const std::byte> bytes) override {
     received_ += static_cast<double>(payload_of(format_, range).add(bytes, rank, sum_));
   }
   // Returns how many totals an answer has: as many as the other ranks have sent on average. Totals
@@ -108,7 +108,7 @@ class VarianceOwner final : public Method, private OwnerPayload {
     return std::min(static_cast<std::size_t>(std::ceil(wanted)), sum_.size());
   }
   // Sends the largest totals; the rest stays in `left_`.
-  void encode_answer(UnitRange range, std::vector<std::byte>& out) override {
+  void encode_answer(Range range, std::vector<std::byte>& out) override {
     const auto largest = selector_.select(sum_, totals_to_answer());
     clamp(largest.values);
     const auto tensors = sums_.tensors_in(range);
@@ -116,7 +116,7 @@ class VarianceOwner final : public Method, private OwnerPayload {
     append({answer_format_, tensors}, answer_, out);
     settle_answer(range);
   }
-  void settle_answer(UnitRange range) {
+  void settle_answer(Range range) {
     const std::size_t offset = range.begin - owned_.begin;
     std::size_t s = 0;
     std::size_t end = 0;
@@ -132,7 +132,7 @@ class VarianceOwner final : public Method, private OwnerPayload {
     }
     std::copy(sum_.begin(), sum_.end(), left_.begin() + static_cast<std::ptrdiff_t>(offset));
   }
-  void decode_answer(UnitRange range, int owner, std::span<const std::byte> bytes) override {
+  void decode_answer(Range range, int owner, std::span<const std::byte> bytes) override {
     const auto mean = part(mean_, range);
     for (const VarianceTensor& tensor : sums_.tensors_in(range)) {
       std::fill_n(&mean[tensor.offset], tensor.elements, 0.0F);
@@ -167,9 +167,9 @@ class VarianceOwner final : public Method, private OwnerPayload {
   // State of the current reduction.
   int rank_ = 0;
   int world_ = 1;
-  UnitRange owned_;
+  Range owned_;
   std::span<float> mean_;
-  std::vector<UnitRange> sent_;         // pieces whose parts were sent
+  std::vector<Range> sent_;             // pieces whose parts were sent
   std::vector<float> sum_;              // totals of one piece
   double received_ = 0;                 // values in the parts of the other ranks for the piece
   double own_ = 0;                      // unambiguous sums of this rank in the piece

@@ -9,7 +9,7 @@
 
 #include "tests/test_world.h"
 
-namespace thinreduce {
+namespace thinreduce::variance_owner_test {
 namespace {
 
 // A single rank owns everything and answers with all of its unambiguous sums, like a gather.
@@ -104,4 +104,4 @@ TEST(VarianceOwner, SendsTwoPayloadsAndHasLittleMoreErrorThanAGather) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::variance_owner_test

@@ -12,7 +12,7 @@
 #include "thinreduce/error.h"
 #include "thinreduce/methods/variance/payload.h"
 
-namespace thinreduce {
+namespace thinreduce::variance_test {
 namespace {
 
 struct PlainOptions {
@@ -360,4 +360,4 @@ TEST(Variance, StateResumesToTheSameBits) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::variance_test

@@ -101,7 +101,7 @@ void WaitingSums::collect(const Bucket& bucket) {
   }
 }
 
-WaitingSums::Found WaitingSums::found(UnitRange range) const {
+WaitingSums::Found WaitingSums::found(Range range) const {
   const auto indices = std::span(indices_).first(found_);
   const auto begin = std::lower_bound(indices.begin(), indices.end(), range.begin);
   const auto end = std::lower_bound(begin, indices.end(), range.end);
@@ -110,7 +110,7 @@ WaitingSums::Found WaitingSums::found(UnitRange range) const {
   return {indices.subspan(first, count), std::span(values_).subspan(first, count)};
 }
 
-std::vector<VarianceTensor> WaitingSums::tensors_in(UnitRange range) const {
+std::vector<VarianceTensor> WaitingSums::tensors_in(Range range) const {
   std::vector<VarianceTensor> inside;
   for (const VarianceTensor& tensor : tensors_) {
     const std::size_t begin = std::max(tensor.offset, range.begin);
@@ -120,12 +120,12 @@ std::vector<VarianceTensor> WaitingSums::tensors_in(UnitRange range) const {
   return inside;
 }
 
-void WaitingSums::encode(UnitRange range, VarianceSent& sent) const {
+void WaitingSums::encode(Range range, VarianceSent& sent) const {
   const Found found = this->found(range);
   sent.fill(options_.format, tensors_in(range), {found.indices, found.values, range.begin});
 }
 
-void WaitingSums::settle(UnitRange range, const VarianceSent& sent) {
+void WaitingSums::settle(Range range, const VarianceSent& sent) {
   const Found found = this->found(range);
   std::size_t s = 0;
   std::size_t end = 0;
@@ -157,7 +157,7 @@ void WaitingSums::deliver(std::uint32_t index, const VarianceSent& sent, std::si
   squares = 0;
 }
 
-void WaitingSums::settle_owned(UnitRange range, std::span<const float> left,
+void WaitingSums::settle_owned(Range range, std::span<const float> left,
                                std::span<const std::uint8_t> is_answered) {
   for (const std::uint32_t index : found(range).indices) {
     sums_[index] = 0;

@@ -41,21 +41,21 @@ class WaitingSums {
     std::span<const std::uint32_t> indices;
     std::span<const float> values;
   };
-  [[nodiscard]] Found found(UnitRange range) const;
-  [[nodiscard]] UnitRange all() const { return {0, sums_.size()}; }
+  [[nodiscard]] Found found(Range range) const;
+  [[nodiscard]] Range all() const { return {0, sums_.size()}; }
 
   // Returns the compressed tensors inside a range, with offsets from its start.
-  [[nodiscard]] std::vector<VarianceTensor> tensors_in(UnitRange range) const;
+  [[nodiscard]] std::vector<VarianceTensor> tensors_in(Range range) const;
   // Replaces `sent` by the payload's content for the unambiguous sums of a range, with indices from
   // its start. Sums that are too small for their tensor are left out.
-  void encode(UnitRange range, VarianceSent& sent) const;
+  void encode(Range range, VarianceSent& sent) const;
 
   // After the exchange: the sums that encode() puts into `sent` for this range have arrived. The
   // others keep waiting.
-  void settle(UnitRange range, const VarianceSent& sent);
+  void settle(Range range, const VarianceSent& sent);
   // After the exchange, at an owner: `left` is what remains of the totals of its range, in which
   // its unambiguous sums were complete; those that `is_answered` marks were sent.
-  void settle_owned(UnitRange range, std::span<const float> left,
+  void settle_owned(Range range, std::span<const float> left,
                     std::span<const std::uint8_t> is_answered);
   // After a failed exchange: all sums keep waiting.
   void keep_waiting();

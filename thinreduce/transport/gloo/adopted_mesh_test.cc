@@ -14,7 +14,7 @@
 #include "tests/gloo_world.h"
 #include "thinreduce/transport/gloo/meeting.h"
 
-namespace thinreduce {
+namespace thinreduce::adopted_mesh_test {
 namespace {
 
 using testing::HasSubstr;
@@ -94,4 +94,4 @@ TEST(AdoptedMesh, AnyOtherBytesAreRefused) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::adopted_mesh_test

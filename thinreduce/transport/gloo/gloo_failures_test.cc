@@ -14,7 +14,7 @@
 
 #include "tests/gloo_world.h"
 
-namespace thinreduce {
+namespace thinreduce::gloo_failures_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -72,7 +72,7 @@ TEST(GlooFailures, AbandonEndsANativeSum) {
       std::this_thread::sleep_for(milliseconds(100));
       transport.abandon("no gradient");
       // Its connections stay open, so only the notice can end the sums.
-      for (int i = 0; i < 1000 && ended < 3; ++i) std::this_thread::sleep_for(milliseconds(10));
+      for (int i = 0; i < 6000 && ended < 3; ++i) std::this_thread::sleep_for(milliseconds(10));
       return;
     }
     std::vector<float> values(1 << 20);
@@ -265,4 +265,4 @@ TEST_P(GlooKill, EverySurvivorNamesTheVictim) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::gloo_failures_test

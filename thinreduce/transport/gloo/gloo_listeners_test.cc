@@ -10,7 +10,7 @@
 #include "tests/gloo_world.h"
 #include "tests/listeners.h"
 
-namespace thinreduce {
+namespace thinreduce::gloo_listeners_test {
 namespace {
 
 void add_own_addresses(std::set<std::string>& addresses) {
@@ -41,4 +41,4 @@ TEST(GlooListeners, AreAtTheAddressOfTheWorldAloneAndEndWithTheMeeting) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::gloo_listeners_test

@@ -19,7 +19,7 @@
 #include "tests/gloo_world.h"
 #include "tests/tracks.h"
 
-namespace thinreduce {
+namespace thinreduce::gloo_liveness_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -230,4 +230,4 @@ TEST(GlooLiveness, TheNumberOfThreadsDoesNotGrowWithTheNumberOfPeers) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::gloo_liveness_test

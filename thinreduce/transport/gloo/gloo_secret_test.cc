@@ -16,7 +16,7 @@
 #include "thinreduce/transport/proof.h"
 #include "thinreduce/transport/socket.h"
 
-namespace thinreduce {
+namespace thinreduce::gloo_secret_test {
 namespace {
 
 using testing::HasSubstr;
@@ -190,4 +190,4 @@ TEST(GlooSecret, RanksMeetThroughAStoreOfTheCaller) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::gloo_secret_test

@@ -12,7 +12,7 @@
 
 #include "tests/gloo_world.h"
 
-namespace thinreduce {
+namespace thinreduce::gloo_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -130,4 +130,4 @@ TEST(Gloo, MeetsThroughSomebodyElsesStore) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::gloo_test

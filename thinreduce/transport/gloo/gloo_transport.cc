@@ -205,11 +205,13 @@ Lifelines::Events GlooTransport::lifeline_events() {
               },
           .silent =
               [this](const std::vector<int>& peers, Seconds limit) {
+                const bool one = peers.size() == 1;
                 give_up(ErrorCode::timeout,
-                        fmt::format("no sign of life from {} {} for {:g} s: stopped or cut off; "
-                                    "raise timeout if that may take longer",
-                                    peers.size() == 1 ? "rank" : "ranks", fmt::join(peers, ", "),
-                                    limit.count()));
+                        fmt::format("no sign of life from {} {} for {:g} s: {}; raise timeout if "
+                                    "such pauses are normal",
+                                    one ? "rank" : "ranks", fmt::join(peers, ", "), limit.count(),
+                                    one ? "its process is stopped or its network is down"
+                                        : "their processes are stopped or the network is down"));
               }};
 }
 

@@ -20,7 +20,7 @@
 #include "thinreduce/transport/gloo/descriptors.h"
 #include "thinreduce/transport/gloo/tcp_store_server.h"
 
-namespace thinreduce {
+namespace thinreduce::meeting_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -256,4 +256,4 @@ TEST(GlooEncryption, IsRefusedBecauseThereIsNone) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::meeting_test

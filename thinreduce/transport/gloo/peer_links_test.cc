@@ -14,7 +14,7 @@
 #include "tests/listeners.h"
 #include "thinreduce/transport/gloo/addresses.h"
 
-namespace thinreduce {
+namespace thinreduce::peer_links_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -187,4 +187,4 @@ TEST(PeerLinks, AMessageToAnyPortDoesNotEndTheProcess) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::peer_links_test

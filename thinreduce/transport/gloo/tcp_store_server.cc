@@ -293,8 +293,7 @@ void TcpStoreServer::greet(Client& client, std::uint32_t rank, std::uint32_t wor
   } else if (rank >= size) {
     reject(client, fmt::format("rank {} at {} is not in a world of {}", rank, client.name, size));
   } else if (rank == 0) {
-    reject(client, fmt::format("rank 0 at {} is not needed: the server of this world is rank 0; is "
-                               "RANK 0 on two machines?",
+    reject(client, fmt::format("a second rank 0 connected from {}; is RANK 0 set on two machines?",
                                client.name));
   } else if (!taken_[rank].empty()) {
     reject(client, fmt::format("rank {} at {} has already joined from {}", rank, client.name,

@@ -18,7 +18,7 @@
 #include "thinreduce/transport/gloo/tcp_store_server.h"
 #include "thinreduce/transport/socket.h"
 
-namespace thinreduce {
+namespace thinreduce::tcp_store_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -212,7 +212,7 @@ TEST(TcpStore, NobodyElseIsRankZero) {
   const Socket impostor = stranger(port);
   say(impostor, hello(0, 2));
   EXPECT_TRUE(is_disconnected(impostor));
-  EXPECT_THAT(server.remark(), HasSubstr("rank 0 at 127.0.0.1"));
+  EXPECT_THAT(server.remark(), HasSubstr("a second rank 0 connected from 127.0.0.1"));
 }
 
 TEST(TcpStore, RankZeroLeavesEarly) {
@@ -377,4 +377,4 @@ TEST(TcpStore, GarbageDoesNotKeepTheRanksFromMeeting) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::tcp_store_test

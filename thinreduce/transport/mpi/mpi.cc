@@ -225,8 +225,8 @@ class MpiOperation : public Operation {
 
   [[noreturn]] void give_up(const Deadline& deadline) {
     const auto reason = fmt::format(
-        "no answer from rank {} within {:g} s ({}); rank {} computes, is stopped or cut off, "
-        "or waits for a rank that does or is: look at that one, or raise patience",
+        "no answer from rank {} within {:g} s ({}); rank {} is computing, stopped, unreachable, "
+        "or itself waiting for such a rank; check it, or raise patience",
         peer_, deadline.allowed.count(), describe_me(), peer_);
     transport_.failure_ = {ErrorCode::timeout, fmt::format("rank {}: {}", transport_.rank_, reason),
                            fmt::format("rank {} gave up: {}", transport_.rank_, reason)};

@@ -1,4 +1,4 @@
-#include "thinreduce/methods/fft/block_transform.h"
+#include "thinreduce/kernels/block_transform.h"
 
 #include <fftw3.h>
 #include <gtest/gtest.h>
@@ -10,9 +10,9 @@
 #include "tests/test_data.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/aligned.h"
-#include "thinreduce/methods/fft/trigonometry.h"
+#include "thinreduce/kernels/trigonometry.h"
 
-namespace thinreduce::kernels {
+namespace thinreduce::kernels::block_transform_test {
 namespace {
 
 constexpr std::size_t kLengths[] = {64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
@@ -216,4 +216,4 @@ TEST(BlockTransform, WrongSizesAreABug) {
 }
 
 }  // namespace
-}  // namespace thinreduce::kernels
+}  // namespace thinreduce::kernels::block_transform_test

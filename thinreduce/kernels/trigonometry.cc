@@ -1,4 +1,4 @@
-#include "thinreduce/methods/fft/trigonometry.h"
+#include "thinreduce/kernels/trigonometry.h"
 
 #include <utility>
 

@@ -2,7 +2,7 @@
 // bits.
 #include <bit>
 
-#include "thinreduce/methods/fft/block_transform.h"
+#include "thinreduce/kernels/block_transform.h"
 
 namespace thinreduce::kernels::reference {
 namespace {

@@ -1,4 +1,4 @@
-#include "thinreduce/methods/topk_payload.h"
+#include "thinreduce/methods/topk/payload.h"
 
 #include <fmt/format.h>
 
@@ -67,7 +67,7 @@ void write_topk_payload(const kernels::Selected& selected, std::size_t elements,
   ensure(selected.indices.back() < elements, "selected indices must ascend and lie in the bucket",
          selected.indices.back(), elements);
   workers.for_blocks(blocks_of(elements), [&](std::size_t block, std::size_t /*thread*/) {
-    const UnitRange own{first_from(block), first_from(block + 1)};
+    const Range own{first_from(block), first_from(block + 1)};
     store_value(counts, block * sizeof(Count), static_cast<Count>(own.size()));
     for (std::size_t i = own.begin; i < own.end; ++i) {
       store_value(offsets, i * sizeof(Offset), static_cast<Offset>(selected.indices[i] % kBlock));
@@ -113,7 +113,7 @@ std::size_t TopKReader::blocks(std::size_t elements) {
   return blocks_of(elements);
 }
 
-UnitRange TopKReader::elements_of(std::size_t block, std::size_t elements) {
+Range TopKReader::elements_of(std::size_t block, std::size_t elements) {
   return {block * kBlock, std::min((block + 1) * kBlock, elements)};
 }
 
@@ -124,7 +124,7 @@ void TopKReader::refuse(std::size_t block, const std::string& why) const {
 
 void TopKReader::add(std::size_t block, std::span<float> sum) const {
   if (begin_.empty()) return;
-  const UnitRange own = elements_of(block, sum.size());
+  const Range own = elements_of(block, sum.size());
   const auto elements = sum.subspan(own.begin, own.size());
   format_ == TopKValues::f32 ? add_values<float>(block, elements)
                              : add_values<Bf16>(block, elements);
@@ -146,9 +146,10 @@ void TopKReader::add_values(std::size_t block, std::span<float> elements) const 
       refuse(block, fmt::format("value {} at offset {} is not finite", value, offset));
     elements[offset] += value;
     if (!std::isfinite(elements[offset])) {
-      refuse(block, fmt::format("value {} at offset {} makes the sum over the ranks {}; a "
-                                "gradient overflowed",
-                                value, offset, elements[offset]));
+      throw Error::overflow(
+          fmt::format("top-k payload of rank {}, block {}: value {} at offset {} makes the sum "
+                      "over the ranks {}; a gradient overflowed",
+                      rank_, block, value, offset, elements[offset]));
     }
     next = offset + 1;
   }

@@ -23,7 +23,7 @@ struct TopKChunkShape {
 
   [[nodiscard]] std::size_t blocks() const;
   // Returns the elements of a block: whole chunks, about 65536 elements or one chunk.
-  [[nodiscard]] UnitRange block(std::size_t number) const;
+  [[nodiscard]] Range block(std::size_t number) const;
   // Returns the number of values to send of a chunk with this many elements.
   [[nodiscard]] std::size_t values_of(std::size_t chunk_elements) const;
 };

@@ -1,4 +1,4 @@
-#include "thinreduce/methods/topk.h"
+#include "thinreduce/methods/topk/topk.h"
 
 #include <algorithm>
 #include <utility>
@@ -12,9 +12,9 @@
 #include "thinreduce/method/limits.h"
 #include "thinreduce/methods/gather_or_owner.h"
 #include "thinreduce/methods/top_selector.h"
-#include "thinreduce/methods/topk_chunks.h"
-#include "thinreduce/methods/topk_owner.h"
-#include "thinreduce/methods/topk_payload.h"
+#include "thinreduce/methods/topk/chunks.h"
+#include "thinreduce/methods/topk/owner.h"
+#include "thinreduce/methods/topk/payload.h"
 
 namespace thinreduce {
 namespace {
@@ -80,7 +80,7 @@ class TopK final : public Method {
                   Workers workers) const {
     const float share = 1.0f / static_cast<float>(ranks.size());
     workers.for_blocks(TopKReader::blocks(elements_), [&](std::size_t block, std::size_t) {
-      const UnitRange own = TopKReader::elements_of(block, elements_);
+      const Range own = TopKReader::elements_of(block, elements_);
       const auto mean = values.subspan(own.begin, own.size());
       std::ranges::fill(mean, 0.0f);
       for (const TopKReader& rank : ranks) rank.add(block, values);
@@ -147,21 +147,21 @@ MethodInfo topk_info() {
           "feedback). off: they are discarded."),
       gather_or_owner_option(
           "its values to the owners of their elements, which send the largest sums to all",
-          kMostToGatherSparse),
+          kMaxRanksToGatherSparse),
       OptionInfo::integer("chunk", kDefaultChunk, 64, 1048576,
                           "Elements per chunk: each rank sends the largest elements of every chunk "
                           "instead of the largest of the whole bucket. auto: 4096 with values=2bit "
-                          "or decay below 1, otherwise there are no chunks. Not with "
-                          "collective=owner.")
+                          "or decay below 1, otherwise there are no chunks. Can't be used "
+                          "with collective=owner.")
           .or_else("auto"),
       OptionInfo::choice("values", "f32", {"f32", "2bit"},
                          "Encoding of a sent value. f32: the value itself. 2bit: its sign and one "
-                         "of two magnitudes per chunk; the difference stays in the residual. Not "
-                         "with collective=owner."),
+                         "of two magnitudes per chunk; the difference stays in the residual. "
+                         "2bit can't be used with collective=owner."),
       OptionInfo::number("decay", 1, 0, 1,
                          "The residual is multiplied by this factor before each step's gradient is "
-                         "added to it; 1: no decay. Below 1: needs feedback=on, and not with "
-                         "collective=owner."),
+                         "added to it; 1: no decay. Values below 1 need feedback=on and can't be "
+                         "used with collective=owner."),
   };
   info.check = check_chunks;
   info.presets = {{"paper", "density=0.01,collective=gather", "1 % of the values are sent."}};
@@ -174,7 +174,7 @@ MethodInfo topk_info() {
     if (by_owners(options, setup,
                   {.payload_bytes = 6.0 * static_cast<double>(values),
                    .owner_payloads = 2.2,
-                   .most_to_gather = kMostToGatherSparse})) {
+                   .max_ranks_to_gather = kMaxRanksToGatherSparse})) {
       return make_topk_owner(setup.layout.elements, options.number("density"),
                              options.on("feedback"));
     }

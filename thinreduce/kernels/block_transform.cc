@@ -5,16 +5,16 @@
 // inverse reverses these stages. The cosine transform is the Fourier transform of the block with
 // its even floats first, followed by its odd floats in reverse order, each bin rotated by a
 // quarter-bin angle.
-#include "thinreduce/methods/fft/block_transform.h"
+#include "thinreduce/kernels/block_transform.h"
 
 #include <bit>
 #include <cmath>
 
 #include "thinreduce/ensure.h"
-#include "thinreduce/methods/fft/trigonometry.h"
+#include "thinreduce/kernels/trigonometry.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "thinreduce/methods/fft/block_transform.cc"
+#define HWY_TARGET_INCLUDE "thinreduce/kernels/block_transform.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "thinreduce/kernels/dispatch.h"

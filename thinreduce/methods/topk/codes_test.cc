@@ -1,4 +1,4 @@
-#include "thinreduce/methods/topk_codes.h"
+#include "thinreduce/methods/topk/codes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include "thinreduce/error.h"
 #include "thinreduce/wire/bytes.h"
 
-namespace thinreduce {
+namespace thinreduce::codes_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -34,7 +34,7 @@ Coded random_codes(const TopKChunkShape& shape, double fullness, unsigned seed) 
   TopKCodeWriter writer;
   for (std::size_t block = 0; block < blocks.size(); ++block) {
     BitWriter bits(blocks[block]);
-    const UnitRange own = shape.block(block);
+    const Range own = shape.block(block);
     for (std::size_t first = own.begin; first < own.end; first += shape.chunk) {
       const std::size_t length = std::min(shape.chunk, own.end - first);
       const std::size_t wanted = shape.values_of(length);
@@ -181,4 +181,4 @@ TEST(TopKCodes, HostileBytes) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::codes_test

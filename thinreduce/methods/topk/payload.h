@@ -36,7 +36,7 @@ class TopKReader {
 
   [[nodiscard]] static std::size_t blocks(std::size_t elements);
   // Returns the elements of a block.
-  [[nodiscard]] static UnitRange elements_of(std::size_t block, std::size_t elements);
+  [[nodiscard]] static Range elements_of(std::size_t block, std::size_t elements);
   // Adds the values of a block to the sum of all elements. Throws Error{bad_frame} if the block is
   // invalid; some values may have been added by then.
   void add(std::size_t block, std::span<float> sum) const;

@@ -1,4 +1,4 @@
-#include "thinreduce/methods/topk.h"
+#include "thinreduce/methods/topk/topk.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/bf16.h"
 
-namespace thinreduce {
+namespace thinreduce::topk_test {
 namespace {
 
 std::size_t expected_k(double density, std::size_t elements) {
@@ -50,7 +50,7 @@ std::vector<float> owner_step(PerRank& held, double density) {
   const auto range_of = [&](std::size_t rank) { return cut({0, elements}, world, rank); };
   PerRank sent(world);
   for (std::size_t rank = 0; rank < world; ++rank) {
-    const UnitRange own = range_of(rank);
+    const Range own = range_of(rank);
     auto others = held[rank];
     for (std::size_t i = own.begin; i < own.end; ++i) others[i] = 0;
     const std::size_t count = elements - own.size();
@@ -62,7 +62,7 @@ std::vector<float> owner_step(PerRank& held, double density) {
   }
   std::vector<float> mean(elements);
   for (std::size_t owner = 0; owner < world; ++owner) {
-    const UnitRange own = range_of(owner);
+    const Range own = range_of(owner);
     if (own.size() == 0) continue;
     std::vector<float> sum(own.size());
     for (std::size_t distance = world; distance > 0; --distance) {
@@ -193,7 +193,7 @@ TEST(TopK, ZerosCostNothing) {
   EXPECT_EQ(ranks.statistics[0].at("sent"), 0);
 }
 
-TEST(TopK, BytesAndShareSent) {
+TEST(TopK, BytesAndFractionSent) {
   TestWorld ranks(2, "topk:density=0.01", 100000);
   (void)ranks.mean(normal_gradients(2, 100000, 4));
   EXPECT_EQ(ranks.transport(0).total_traffic().bytes_sent, kFrameHeaderBytes + 2 * 4 + 1000 * 6);
@@ -213,4 +213,4 @@ TEST(TopK, OptionsAreChecked) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::topk_test

@@ -1,4 +1,4 @@
-#include "thinreduce/methods/topk_owner.h"
+#include "thinreduce/methods/topk/owner.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/methods/top_selector.h"
-#include "thinreduce/methods/topk_payload.h"
+#include "thinreduce/methods/topk/payload.h"
 
 namespace thinreduce {
 namespace {
@@ -94,19 +94,19 @@ class TopKOwner final : public Method, private OwnerPayload {
 
   [[nodiscard]] std::size_t units() const override { return elements_; }
   [[nodiscard]] std::size_t unit_elements() const override { return 1; }
-  [[nodiscard]] std::size_t max_part_bytes(UnitRange range) const override {
+  [[nodiscard]] std::size_t max_part_bytes(Range range) const override {
     return topk_payload_limit(range.size(),
                               std::min(range.size(), values_to_send(density_, elements_)),
                               TopKValues::bf16);
   }
-  [[nodiscard]] std::size_t max_answer_bytes(UnitRange range) const override {
+  [[nodiscard]] std::size_t max_answer_bytes(Range range) const override {
     return topk_payload_limit(range.size(), values_to_answer(range), TopKValues::bf16);
   }
-  [[nodiscard]] std::size_t values_to_answer(UnitRange range) const {
+  [[nodiscard]] std::size_t values_to_answer(Range range) const {
     return values_to_send(std::min(1.0, kAnswerFactor * density_), range.size());
   }
 
-  void encode_part(UnitRange range, std::vector<std::byte>& out) override {
+  void encode_part(Range range, std::vector<std::byte>& out) override {
     const auto begin = std::lower_bound(sent_.indices.begin(), sent_.indices.end(), range.begin);
     const auto end = std::lower_bound(begin, sent_.indices.end(), range.end);
     offsets_.assign(begin, end);
@@ -115,24 +115,23 @@ class TopKOwner final : public Method, private OwnerPayload {
     append({offsets_, std::span<const float>(rounded_).subspan(first, offsets_.size())}, range,
            out);
   }
-  void begin_sum(UnitRange range) override {
+  void begin_sum(Range range) override {
     const auto own = part(source_, range);
     sum_.assign(own.begin(), own.end());
   }
-  void add_part(UnitRange /*range*/, int rank, std::span<const std::byte> bytes) override {
+  void add_part(Range /*range*/, int rank, std::span<const std::byte> bytes) override {
     add_topk_payload(bytes, rank, sum_, TopKValues::bf16);
   }
-  void require_finite(UnitRange range) const {
+  void require_finite(Range range) const {
     const std::size_t bad = kernels::first_nonfinite(sum_);
     if (bad < sum_.size()) {
-      throw Error(
-          ErrorCode::bad_frame,
-          fmt::format("top-k: element {} of the sum over the ranks is {} at its owner, rank "
-                      "{}; a gradient overflowed",
-                      range.begin + bad, sum_[bad], rank_));
+      throw Error::overflow(fmt::format(
+          "top-k: element {} of the sum over the ranks is {} at its owner, rank {}; a gradient "
+          "overflowed",
+          range.begin + bad, sum_[bad], rank_));
     }
   }
-  void encode_answer(UnitRange range, std::vector<std::byte>& out) override {
+  void encode_answer(Range range, std::vector<std::byte>& out) override {
     require_finite(range);
     const auto answer = answer_selector_.select(sum_, values_to_answer(range));
     round_to_bf16(answer.values, answered_);
@@ -143,14 +142,14 @@ class TopKOwner final : public Method, private OwnerPayload {
     }
     unanswered_.insert(unanswered_.end(), sum_.begin(), sum_.end());
   }
-  void decode_answer(UnitRange range, int owner, std::span<const std::byte> bytes) override {
+  void decode_answer(Range range, int owner, std::span<const std::byte> bytes) override {
     const auto mean = part(mean_, range);
     std::fill(mean.begin(), mean.end(), 0.0f);
     add_topk_payload(bytes, owner, mean, TopKValues::bf16);
     kernels::scale(mean, share_);
   }
 
-  void append(const kernels::Selected& selected, UnitRange range, std::vector<std::byte>& out) {
+  void append(const kernels::Selected& selected, Range range, std::vector<std::byte>& out) {
     write_topk_payload(selected, range.size(), payload_, TopKValues::bf16);
     out.insert(out.end(), payload_.begin(), payload_.end());
   }
@@ -165,7 +164,7 @@ class TopKOwner final : public Method, private OwnerPayload {
   // State of the current reduction.
   int rank_ = 0;
   float share_ = 1;
-  UnitRange owned_;
+  Range owned_;
   std::span<float> source_;
   std::span<float> mean_;
   kernels::Selected sent_;

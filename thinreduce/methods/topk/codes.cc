@@ -1,4 +1,4 @@
-#include "thinreduce/methods/topk_codes.h"
+#include "thinreduce/methods/topk/codes.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include "thinreduce/ensure.h"
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/bf16.h"
-#include "thinreduce/methods/topk_payload.h"
+#include "thinreduce/methods/topk/payload.h"
 #include "thinreduce/wire/bit_stream.h"
 #include "thinreduce/wire/bytes.h"
 #include "thinreduce/wire/rice.h"
@@ -17,7 +17,7 @@
 namespace thinreduce {
 namespace {
 
-constexpr std::size_t kBlock = 65536;
+constexpr std::size_t kBlockElements = 65536;
 using Length = std::uint32_t;
 
 // Returns the low bits of a Rice code that suits gaps between `values` out of `elements`: the
@@ -67,8 +67,8 @@ std::size_t TopKChunkShape::blocks() const {
   return size == 0 ? 0 : (elements + size - 1) / size;
 }
 
-UnitRange TopKChunkShape::block(std::size_t number) const {
-  const std::size_t size = std::max<std::size_t>(1, kBlock / chunk) * chunk;
+Range TopKChunkShape::block(std::size_t number) const {
+  const std::size_t size = std::max<std::size_t>(1, kBlockElements / chunk) * chunk;
   return {std::min(number * size, elements), std::min((number + 1) * size, elements)};
 }
 
@@ -147,7 +147,7 @@ void TopKCodeReader::refuse(std::size_t block, const std::string& why) const {
 void TopKCodeReader::add(std::size_t block, std::span<float> sum) const {
   if (blocks_.empty()) return;
   BitReader bits(blocks_[block]);
-  const UnitRange own = shape_.block(block);
+  const Range own = shape_.block(block);
   for (std::size_t first = own.begin; first < own.end; first += shape_.chunk) {
     add_chunk(bits, block, sum.subspan(first, std::min(shape_.chunk, own.end - first)));
   }
@@ -171,21 +171,22 @@ void TopKCodeReader::add_chunk(BitReader& bits, std::size_t block,
     }
   }
   const unsigned low = low_bits(elements.size(), wanted);
-  const std::uint64_t limit = elements.size() >> low;
   std::size_t next = 0;
   for (std::size_t i = missing; i < wanted; ++i) {
-    const std::uint64_t quotient = bits.take_unary(limit);
-    const std::uint64_t rest = bits.take(low);
-    if (quotient > limit || next + (quotient << low | rest) >= elements.size()) {
+    const std::uint64_t gap = take_rice(bits, low, elements.size() >> low);
+    if (gap >= elements.size() - next) {
       refuse(block,
              fmt::format("a position lies outside its chunk of {} elements", elements.size()));
     }
-    next += quotient << low | rest;
+    next += gap;
     const std::uint64_t code = bits.take(2);
     const float magnitude = (code & 2U) != 0 ? high_magnitude : low_magnitude;
     float& sum = elements[next];
     sum += (code & 1U) != 0 ? -magnitude : magnitude;
-    if (!std::isfinite(sum)) refuse(block, "a sum over the ranks overflowed");
+    if (!std::isfinite(sum)) {
+      throw Error::overflow(fmt::format(
+          "top-k payload of rank {}, block {}: a sum over the ranks overflowed", rank_, block));
+    }
     ++next;
   }
 }

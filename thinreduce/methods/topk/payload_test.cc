@@ -1,4 +1,4 @@
-#include "thinreduce/methods/topk_payload.h"
+#include "thinreduce/methods/topk/payload.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include "thinreduce/error.h"
 #include "thinreduce/wire/bytes.h"
 
-namespace thinreduce {
+namespace thinreduce::topk_payload_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -161,4 +161,4 @@ TEST(TopKPayload, HostileBytes) {
 }
 
 }  // namespace
-}  // namespace thinreduce
+}  // namespace thinreduce::topk_payload_test
