@@ -89,13 +89,13 @@ def same_on_all_ranks(model: nn.Module) -> str:
     return digests[0]
 
 
-def raises(kind: type, text: str, work) -> str:
+def raises(kind: type | tuple[type, ...], text: str, work) -> str:
     try:
         work()
     except kind as error:
         assert text in str(error), f"'{text}' is not in: {error}"
         return str(error)
-    raise AssertionError(f"nothing was raised; expected {kind.__name__} with '{text}'")
+    raise AssertionError(f"nothing was raised; expected {kind} with '{text}'")
 
 
 def main() -> None:

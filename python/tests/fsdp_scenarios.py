@@ -181,8 +181,9 @@ def a_checkpoint_resumes_to_the_same_bits():
             assert torch.equal(weights(model).view(torch.int32), expected.view(torch.int32))
         model, optimizer, state = make(spec, native_mesh=native_mesh, by_block=False)
         dcp.load({"thinreduce": thinreduce.checkpoint.PerRank(state)}, checkpoint_id=where)
+        # Every rank refuses; a rank that is still connecting may hear of another's refusal first.
         raises(
-            thinreduce.BadState,
+            (thinreduce.BadState, thinreduce.LostPeer),
             "other calls of fully_shard()",
             lambda m=model, o=optimizer: train(m, o, 1, 5),
         )
