@@ -75,9 +75,9 @@ class Resume {
 };
 
 // The method's side of a sum.
-class Counted final : public SumPayload {
+class Counted final : public SumCodec {
  public:
-  explicit Counted(SumPayload& inner) : inner_(inner) {}
+  explicit Counted(SumCodec& inner) : inner_(inner) {}
   [[nodiscard]] std::size_t units() const override { return inner_.units(); }
   [[nodiscard]] std::size_t unit_bytes() const override { return inner_.unit_bytes(); }
   [[nodiscard]] std::span<std::byte> wire(Range range, int summed) override {
@@ -101,15 +101,15 @@ class Counted final : public SumPayload {
   }
 
  private:
-  SumPayload& inner_;
+  SumCodec& inner_;
 };
 
 GradiveqSettings counted_settings() {
   auto settings = gradiveq_settings(Spec::parse("gradiveq").options);
   settings.warmup = 6;
-  settings.sum = [](Exchange& exchange, SumPayload& payload) {
+  settings.sum = [](Exchange& exchange, SumCodec& codec) {
     const Pause pause;
-    Counted counted(payload);
+    Counted counted(codec);
     ring_all_reduce(exchange, counted, RingOptions{.segment_bytes = 4096});
   };
   return settings;

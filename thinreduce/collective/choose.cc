@@ -43,13 +43,13 @@ SumBy choose_sum(const Exchange& exchange, std::size_t bytes, bool may_be_direct
   return choose_sum(exchange.size(), whole, exchange.link, may_be_direct);
 }
 
-void all_reduce(Exchange& exchange, SumPayload& payload, const SumOptions& options) {
-  if (payload.units() == 0) return;
-  const std::size_t bytes = payload.wire({0, payload.units()}, exchange.size()).size();
+void all_reduce(Exchange& exchange, SumCodec& codec, const SumOptions& options) {
+  if (codec.units() == 0) return;
+  const std::size_t bytes = codec.wire({0, codec.units()}, exchange.size()).size();
   const SumBy by = options.by.value_or(choose_sum(exchange, bytes, false));
-  if (by == SumBy::ring) return ring_all_reduce(exchange, payload, options.ring);
+  if (by == SumBy::ring) return ring_all_reduce(exchange, codec, options.ring);
   ensure(by == SumBy::owner, "only floats are summed directly");
-  owner_all_reduce(exchange, payload, options.owner);
+  owner_all_reduce(exchange, codec, options.owner);
 }
 
 }  // namespace thinreduce

@@ -38,7 +38,7 @@ struct SumOptions {
   OwnerSumOptions owner{};
 };
 
-// Sums `payload` over all ranks, in a ring or by owners.
-void all_reduce(Exchange& exchange, SumPayload& payload, const SumOptions& options = {});
+// Sums the data of `codec` over all ranks, in a ring or by owners.
+void all_reduce(Exchange& exchange, SumCodec& codec, const SumOptions& options = {});
 
 }  // namespace thinreduce

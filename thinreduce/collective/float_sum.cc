@@ -13,7 +13,7 @@ namespace thinreduce {
 namespace {
 
 // Floats that are summed, or whose maximum is taken, in place.
-class FloatSum : public SumPayload {
+class FloatSum : public SumCodec {
  public:
   using Fold = DirectExchange::Fold;
 
@@ -90,31 +90,31 @@ class CheckedFloatSum final : public FloatSum {
 // One receive fewer in flight keeps incoming values in the cache until they are added. If a chunk
 // has many segments, half as many of twice the size overlap just as well and cost half the
 // messages.
-SumOptions for_floats(SumOptions options, const FloatSum& payload) {
+SumOptions for_floats(SumOptions options, const FloatSum& codec) {
   constexpr std::size_t kMany = 16;
   options.ring.receives_ahead = 2;
-  if (payload.chunk_bytes() >= kMany * options.ring.segment_bytes) options.ring.segment_bytes *= 2;
+  if (codec.chunk_bytes() >= kMany * options.ring.segment_bytes) options.ring.segment_bytes *= 2;
   return options;
 }
 
-void reduce_floats(Exchange& exchange, FloatSum& payload, const SumOptions& options,
+void reduce_floats(Exchange& exchange, FloatSum& codec, const SumOptions& options,
                    Original* original = nullptr) {
-  const std::span<float> values = payload.values();
+  const std::span<float> values = codec.values();
   if (values.empty()) return;
   const SumBy by =
       options.by.value_or(choose_sum(exchange, values.size_bytes(), /*may_be_direct=*/true));
   if (exchange.size() > 1 && by != SumBy::direct) {
-    SumOptions chosen = for_floats(options, payload);
+    SumOptions chosen = for_floats(options, codec);
     chosen.by = by;
-    payload.keep_in(original);  // a direct sum overwrites the values after its last message
-    return all_reduce(exchange, payload, chosen);
+    codec.keep_in(original);  // a direct sum overwrites the values after its last message
+    return all_reduce(exchange, codec, chosen);
   }
   const Range all{0, values.size()};
-  exchange.timed(Stage::encode, [&] { payload.encode(all); });
-  DirectExchange(exchange, values).finish(exchange, payload.fold());
+  exchange.timed(Stage::encode, [&] { codec.encode(all); });
+  DirectExchange(exchange, values).finish(exchange, codec.fold());
   exchange.timed(Stage::decode, [&] {
-    if (payload.scale() != 1) kernels::scale(values, payload.scale());
-    payload.decode(all, exchange.rank());
+    if (codec.scale() != 1) kernels::scale(values, codec.scale());
+    codec.decode(all, exchange.rank());
   });
 }
 
@@ -159,25 +159,25 @@ void DirectExchange::finish(Exchange& exchange, Fold fold) {
 
 void sum_floats(Exchange& exchange, std::span<float> values, float scale,
                 const SumOptions& options) {
-  FloatSum payload(values, exchange.size(), kernels::add, scale);
-  reduce_floats(exchange, payload, options);
+  FloatSum codec(values, exchange.size(), kernels::add, scale);
+  reduce_floats(exchange, codec, options);
 }
 
 void sum_bucket(Exchange& exchange, std::span<float> values, float scale) {
-  FloatSum payload(values, exchange.size(), kernels::add, scale);
-  reduce_floats(exchange, payload, {}, exchange.keep_in_parts());
+  FloatSum codec(values, exchange.size(), kernels::add, scale);
+  reduce_floats(exchange, codec, {}, exchange.keep_in_parts());
 }
 
 Nonfinite sum_floats_checked(Exchange& exchange, std::span<float> values, float scale,
                              const SumOptions& options) {
-  CheckedFloatSum payload(values, exchange.size(), scale);
-  reduce_floats(exchange, payload, options, exchange.keep_in_parts());
-  return payload.found();
+  CheckedFloatSum codec(values, exchange.size(), scale);
+  reduce_floats(exchange, codec, options, exchange.keep_in_parts());
+  return codec.found();
 }
 
 void max_floats(Exchange& exchange, std::span<float> values, const SumOptions& options) {
-  FloatSum payload(values, exchange.size(), kernels::maximum, 1);
-  reduce_floats(exchange, payload, options);
+  FloatSum codec(values, exchange.size(), kernels::maximum, 1);
+  reduce_floats(exchange, codec, options);
 }
 
 EarlySum::EarlySum(Exchange& exchange, std::span<float> values, float scale)

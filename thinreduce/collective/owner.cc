@@ -62,12 +62,12 @@ struct Tag {
 
 class OwnerReduction {
  public:
-  OwnerReduction(Exchange& exchange, OwnerPayload& payload, SpareBuffers& spare,
+  OwnerReduction(Exchange& exchange, OwnerCodec& codec, SpareBuffers& spare,
                  const OwnerOptions& options)
-      : exchange_(exchange), payload_(payload), spare_(spare), incoming_(world()) {
-    const std::size_t longest = (payload.units() + world() - 1) / world();
+      : exchange_(exchange), codec_(codec), spare_(spare), incoming_(world()) {
+    const std::size_t longest = (codec.units() + world() - 1) / world();
     const std::size_t units =
-        std::max<std::size_t>(1, options.piece_elements / payload.unit_elements());
+        std::max<std::size_t>(1, options.piece_elements / codec.unit_elements());
     pieces_ = (longest + units - 1) / units;
     ahead_ = std::clamp<std::size_t>(options.ahead, 1, pieces_);
     parts_ = std::vector<Outgoing>(slots() * world());
@@ -110,7 +110,7 @@ class OwnerReduction {
   [[nodiscard]] std::size_t slots() const { return ahead_ + 1; }
   [[nodiscard]] Range piece(int owner, std::size_t index) const {
     if (index >= pieces_) return {};
-    return cut(owned_range(payload_.units(), exchange_.size(), owner), pieces_, index);
+    return cut(owned_range(codec_.units(), exchange_.size(), owner), pieces_, index);
   }
   [[nodiscard]] Range own_piece(std::size_t index) const { return piece(exchange_.rank(), index); }
 
@@ -149,8 +149,8 @@ class OwnerReduction {
   void post_one(int rank, const Tag& tag) {
     if (tag.range.size() == 0) return;
     const std::size_t limit =
-        kOwnerTagBytes + (tag.kind == Kind::part ? payload_.max_part_bytes(tag.range)
-                                                 : payload_.max_answer_bytes(tag.range));
+        kOwnerTagBytes + (tag.kind == Kind::part ? codec_.max_part_bytes(tag.range)
+                                                 : codec_.max_answer_bytes(tag.range));
     from(rank).push_back(
         {tag, std::make_unique<FramedReceive>(exchange_, rank, limit, take_spare())});
   }
@@ -226,8 +226,8 @@ class OwnerReduction {
       const Range range = piece(owner, index);
       if (range.size() == 0) return;
       Outgoing& part = parts_[index % slots() * world() + static_cast<std::size_t>(owner)];
-      write(part, {Kind::part, range}, payload_.max_part_bytes(range),
-            [&](std::vector<std::byte>& out) { payload_.encode_part(range, out); });
+      write(part, {Kind::part, range}, codec_.max_part_bytes(range),
+            [&](std::vector<std::byte>& out) { codec_.encode_part(range, out); });
       part.sends.emplace_back(exchange_, owner, part.header, part.bytes);
       part_bytes_ += kFrameHeaderBytes + part.bytes.size();
     });
@@ -237,19 +237,19 @@ class OwnerReduction {
   void answer(std::size_t index) {
     const Range range = own_piece(index);
     if (range.size() == 0) return;
-    exchange_.timed(Stage::decode, [&] { payload_.begin_sum(range); });
+    exchange_.timed(Stage::decode, [&] { codec_.begin_sum(range); });
     take_all(Kind::part, index, [&](int rank, Range) {
-      consume(rank, [&](auto bytes) { payload_.add_part(range, rank, bytes); });
+      consume(rank, [&](auto bytes) { codec_.add_part(range, rank, bytes); });
     });
     Outgoing& answer = answers_[index % slots()];
-    write(answer, {Kind::answer, range}, payload_.max_answer_bytes(range),
-          [&](std::vector<std::byte>& out) { payload_.encode_answer(range, out); });
+    write(answer, {Kind::answer, range}, codec_.max_answer_bytes(range),
+          [&](std::vector<std::byte>& out) { codec_.encode_answer(range, out); });
     for_receivers(
         [&](int rank) { answer.sends.emplace_back(exchange_, rank, answer.header, answer.bytes); });
     answer_bytes_ += kFrameHeaderBytes + answer.bytes.size();
     exchange_.timed(Stage::decode, [&] {
-      payload_.decode_answer(range, exchange_.rank(),
-                             std::span(answer.bytes).subspan(kOwnerTagBytes));
+      codec_.decode_answer(range, exchange_.rank(),
+                           std::span(answer.bytes).subspan(kOwnerTagBytes));
     });
   }
 
@@ -258,7 +258,7 @@ class OwnerReduction {
     take_all(Kind::answer, index, [&](int owner, Range range) {
       consume(owner, [&](auto bytes) {
         answer_bytes_ += kFrameHeaderBytes + kOwnerTagBytes + bytes.size();
-        payload_.decode_answer(range, owner, bytes);
+        codec_.decode_answer(range, owner, bytes);
       });
     });
   }
@@ -272,7 +272,7 @@ class OwnerReduction {
   }
 
   Exchange& exchange_;
-  OwnerPayload& payload_;
+  OwnerCodec& codec_;
   SpareBuffers& spare_;
   std::size_t pieces_ = 0;  // per range
   std::size_t ahead_ = 1;
@@ -286,11 +286,11 @@ class OwnerReduction {
 
 }  // namespace
 
-void owner_reduce(Exchange& exchange, OwnerPayload& payload, const OwnerOptions& options) {
-  if (payload.units() == 0) return;
+void owner_reduce(Exchange& exchange, OwnerCodec& codec, const OwnerOptions& options) {
+  if (codec.units() == 0) return;
   SpareBuffers unused;
   SpareBuffers& spare = exchange.spare == nullptr ? unused : *exchange.spare;
-  OwnerReduction(exchange, payload, spare, options).run();
+  OwnerReduction(exchange, codec, spare, options).run();
 }
 
 }  // namespace thinreduce

@@ -23,12 +23,12 @@
 
 namespace thinreduce {
 
-// The data of one owner reduction, in the form in which the method keeps it. Every range that is
+// How a method encodes, adds and decodes the data of one owner reduction. Every range that is
 // passed is one piece. The functions that take bytes of another rank must throw Error{bad_frame},
 // which names that rank, for everything that encode_part() or encode_answer() does not write.
-class OwnerPayload {
+class OwnerCodec {
  public:
-  virtual ~OwnerPayload() = default;
+  virtual ~OwnerCodec() = default;
   // Returns the number of indivisible units; it must be the same on all ranks.
   [[nodiscard]] virtual std::size_t units() const = 0;
   // Returns the floats that a unit stands for; it decides the units per piece.
@@ -67,7 +67,7 @@ inline constexpr std::size_t kOwnerTagBytes = 16;
   return cut({0, units}, static_cast<std::size_t>(world), static_cast<std::size_t>(owner));
 }
 
-// Reduces `payload` over all ranks, with buffers from Exchange::spare.
-void owner_reduce(Exchange& exchange, OwnerPayload& payload, const OwnerOptions& options = {});
+// Reduces the data of `codec` over all ranks, with buffers from Exchange::spare.
+void owner_reduce(Exchange& exchange, OwnerCodec& codec, const OwnerOptions& options = {});
 
 }  // namespace thinreduce

@@ -12,10 +12,10 @@ namespace {
 
 class OwnerSum {
  public:
-  OwnerSum(Exchange& exchange, SumPayload& payload, const OwnerSumOptions& options)
-      : exchange_(exchange), payload_(payload), world_(exchange.size()), rank_(exchange.rank()) {
-    pieces_ = messages_per_chunk({0, payload.units()}, world(), payload.unit_bytes(),
-                                 options.piece_bytes);
+  OwnerSum(Exchange& exchange, SumCodec& codec, const OwnerSumOptions& options)
+      : exchange_(exchange), codec_(codec), world_(exchange.size()), rank_(exchange.rank()) {
+    pieces_ =
+        messages_per_chunk({0, codec.units()}, world(), codec.unit_bytes(), options.piece_bytes);
     ahead_ = std::clamp<std::size_t>(options.ahead, 1, pieces_);
     arriving_ = std::vector<Part>((ahead_ + 1) * world());
     parts_ = std::vector<std::optional<CheckedSend>>(arriving_.size());
@@ -70,8 +70,7 @@ class OwnerSum {
     return index % (ahead_ + 1) * world() + static_cast<std::size_t>(rank);
   }
   [[nodiscard]] Range piece(int owner, std::size_t index) const {
-    return cut(cut({0, payload_.units()}, world(), static_cast<std::size_t>(owner)), pieces_,
-               index);
+    return cut(cut({0, codec_.units()}, world(), static_cast<std::size_t>(owner)), pieces_, index);
   }
 
   // Call visit(rank) for all other ranks: in the order in which their parts are added, and in the
@@ -88,7 +87,7 @@ class OwnerSum {
   void post_parts(std::size_t index) {
     const Range own = piece(rank_, index);
     if (own.size() == 0) return;
-    const std::size_t bytes = payload_.wire(own, 1).size();
+    const std::size_t bytes = codec_.wire(own, 1).size();
     for_senders([&](int rank) {
       Part& part = arriving_[slot(index, rank)];
       part.scratch.resize(bytes);
@@ -100,8 +99,8 @@ class OwnerSum {
     for_receivers([&](int owner) {
       const Range range = piece(owner, index);
       if (range.size() == 0) return;
-      exchange_.timed(Stage::encode, [&] { payload_.encode(range); });
-      parts_[slot(index, owner)].emplace(exchange_, owner, payload_.wire(range, 1));
+      exchange_.timed(Stage::encode, [&] { codec_.encode(range); });
+      parts_[slot(index, owner)].emplace(exchange_, owner, codec_.wire(range, 1));
     });
   }
 
@@ -113,27 +112,27 @@ class OwnerSum {
       auto& part = parts_[slot(index, owner)];
       part->wait(exchange_);
       part.reset();
-      answers_[slot(index, owner)].emplace(exchange_, owner, payload_.wire(range, world_));
+      answers_[slot(index, owner)].emplace(exchange_, owner, codec_.wire(range, world_));
     });
   }
 
   void answer(std::size_t index) {
     const Range own = piece(rank_, index);
     if (own.size() == 0) return;
-    exchange_.timed(Stage::encode, [&] { payload_.encode(own); });
+    exchange_.timed(Stage::encode, [&] { codec_.encode(own); });
     int summed = 1;
     for_senders([&](int rank) {
       Part& part = arriving_[slot(index, rank)];
       part.pending->wait(exchange_);
-      exchange_.timed(Stage::decode, [&] { payload_.add_part(own, summed, part.scratch, rank); });
+      exchange_.timed(Stage::decode, [&] { codec_.add_part(own, summed, part.scratch, rank); });
       part.pending.reset();
       ++summed;
     });
-    const auto bytes = payload_.wire(own, world_);
+    const auto bytes = codec_.wire(own, world_);
     std::uint64_t hash = 0;
     exchange_.timed(Stage::encode, [&] { hash = checksum(bytes); });
     for_receivers([&](int rank) { sent_answers_.emplace_back(exchange_, rank, bytes, hash); });
-    exchange_.timed(Stage::decode, [&] { payload_.decode(own, rank_); });
+    exchange_.timed(Stage::decode, [&] { codec_.decode(own, rank_); });
   }
 
   void finish() {
@@ -147,12 +146,12 @@ class OwnerSum {
       auto& answer = answers_[slot(index, owner)];
       answer->wait(exchange_);
       answer.reset();
-      exchange_.timed(Stage::decode, [&] { payload_.decode(range, owner); });
+      exchange_.timed(Stage::decode, [&] { codec_.decode(range, owner); });
     });
   }
 
   Exchange& exchange_;
-  SumPayload& payload_;
+  SumCodec& codec_;
   int world_;
   int rank_;
   std::size_t pieces_ = 0;  // per range
@@ -163,11 +162,11 @@ class OwnerSum {
   std::vector<CheckedSend> sent_answers_;
 };
 
-// Counts the bytes of a payload, averaged over parts and answers.
-void count_payload(Exchange& exchange, SumPayload& payload) {
-  const Range all{0, payload.units()};
+// Counts the bytes of the payload, averaged over parts and answers.
+void count_payload(Exchange& exchange, SumCodec& codec) {
+  const Range all{0, codec.units()};
   exchange.payload_bytes +=
-      (payload.wire(all, 1).size() + payload.wire(all, exchange.size()).size()) / 2;
+      (codec.wire(all, 1).size() + codec.wire(all, exchange.size()).size()) / 2;
 }
 
 }  // namespace
@@ -177,12 +176,12 @@ class OwnerSumInParts::Sum : public OwnerSum {
   using OwnerSum::OwnerSum;
 };
 
-OwnerSumInParts::OwnerSumInParts(Exchange& exchange, SumPayload& payload) {
-  if (payload.units() == 0) return;
-  count_payload(exchange, payload);
+OwnerSumInParts::OwnerSumInParts(Exchange& exchange, SumCodec& codec) {
+  if (codec.units() == 0) return;
+  count_payload(exchange, codec);
   OwnerSumOptions options;
-  options.ahead = payload.units();
-  sum_ = std::make_unique<Sum>(exchange, payload, options);
+  options.ahead = codec.units();
+  sum_ = std::make_unique<Sum>(exchange, codec, options);
 }
 OwnerSumInParts::~OwnerSumInParts() = default;
 
@@ -196,13 +195,13 @@ void OwnerSumInParts::take_answers() {
   if (sum_) sum_->take_all_answers();
 }
 
-void owner_all_reduce(Exchange& exchange, SumPayload& payload, const OwnerSumOptions& options) {
-  if (payload.units() == 0) return;
-  count_payload(exchange, payload);
-  if (exchange.size() > 1) return OwnerSum(exchange, payload, options).run();
-  const Range all{0, payload.units()};
-  exchange.timed(Stage::encode, [&] { payload.encode(all); });
-  exchange.timed(Stage::decode, [&] { payload.decode(all, exchange.rank()); });
+void owner_all_reduce(Exchange& exchange, SumCodec& codec, const OwnerSumOptions& options) {
+  if (codec.units() == 0) return;
+  count_payload(exchange, codec);
+  if (exchange.size() > 1) return OwnerSum(exchange, codec, options).run();
+  const Range all{0, codec.units()};
+  exchange.timed(Stage::encode, [&] { codec.encode(all); });
+  exchange.timed(Stage::decode, [&] { codec.decode(all, exchange.rank()); });
 }
 
 std::uint64_t owner_bytes_sent(int rank, int world, std::size_t units, std::size_t unit_bytes,

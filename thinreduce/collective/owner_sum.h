@@ -16,7 +16,7 @@
 #include <memory>
 
 #include "thinreduce/collective/exchange.h"
-#include "thinreduce/collective/sum_payload.h"
+#include "thinreduce/collective/sum_codec.h"
 
 namespace thinreduce {
 
@@ -28,13 +28,13 @@ struct OwnerSumOptions {
   std::size_t ahead = 4;
 };
 
-// Sums `payload` over all ranks in three parts, between which the caller may work or exchange other
-// messages while those of the sum travel. All of them are in flight at once. All ranks must call
-// the parts in the same order relative to their other messages.
+// Sums the data of `codec` over all ranks in three parts, between which the caller may work or
+// exchange other messages while those of the sum travel. All of them are in flight at once. All
+// ranks must call the parts in the same order relative to their other messages.
 class OwnerSumInParts {
  public:
-  // `payload` must outlive this object.
-  OwnerSumInParts(Exchange& exchange, SumPayload& payload);
+  // `codec` must outlive this object.
+  OwnerSumInParts(Exchange& exchange, SumCodec& codec);
   ~OwnerSumInParts();
   OwnerSumInParts(const OwnerSumInParts&) = delete;
   OwnerSumInParts& operator=(const OwnerSumInParts&) = delete;
@@ -48,8 +48,8 @@ class OwnerSumInParts {
   std::unique_ptr<Sum> sum_;
 };
 
-// Sums `payload` over all ranks.
-void owner_all_reduce(Exchange& exchange, SumPayload& payload, const OwnerSumOptions& options = {});
+// Sums the data of `codec` over all ranks.
+void owner_all_reduce(Exchange& exchange, SumCodec& codec, const OwnerSumOptions& options = {});
 
 // Returns the bytes that `rank` sends for `units` units of `unit_bytes` bytes.
 [[nodiscard]] std::uint64_t owner_bytes_sent(int rank, int world, std::size_t units,

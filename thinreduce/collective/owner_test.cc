@@ -24,7 +24,7 @@ float value_of(int rank, std::size_t i) {
 
 // Sums of floats. The parts and answers of some ranges have a few more bytes, so that lengths
 // differ. Also checks the order of the calls.
-class FloatOwner final : public OwnerPayload {
+class FloatOwner final : public OwnerCodec {
  public:
   FloatOwner(int rank, int world, std::size_t elements)
       : values(elements), decoded(elements), rank_(rank), world_(world) {

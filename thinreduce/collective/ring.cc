@@ -13,16 +13,16 @@ namespace {
 
 class Ring {
  public:
-  Ring(Exchange& exchange, SumPayload& payload, const RingOptions& options)
+  Ring(Exchange& exchange, SumCodec& codec, const RingOptions& options)
       : exchange_(exchange),
-        payload_(payload),
+        codec_(codec),
         world_(exchange.size()),
         rank_(exchange.rank()),
         right_((rank_ + 1) % world_),
         left_((rank_ + world_ - 1) % world_),
         receives_(options.receives_ahead) {
-    segments_ = messages_per_chunk({0, payload.units()}, world(), payload.unit_bytes(),
-                                   options.segment_bytes);
+    segments_ =
+        messages_per_chunk({0, codec.units()}, world(), codec.unit_bytes(), options.segment_bytes);
   }
 
   // Transfers are numbered: hop h moves segment s as transfer h * segments + s. The segment that
@@ -31,7 +31,7 @@ class Ring {
     post_receives(0);
     for (std::size_t s = 0; s < segments_; ++s) {
       const Range range = segment(static_cast<std::size_t>(rank_), s);
-      exchange_.timed(Stage::encode, [&] { payload_.encode(range); });
+      exchange_.timed(Stage::encode, [&] { codec_.encode(range); });
       send(range, 1);
     }
     for (std::size_t t = 0; t < transfers(); ++t) {
@@ -52,7 +52,7 @@ class Ring {
   [[nodiscard]] std::size_t transfers() const { return 2 * (world() - 1) * segments_; }
 
   [[nodiscard]] Range segment(std::size_t chunk, std::size_t s) const {
-    return cut(cut({0, payload_.units()}, world(), chunk), segments_, s);
+    return cut(cut({0, codec_.units()}, world(), chunk), segments_, s);
   }
 
   // Return the segment that arrives as transfer t, and the number of ranks summed in it.
@@ -73,7 +73,7 @@ class Ring {
       receive.pending.reset();
       if (summed(posted_) < world_) {
         // A partial sum, to which this rank will add its own part.
-        const auto bytes = payload_.wire(range, summed(posted_)).size();
+        const auto bytes = codec_.wire(range, summed(posted_)).size();
         receive.scratch.resize(std::max(receive.scratch.size(), bytes));
         receive.bytes = std::span(receive.scratch).first(bytes);
       } else {
@@ -82,7 +82,7 @@ class Ring {
         const std::size_t sent_as = posted_ - (world() - 1) * segments_;
         if (sent_as >= sent_) return;
         release_sends(sent_as + 1);
-        receive.bytes = payload_.wire(range, world_);
+        receive.bytes = codec_.wire(range, world_);
       }
       if (range.size() > 0) {
         receive.pending.emplace(exchange_, left_, receive.bytes);
@@ -99,10 +99,10 @@ class Ring {
       if (t + segments_ < transfers()) send(range, 0);
       return;
     }
-    if (partial) exchange_.timed(Stage::encode, [&] { payload_.encode(range); });
+    if (partial) exchange_.timed(Stage::encode, [&] { codec_.encode(range); });
     receive.pending->wait(exchange_);
     if (partial) {
-      exchange_.timed(Stage::decode, [&] { payload_.add(range, summed(t), receive.bytes, left_); });
+      exchange_.timed(Stage::decode, [&] { codec_.add(range, summed(t), receive.bytes, left_); });
     }
     const int now_summed = partial ? summed(t) + 1 : world_;
     if (t + segments_ < transfers()) {
@@ -110,14 +110,14 @@ class Ring {
       send(range, now_summed, partial ? std::nullopt : std::optional(receive.pending->hash()));
     }
     if (now_summed == world_) {
-      exchange_.timed(Stage::decode, [&] { payload_.decode(range, partial ? rank_ : left_); });
+      exchange_.timed(Stage::decode, [&] { codec_.decode(range, partial ? rank_ : left_); });
     }
   }
 
   void send(Range range, int over, std::optional<std::uint64_t> hash = std::nullopt) {
     sends_.emplace_back();
     if (range.size() > 0) {
-      const auto bytes = payload_.wire(range, over);
+      const auto bytes = codec_.wire(range, over);
       hash ? sends_.back().emplace(exchange_, right_, bytes, *hash)
            : sends_.back().emplace(exchange_, right_, bytes);
     }
@@ -133,7 +133,7 @@ class Ring {
   }
 
   Exchange& exchange_;
-  SumPayload& payload_;
+  SumCodec& codec_;
   int world_;
   int rank_;
   int right_;
@@ -148,27 +148,27 @@ class Ring {
 
 // Returns the bytes of the whole payload in its wire form, averaged over the 2(N-1) hops: partial
 // sums of 1 to N-1 ranks in the first half, complete sums in the second.
-std::size_t average_bytes(SumPayload& payload, int world) {
-  const Range all{0, payload.units()};
-  if (world == 1) return payload.wire(all, 1).size();
+std::size_t average_bytes(SumCodec& codec, int world) {
+  const Range all{0, codec.units()};
+  if (world == 1) return codec.wire(all, 1).size();
   const auto hops = static_cast<std::size_t>(world - 1);
-  std::size_t bytes = hops * payload.wire(all, world).size();
-  for (int summed = 1; summed < world; ++summed) bytes += payload.wire(all, summed).size();
+  std::size_t bytes = hops * codec.wire(all, world).size();
+  for (int summed = 1; summed < world; ++summed) bytes += codec.wire(all, summed).size();
   return bytes / (2 * hops);
 }
 
 }  // namespace
 
-void ring_all_reduce(Exchange& exchange, SumPayload& payload, const RingOptions& options) {
-  if (payload.units() == 0) return;
-  exchange.payload_bytes += average_bytes(payload, exchange.size());
+void ring_all_reduce(Exchange& exchange, SumCodec& codec, const RingOptions& options) {
+  if (codec.units() == 0) return;
+  exchange.payload_bytes += average_bytes(codec, exchange.size());
   if (exchange.size() == 1) {
-    const Range all{0, payload.units()};
-    exchange.timed(Stage::encode, [&] { payload.encode(all); });
-    exchange.timed(Stage::decode, [&] { payload.decode(all, exchange.rank()); });
+    const Range all{0, codec.units()};
+    exchange.timed(Stage::encode, [&] { codec.encode(all); });
+    exchange.timed(Stage::decode, [&] { codec.decode(all, exchange.rank()); });
     return;
   }
-  Ring(exchange, payload, options).run();
+  Ring(exchange, codec, options).run();
 }
 
 std::uint64_t ring_bytes_sent(int rank, int world, std::size_t units, std::size_t unit_bytes,

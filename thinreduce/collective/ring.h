@@ -18,7 +18,7 @@
 #include <cstdint>
 
 #include "thinreduce/collective/exchange.h"
-#include "thinreduce/collective/sum_payload.h"
+#include "thinreduce/collective/sum_codec.h"
 
 namespace thinreduce {
 
@@ -31,8 +31,8 @@ struct RingOptions {
   std::size_t receives_ahead = 3;
 };
 
-// Sums `payload` over all ranks.
-void ring_all_reduce(Exchange& exchange, SumPayload& payload, const RingOptions& options = {});
+// Sums the data of `codec` over all ranks.
+void ring_all_reduce(Exchange& exchange, SumCodec& codec, const RingOptions& options = {});
 
 // Returns the bytes that `rank` sends in a ring of `units` units of `unit_bytes` bytes.
 [[nodiscard]] std::uint64_t ring_bytes_sent(int rank, int world, std::size_t units,

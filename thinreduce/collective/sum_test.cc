@@ -146,7 +146,7 @@ TEST_P(Sum, MaxIsTheMaximum) {
 
 // A payload whose wire form grows with the number of ranks in it, and that checks the promises of
 // ring and owners: each range is encoded once and first, decoded once and last.
-class CheckedSum final : public SumPayload {
+class CheckedSum final : public SumCodec {
  public:
   CheckedSum(std::vector<float> own, const Exchange& exchange)
       : result(own.size()),

@@ -18,7 +18,7 @@ using Word = std::uint16_t;
 
 // One unit is one element. Parts and answers are bf16 words; the owner adds in float32, its own
 // part unrounded. So a sum is rounded once, however many ranks there are.
-class Bf16Owner final : public OwnerPayload {
+class Bf16Owner final : public OwnerCodec {
  public:
   // `sum` is memory for the sum of a piece. `original` is where the gradient is kept, or null.
   Bf16Owner(std::span<float> values, int world, std::vector<float>& sum, Original* original)

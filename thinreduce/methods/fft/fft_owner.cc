@@ -30,7 +30,7 @@ double answer_factor(int bits) {
 }
 
 // One unit is one group.
-class FftOwner final : public FftMethod, private OwnerPayload {
+class FftOwner final : public FftMethod, private OwnerCodec {
  public:
   FftOwner(const MethodSetup& setup, const FftOptions& options)
       : FftMethod(setup, options),

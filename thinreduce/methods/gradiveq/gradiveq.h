@@ -36,8 +36,8 @@ struct GradiveqSettings {
   // dithered codes are summed, others gathered. None: projections are sent as floats.
   std::optional<QuantizedGatherOptions> quantizer;
   // Sums the payload; tests replace it.
-  std::function<void(Exchange&, SumPayload&)> sum = [](Exchange& exchange, SumPayload& payload) {
-    all_reduce(exchange, payload);
+  std::function<void(Exchange&, SumCodec&)> sum = [](Exchange& exchange, SumCodec& codec) {
+    all_reduce(exchange, codec);
   };
 
   // Returns the number of uncompressed steps before the first, or another, compressed step.

@@ -192,9 +192,9 @@ TEST(Gradiveq, RealLayersAreProjectedAsDefined) {
 }
 
 // Encodes everything before the sum starts and decodes everything after it has ended.
-class Unpipelined final : public SumPayload {
+class Unpipelined final : public SumCodec {
  public:
-  explicit Unpipelined(SumPayload& inner) : inner_(inner) { inner.encode({0, inner.units()}); }
+  explicit Unpipelined(SumCodec& inner) : inner_(inner) { inner.encode({0, inner.units()}); }
   [[nodiscard]] std::size_t units() const override { return inner_.units(); }
   [[nodiscard]] std::size_t unit_bytes() const override { return inner_.unit_bytes(); }
   [[nodiscard]] std::span<std::byte> wire(Range range, int summed) override {
@@ -210,23 +210,23 @@ class Unpipelined final : public SumPayload {
   void decode(Range, int) override {}
 
  private:
-  SumPayload& inner_;
+  SumCodec& inner_;
 };
 
 TEST(Gradiveq, PipelinedIsPlainBitForBit) {
-  const auto tiny = [](Exchange& exchange, SumPayload& payload) {
-    ring_all_reduce(exchange, payload, RingOptions{.segment_bytes = 600});
+  const auto tiny = [](Exchange& exchange, SumCodec& codec) {
+    ring_all_reduce(exchange, codec, RingOptions{.segment_bytes = 600});
   };
-  const auto huge = [](Exchange& exchange, SumPayload& payload) {
-    ring_all_reduce(exchange, payload, RingOptions{.segment_bytes = 1 << 30});
+  const auto huge = [](Exchange& exchange, SumCodec& codec) {
+    ring_all_reduce(exchange, codec, RingOptions{.segment_bytes = 1 << 30});
   };
-  const auto plain = [](Exchange& exchange, SumPayload& payload) {
-    Unpipelined whole(payload);
+  const auto plain = [](Exchange& exchange, SumCodec& codec) {
+    Unpipelined whole(codec);
     ring_all_reduce(exchange, whole);
-    payload.decode({0, payload.units()}, exchange.rank());
+    codec.decode({0, codec.units()}, exchange.rank());
   };
-  const auto owners = [](Exchange& exchange, SumPayload& payload) {
-    owner_all_reduce(exchange, payload, OwnerSumOptions{.piece_bytes = 600});
+  const auto owners = [](Exchange& exchange, SumCodec& codec) {
+    owner_all_reduce(exchange, codec, OwnerSumOptions{.piece_bytes = 600});
   };
   for (const int world : {1, 2, 3, 4, 7}) {
     SCOPED_TRACE(testing::Message() << world << " ranks");

@@ -14,13 +14,13 @@
 #include <span>
 #include <vector>
 
-#include "thinreduce/collective/sum_payload.h"
+#include "thinreduce/collective/sum_codec.h"
 #include "thinreduce/methods/gradiveq/layer.h"
 #include "thinreduce/methods/gradiveq/projections.h"
 
 namespace thinreduce {
 
-class GradiveqSum final : public SumPayload {
+class GradiveqSum final : public SumCodec {
  public:
   // `settings` and `state` must outlive this object.
   GradiveqSum(const GradiveqSettings& settings, GradiveqState& state, const MethodSetup& setup);

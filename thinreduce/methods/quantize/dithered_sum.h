@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "thinreduce/collective/original.h"
-#include "thinreduce/collective/sum_payload.h"
+#include "thinreduce/collective/sum_codec.h"
 #include "thinreduce/collective/workers.h"
 #include "thinreduce/methods/quantize/block_quantizer.h"
 #include "thinreduce/methods/quantize/pack.h"
@@ -40,7 +40,7 @@ struct DitheredSumSetup {
   Original* original = nullptr;  // where the gradient is kept before `mean` replaces it
 };
 
-class DitheredSum final : public SumPayload {
+class DitheredSum final : public SumCodec {
  public:
   DitheredSum(const DitheredSumSetup& setup, DitheredSumBuffers& buffers);
 

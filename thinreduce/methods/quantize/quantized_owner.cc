@@ -52,7 +52,7 @@ Options answer_options(const Options& options) {
   return answer;
 }
 
-class QuantizedOwner final : public Method, private OwnerPayload {
+class QuantizedOwner final : public Method, private OwnerCodec {
  public:
   explicit QuantizedOwner(const Options& options)
       : options_(part_options(options)),

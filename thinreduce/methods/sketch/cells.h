@@ -11,7 +11,7 @@
 
 namespace thinreduce {
 
-class HalfCells final : public OwnerPayload {
+class HalfCells final : public OwnerCodec {
  public:
   // Replaces `cells` by their sum over all ranks, rounded to halfs.
   explicit HalfCells(std::span<float> cells) : cells_(cells) {}

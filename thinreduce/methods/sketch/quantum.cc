@@ -17,7 +17,7 @@ namespace {
 constexpr int kMaxSum = std::numeric_limits<std::int16_t>::max();
 
 // One unit is one multiple.
-class Multiples final : public SumPayload {
+class Multiples final : public SumCodec {
  public:
   Multiples(const Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum)
       : quantum_(quantum), sum_(sum), world_(exchange.size()), workers_(exchange.workers) {}
@@ -130,8 +130,8 @@ void SharedQuantum::check(std::span<const std::int16_t> sums, int summed, int pe
                           peer, largest, summed, summed * limit_));
 }
 
-std::unique_ptr<SumPayload> make_multiples(const Exchange& exchange, const SharedQuantum& quantum,
-                                           const MultiplesSum& sum) {
+std::unique_ptr<SumCodec> make_multiples(const Exchange& exchange, const SharedQuantum& quantum,
+                                         const MultiplesSum& sum) {
   return std::make_unique<Multiples>(exchange, quantum, sum);
 }
 

@@ -70,10 +70,10 @@ struct MultiplesSum {
   std::span<std::int16_t> room;       // scratch
   std::span<float> sums;              // result: the summed values
 };
-// Returns the payload of such a sum; `quantum` must outlive it.
-[[nodiscard]] std::unique_ptr<SumPayload> make_multiples(const Exchange& exchange,
-                                                         const SharedQuantum& quantum,
-                                                         const MultiplesSum& sum);
+// Returns the codec of such a sum; `quantum` must outlive it.
+[[nodiscard]] std::unique_ptr<SumCodec> make_multiples(const Exchange& exchange,
+                                                       const SharedQuantum& quantum,
+                                                       const MultiplesSum& sum);
 // Sums all ranks' multiples.
 void sum_multiples(Exchange& exchange, const SharedQuantum& quantum, const MultiplesSum& sum,
                    const SumOptions& options = {});

@@ -107,8 +107,8 @@ void SketchRounds::begin_nominees(Exchange& exchange, std::span<const std::uint3
   exchange.timed(Stage::encode,
                  [&] { round_own(early_.elements, own, exchange.workers, early_.values); });
   auto& [multiples, room, sums] = early_.values;
-  early_.payload = make_multiples(exchange, *quantum_, {multiples, room, sums});
-  early_.sum = std::make_unique<OwnerSumInParts>(exchange, *early_.payload);
+  early_.codec = make_multiples(exchange, *quantum_, {multiples, room, sums});
+  early_.sum = std::make_unique<OwnerSumInParts>(exchange, *early_.codec);
   early_.sum->send_parts();
 }
 

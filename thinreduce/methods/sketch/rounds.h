@@ -83,7 +83,7 @@ class SketchRounds {
   struct Early {
     std::vector<std::uint32_t> elements;
     Summed values;
-    std::unique_ptr<SumPayload> payload;
+    std::unique_ptr<SumCodec> codec;
     std::unique_ptr<OwnerSumInParts> sum;  // null: none is in flight
   };
 

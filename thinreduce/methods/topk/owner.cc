@@ -21,7 +21,7 @@ namespace {
 constexpr double kAnswerFactor = 2.3;
 
 // One unit is one element.
-class TopKOwner final : public Method, private OwnerPayload {
+class TopKOwner final : public Method, private OwnerCodec {
  public:
   TopKOwner(std::size_t elements, double density, bool feedback)
       : elements_(elements), density_(density), feedback_(feedback) {

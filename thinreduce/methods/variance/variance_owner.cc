@@ -23,7 +23,7 @@ VarianceFormat answer_format(VarianceFormat format) {
 }
 
 // One unit is one element.
-class VarianceOwner final : public Method, private OwnerPayload {
+class VarianceOwner final : public Method, private OwnerCodec {
  public:
   VarianceOwner(const BucketLayout& layout, const VarianceOptions& options)
       : keep_(options.keep),

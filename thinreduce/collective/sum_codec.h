@@ -1,5 +1,5 @@
-// The data of a sum over all ranks, in the form in which the method keeps it. A ring (ring.h) and a
-// sum by owners (owner_sum.h) take the same payload and give the same bits.
+// How a method encodes, adds and decodes the data of a sum over all ranks. A ring (ring.h) and a
+// sum by owners (owner_sum.h) take the same codec and give the same bits.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@ namespace thinreduce {
 // encode() is the first call for each range and comes once. The functions that take bytes of
 // another rank must throw Error{bad_frame}, which names that rank, for everything that no rank
 // encodes.
-class SumPayload {
+class SumCodec {
  public:
-  virtual ~SumPayload() = default;
+  virtual ~SumCodec() = default;
   // Returns the number of indivisible units; it must be the same on all ranks.
   [[nodiscard]] virtual std::size_t units() const = 0;
   // Returns the approximate bytes of a unit on the wire; it decides the units per message.
