@@ -30,19 +30,26 @@ def _usage() -> dict[str, int]:
 
 
 class _Watch:
-    """Compares what a process uses after a tenth of its rounds, and at the end."""
+    """Compares what a process uses in the second and in the last tenth of its rounds. Something that
+    is in use only for a moment, such as the descriptor of a batch that a DataLoader's worker hands
+    over, is not growth: the least of the last tenth must not exceed the most of the second."""
 
     def __init__(self, rounds: int) -> None:
-        self._first = max(rounds // 10, 1)
-        self._last = rounds - 1
-        self._before: dict[str, int] = {}
+        tenth = max(rounds // 10, 1)
+        self._early = range(tenth, 2 * tenth)
+        self._late = range(max(rounds - tenth, 2 * tenth), rounds)
+        self._most: dict[str, int] = {}
+        self._least: dict[str, int] = {}
 
     def look(self, round: int) -> None:
-        if round == self._first:
-            self._before = _usage()
-        if round != self._last or not self._before:
+        if round in self._early:
+            self._most = {name: max(n, self._most.get(name, n)) for name, n in _usage().items()}
+        if round not in self._late:
             return
-        more = {name: value - self._before[name] for name, value in _usage().items()}
+        self._least = {name: min(n, self._least.get(name, n)) for name, n in _usage().items()}
+        if round != self._late[-1]:
+            return
+        more = {name: n - self._most[name] for name, n in self._least.items()}
         if more["bytes"] > SLACK or more["threads"] > 0 or more["descriptors"] > 0:
             raise RuntimeError(f"the process has grown: {more}")
 
