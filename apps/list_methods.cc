@@ -137,7 +137,7 @@ void print_introduction(const std::string& target) {
         std::string("A preset stands for several options; the other options override single "
                     "values, for example topk:preset=paper,feedback=off"),
         std::string("In a spec of two methods the second quantizes the values that the first "
-                    "sends, for example gradiveq:basis=32+qsgd:bits=4"),
+                    "sends, for example gradiveq:ratio=4+qsgd:bits=4"),
         std::string("With more than 3 or 4 ranks (the option collective says which), most methods "
                     "reduce at owners by default: each rank owns a part of the elements, adds up "
                     "the values that all ranks send for it, and sends the mean of that part to "

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <future>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,7 @@ struct Trial {
   Link link = kOwnerLink;
   // The steps whose messages go wrong.
   std::vector<std::uint64_t> steps{};
+  bool renews_bases = false;  // gradiveq: in these steps, which must be so
 };
 
 // A fault of one rank.
@@ -49,7 +51,8 @@ struct RankFault {
 struct Outcome {
   std::optional<Error> error;
   std::vector<float> values;
-  std::vector<std::byte> state;  // saved afterwards
+  std::map<std::string, double> statistics;  // of the method; empty after an error
+  std::vector<std::byte> state;              // saved afterwards
   std::uint64_t sends = 0;
   std::uint64_t receives = 0;
   int fault_peer = -1;
@@ -86,7 +89,7 @@ inline std::vector<Outcome> run_step(const Trial& trial, const States& states, s
       all_connected.arrive_and_wait();
       faulty->arm(static_cast<int>(rank) == fault.rank ? fault.fault : Fault{});
       try {
-        session.submit(bucket, outcome.values, moment).get();
+        outcome.statistics = session.submit(bucket, outcome.values, moment).get().statistics;
       } catch (const Error& error) {
         outcome.error = error;
       }

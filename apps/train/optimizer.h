@@ -15,9 +15,10 @@ namespace thinreduce::train {
 
 // Returns whether the gradients must contain weight decay before they are reduced: the method then
 // applies momentum, and what the optimizer adds afterwards would lack the factor 1 / (1 -
-// momentum).
+// momentum). Signs have no such factor, and would lose the size of the decay.
 inline bool decays_before_momentum(const TrainOptions& options) {
-  return Spec::parse(options.method).momentum_inside();
+  const Spec spec = Spec::parse(options.method);
+  return spec.momentum_inside() && !spec.hands_out_signs();
 }
 
 // Returns the weight decay of a parameter: that of biases and normalisation depends on the model.

@@ -66,13 +66,18 @@ void check_local_steps(const TrainOptions& options, const Spec& spec) {
     require_default(options.start_method == defaults.start_method, "--start-method");
     return;
   }
-  check_start_method(options);
+  if (options.local_start > 0) {
+    check_start_method(options);
+  } else if (options.start_method != TrainOptions{}.start_method) {
+    throw Error(ErrorCode::bad_input,
+                "--start-method needs --local-start STEPS: add it, or leave out --start-method");
+  }
   static_cast<void>(local_steps_of(options).settings());
   if (spec.momentum_inside()) {
     throw Error(ErrorCode::bad_input,
-                fmt::format("{} applies momentum itself; with --local-steps use {}:momentum=0 and "
-                            "the momentum of --outer",
-                            spec.info->name, spec.info->name));
+                fmt::format("{} applies momentum itself; with --local-steps use {}:{} and the "
+                            "momentum of --outer",
+                            spec.info->name, spec.info->name, spec.info->without_momentum));
   }
 }
 
@@ -90,10 +95,11 @@ void check(const TrainOptions& options) {
   check_local_steps(options, spec);
   const std::string optimizer = optimizer_of(options);
   if (spec.momentum_inside() && optimizer != "sgd") {
-    throw Error(ErrorCode::bad_input,
-                fmt::format("{} applies momentum itself, and so does {}; use --optimizer sgd or "
-                            "--method {}:momentum=0",
-                            spec.info->name, optimizer, spec.info->name));
+    throw Error(
+        ErrorCode::bad_input,
+        fmt::format("{} applies momentum itself, and so does {}; use --optimizer sgd or "
+                    "--method {}:{}",
+                    spec.info->name, optimizer, spec.info->name, spec.info->without_momentum));
   }
   (void)Schedule{.kind = options.schedule}.at(0);
   const ModelInfo& model = find_model(options.model);

@@ -238,14 +238,16 @@ class Replica::Torch {
     const std::string rate =
         fmt::format("lower --learning-rate (its peak is {}, in this step it is {:.3g})",
                     *options_.learning_rate, settings.learning_rate);
+    const bool starting = settings.step < options_.local_start;
+    const std::string& method = starting ? options_.start_method : options_.method;
     const std::string text = fmt::format("the training diverged: {} at step {} with method {}; ",
-                                         what, settings.step + 1, options_.method);
-    if (Spec::parse(options_.method).name() == "fp32") return text + rate + " or check the data";
+                                         what, settings.step + 1, method);
+    if (Spec::parse(method).name() == "fp32") return text + rate + " or check the data";
     return text + fmt::format(
-                      "run the same command with --method fp32 to find the cause: if that "
+                      "run the same command with {} fp32 to find the cause: if that "
                       "diverges too, {}; if it does not, change the method's options or "
                       "the method",
-                      rate);
+                      starting ? "--start-method" : "--method", rate);
   }
 
   void apply(double learning_rate) {

@@ -73,6 +73,7 @@ Json run_summary(const RunView& run, const Checkpoint& state, double step_second
           {"seconds", state.seconds},
           {"steps", state.step},
           {"local_steps", options.local_steps},
+          {"local_start", options.local_start},
           {"bytes_sent_total", state.bytes_sent_total},
           {"ratio",
            state.payload_total > 0 ? uncompressed / static_cast<double>(state.payload_total) : 0.0},
@@ -93,7 +94,9 @@ void announce_run(const RunView& run, const Checkpoint& state) {
       *options.batch, is_language_model(run) ? "windows" : "images",
       *options.batch * static_cast<std::size_t>(ranks), options.method,
       options.launch.link.to_string(), run.folder.string());
-  if (Spec::parse(options.method).momentum_inside()) {
+  if (const Spec spec = Spec::parse(options.method); spec.hands_out_signs()) {
+    fmt::print("the method hands out signs: the optimizer's momentum is 0\n");
+  } else if (spec.momentum_inside()) {
     fmt::print(
         "the method applies momentum itself: the optimizer's is 0, and weight decay is added to "
         "the gradients\n");

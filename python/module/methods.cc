@@ -57,6 +57,10 @@ void bind_methods(py::module_& module) {
   module.def("spec_text", [](const std::string& spec) { return describe_spec(spec).full_text; });
   module.def("momentum_inside",
              [](const std::string& spec) { return describe_spec(spec).momentum_inside; });
+  module.def("without_momentum",
+             [](const std::string& spec) { return describe_spec(spec).without_momentum; });
+  module.def("hands_out_signs",
+             [](const std::string& spec) { return describe_spec(spec).hands_out_signs; });
   module.def("simd_target", &simd_target);
   module.def("version", &version);
 }

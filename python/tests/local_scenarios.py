@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -259,6 +260,8 @@ def wrong_arguments_are_refused():
     ):
         raises(thinreduce.BadInput, text, lambda options=options: make(**options))
     raises(thinreduce.BadSpec, "momentum itself", lambda: make("sketch:momentum=0.9"))
+    signs = partial(make, "demo:sign=on", outer="sgd,lr=1")
+    raises(thinreduce.BadSpec, "for local steps use demo:sign=off", signs)
     _, _, sync = make("sketch:momentum=0.9", outer="sgd,lr=1")
     sync.close()
 

@@ -321,6 +321,12 @@ def test_sketch_refuses_momentum_that_would_be_applied_again():
     thinreduce.State(spec, momentum_inside_ok=True)
     thinreduce.State("sketch")
     thinreduce.State("topk", optimizer=torch.optim.Adam(model.parameters()))
+    # Signs of a mean leave weight decay to the optimizer, which must be SGD.
+    with pytest.raises(thinreduce.BadSpec, match="or use sign=off in the spec"):
+        thinreduce.State("demo:sign=on")
+    thinreduce.State("demo:sign=on", optimizer=decaying)
+    with pytest.raises(thinreduce.BadSpec, match="the optimizer is RMSprop: use SGD, or sign=off"):
+        thinreduce.State("demo:sign=on", optimizer=torch.optim.RMSprop(model.parameters()))
 
 
 def test_states_check_what_they_are_given():

@@ -18,22 +18,30 @@ FORMAT = 1  # of State.state_dict()
 _NUMBERS = ("warmup_steps", "min_size", "seed", "check_replicas_every")
 
 
-def _refuse_momentum(spec: str, optimizer: torch.optim.Optimizer) -> None:
+def _check_optimizer(rules: Rules, optimizer: torch.optim.Optimizer) -> None:
+    """Refuses an optimizer that applies momentum again after methods that apply it themselves."""
+    name = type(optimizer).__name__
+    if rules.hands_out_signs and not isinstance(optimizer, torch.optim.SGD):
+        raise BadSpec(
+            f"'{rules}' hands out the signs of the mean, for torch.optim.SGD without momentum, and "
+            f"the optimizer is {name}: use SGD, or {rules.without_momentum} in the spec"
+        )
     for number, options in enumerate(optimizer.param_groups):
         momentum = options.get("momentum", 0) or (options.get("betas") or (0,))[0]
         if momentum:
             raise BadSpec(
-                f"'{spec}' applies momentum itself, and {type(optimizer).__name__} would apply its "
-                f"own ({momentum:g} in parameter group {number}) again: set the optimizer's "
-                "momentum to 0, or use momentum=0 in the spec"
+                f"'{rules}' applies momentum itself, and {name} would apply its own ({momentum:g} "
+                f"in parameter group {number}) again: set the optimizer's momentum to 0, or use "
+                f"{rules.without_momentum} in the spec"
             )
-        if options.get("weight_decay", 0):
+        # Signs leave the weight decay to the optimizer.
+        if options.get("weight_decay", 0) and not rules.hands_out_signs:
             raise BadSpec(
-                f"'{spec}' applies momentum itself, so the weight decay of "
-                f"{type(optimizer).__name__} ({options['weight_decay']:g} in parameter group "
-                f"{number}) would be added after momentum and lack its factor 1 / (1 - momentum): "
-                "set the optimizer's weight_decay to 0 and add weight decay to the loss, or use "
-                "momentum=0 in the spec"
+                f"'{rules}' applies momentum itself, so the weight decay of {name} "
+                f"({options['weight_decay']:g} in parameter group {number}) would be added after "
+                "momentum and lack its factor 1 / (1 - momentum): set the optimizer's weight_decay "
+                f"to 0 and add weight decay to the loss, or use {rules.without_momentum} in the "
+                "spec"
             )
 
 
@@ -67,14 +75,14 @@ class StateOptions:
         if self.nonfinite not in ("skip", "raise"):
             raise BadInput(f"nonfinite must be 'skip' or 'raise'; it is {self.nonfinite!r}")
         if optimizer is not None and self.rules.momentum_inside:
-            _refuse_momentum(str(self.rules), optimizer)
+            _check_optimizer(self.rules, optimizer)
             given["momentum_inside_ok"] = True
         self.momentum_inside_ok: bool = given["momentum_inside_ok"]
         if self.rules.momentum_inside and not self.momentum_inside_ok:
             raise BadSpec(
                 f"'{self.rules}' applies momentum itself, so the optimizer must apply none: give "
                 "the State optimizer= to check this, or momentum_inside_ok=True if you have "
-                "checked it, or use momentum=0 in the spec"
+                f"checked it, or use {self.rules.without_momentum} in the spec"
             )
         self._given = given
 

@@ -37,6 +37,10 @@ class Rules:
         }
         inside = {one: _core.momentum_inside(one) for one in self.patterns.values()}
         self.momentum_inside = all(inside.values())
+        specs = self.patterns.values()
+        self.hands_out_signs = all(_core.hands_out_signs(one) for one in specs)
+        # The options, such as "momentum=0", with which the methods apply no momentum.
+        self.without_momentum = " and ".join(sorted({_core.without_momentum(one) for one in specs}))
         if any(inside.values()) and not self.momentum_inside:
             raise BadSpec(
                 "the rules mix methods that apply momentum themselves with others: "

@@ -32,8 +32,10 @@ inline const std::vector<std::string>& fuzzed_specs() {
          {"gradiveq:warmup=1", "gradiveq:warmup=0,slice=16,ratio=4", "sketch:min_values=64",
           "sketch:min_values=64,momentum=0.9", "topk:density=0.1", "topk:density=0.5",
           "variance:tau=0.1,index=28bit", "dqsg:feedback=on,collective=owner", "dqsg:levels=3",
-          "powersgd:basis=2", "qsgd:levels=4"}) {
-      if (is_spec(spec)) specs.emplace_back(spec);
+          "powersgd:basis=2", "qsgd:bits=3", "gradiveq:sampling=phases,feedback=off",
+          "gradiveq:sampling=phases,feedback=off,warmup=1,collect=1,interval=2"}) {
+      static_cast<void>(Spec::parse(spec));
+      specs.emplace_back(spec);
     }
     return specs;
   }();

@@ -37,12 +37,10 @@ struct Tag {
     append_to(expected);
     if (message.size() < kOwnerTagBytes ||
         !std::equal(expected.begin(), expected.end(), message.begin())) {
-      throw Error(
-          ErrorCode::bad_frame,
-          fmt::format("rank {} sent {} for bucket {}, step {}, expected {}; run the same build "
-                      "on all ranks",
-                      peer, describe(message), exchange.id().bucket, exchange.id().step,
-                      describe(expected)));
+      throw Error(ErrorCode::bad_frame,
+                  fmt::format("rank {} sent {} for bucket {}, step {}, expected {}", peer,
+                              describe(message), exchange.id().bucket, exchange.id().step,
+                              describe(expected)));
     }
     return message.subspan(kOwnerTagBytes);
   }

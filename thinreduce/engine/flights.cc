@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <new>
 #include <optional>
 #include <utility>
 
 #include "thinreduce/engine/advice.h"
 
 namespace thinreduce {
+
 Flights::Flights(Transport& transport, Reducer& reducer, bool has_planner)
     : transport_(transport), reducer_(reducer), has_planner_(has_planner) {
   static_assert(kTracks <= kMaxTracks);

@@ -13,6 +13,7 @@
 #include "thinreduce/ensure.h"
 #include "thinreduce/error.h"
 #include "thinreduce/method/archive.h"
+#include "thinreduce/method/spec.h"
 
 namespace thinreduce {
 namespace {
@@ -38,6 +39,14 @@ std::vector<std::vector<std::size_t>> divide(const std::vector<Tensor>& tensors,
   }
   for (auto& part : parts) std::ranges::sort(part);
   return parts;
+}
+
+void refuse_signs(const Spec& spec) {
+  if (!spec.hands_out_signs()) return;
+  throw Error(ErrorCode::bad_spec,
+              fmt::format("'{}' hands out signs, which are no mean of differences; for local steps "
+                          "use {}:{}",
+                          spec.short_text(), spec.info->name, spec.info->without_momentum));
 }
 
 // The numbers of a fragment that are saved.
@@ -108,8 +117,10 @@ struct LocalSteps::Implementation {
       Numbers numbers;
       numbers.anchor.resize(layout.elements);
       if (outer.momentum > 0) numbers.velocity.resize(layout.elements);
-      fragments.push_back({std::move(members), session.add_bucket(std::move(layout)),
-                           std::move(numbers), std::nullopt});
+      BucketHandle bucket = session.add_bucket(std::move(layout));
+      refuse_signs(Spec::parse(bucket.spec()));
+      fragments.push_back(
+          {std::move(members), std::move(bucket), std::move(numbers), std::nullopt});
     }
   }
 

@@ -1,10 +1,10 @@
 #include "thinreduce/engine/session.h"
-#include "thinreduce/engine/advice.h"
 
 #include <fmt/format.h>
 
 #include <utility>
 
+#include "thinreduce/engine/advice.h"
 #include "thinreduce/engine/agreement.h"
 #include "thinreduce/engine/session_implementation.h"
 #include "thinreduce/error.h"
@@ -35,6 +35,9 @@ int Session::size() const {
 
 const BucketLayout& BucketHandle::layout() const {
   return bucket_->layout;
+}
+std::string BucketHandle::spec() const {
+  return bucket_->spec.full_text();
 }
 
 BucketHandle Session::add_bucket(BucketLayout layout) const {

@@ -117,6 +117,8 @@ class THINREDUCE_EXPORT BucketHandle {
   ~BucketHandle() = default;
 
   [[nodiscard]] const BucketLayout& layout() const;
+  // Returns the bucket's spec, its own or the session's, with every option written out.
+  [[nodiscard]] std::string spec() const;
 
  private:
   friend class Session;

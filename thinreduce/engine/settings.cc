@@ -44,8 +44,8 @@ Spec checked_spec(const std::string& text, const SessionOptions& options) {
     throw Error(ErrorCode::bad_spec,
                 fmt::format("'{}' applies momentum itself, so the optimizer must apply none: set "
                             "the optimizer's momentum to 0 and momentum_inside_ok to true, or use "
-                            "{}:momentum=0",
-                            text, spec.info->name));
+                            "{}:{}",
+                            text, spec.info->name, spec.info->without_momentum));
   }
   return spec;
 }

@@ -36,7 +36,9 @@ SpecDescription describe_spec(std::string_view spec) {
           .short_text = parsed.short_text(),
           .full_text = parsed.full_text(),
           .second_moment = parsed.info->second_moment,
-          .momentum_inside = parsed.momentum_inside()};
+          .momentum_inside = parsed.momentum_inside(),
+          .without_momentum = parsed.momentum_inside() ? parsed.info->without_momentum : "",
+          .hands_out_signs = parsed.hands_out_signs()};
 }
 
 }  // namespace thinreduce

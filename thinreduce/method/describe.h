@@ -51,6 +51,10 @@ struct SpecDescription {
   // Whether a reduce hands back an update with momentum inside instead of a mean, so that the
   // optimizer must have none of its own.
   bool momentum_inside = false;
+  // Then: the option and value with which the method applies no momentum.
+  std::string without_momentum;
+  // Whether a reduce hands back the signs of a mean, for plain SGD with any weight decay.
+  bool hands_out_signs = false;
 };
 
 // Throws Error{bad_spec} for a spec that is not valid; the message lists the valid names.

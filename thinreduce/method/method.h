@@ -113,6 +113,11 @@ struct MethodInfo {
   // compressed: it is then made for a layout without elements, and only finish_uncompressed() and
   // state() are called.
   std::function<bool(const Options&)> momentum_inside = [](const Options&) { return false; };
+  // The option and value with which the method applies no momentum, for error texts.
+  std::string without_momentum = "momentum=0";
+  // Returns whether the method hands out the signs of the mean instead of the mean. They are a
+  // step's direction for plain SGD, and no difference that an outer optimizer could take.
+  std::function<bool(const Options&)> hands_out_signs = [](const Options&) { return false; };
   std::function<Cycle(const Options&)> cycle = [](const Options&) { return Cycle{}; };
 };
 

@@ -32,6 +32,7 @@ struct Spec {
   // Returns whether reduce() hands back an update with momentum inside instead of a mean, so that
   // the optimizer must have none of its own.
   [[nodiscard]] bool momentum_inside() const { return info->momentum_inside(options); }
+  [[nodiscard]] bool hands_out_signs() const { return info->hands_out_signs(options); }
   [[nodiscard]] std::unique_ptr<Method> make(const MethodSetup& setup) const;
 };
 

@@ -62,7 +62,6 @@ double multiple_of(const std::string& spec) {
     const auto found = multiples.find(name);
     return found == multiples.end() ? 1000 : found->second;
   }
-  if (spec.find("phases") != std::string::npos) return 400;
   return spec.find('+') != std::string::npos ? 250 : 50;
 }
 

@@ -48,13 +48,10 @@ class Demo final : public Method {
   Demo(const BucketLayout& layout, const DemoOptions& options)
       : options_(options),
         cosines_(layout, options.chunk),
-        shape_{.elements = cosines_.size(), .chunk = options.chunk, .density = options.density},
+        shape_(chunks_of(layout, cosines_.size(), options)),
         payload_(shape_, options.two_bits),
         momentum_(layout.elements),
-        coefficients_(cosines_.size()) {
-    // With its padding.
-    require_32bit_indices("demo", {.elements = cosines_.size(), .tensors = {}});
-  }
+        coefficients_(cosines_.size()) {}
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
     ensure(bucket.values.size() == momentum_.size(), "demo: the bucket must keep its size",
@@ -75,6 +72,14 @@ class Demo final : public Method {
   void state(Archive& archive) override { archive.summed("residual", momentum_); }
 
  private:
+  // Returns the chunks of `coefficients`, which include the padding.
+  static TopKChunkShape chunks_of(BucketLayout layout, std::size_t coefficients,
+                                  const DemoOptions& options) {
+    layout.elements = coefficients;
+    require_32bit_indices("demo", layout);
+    return {.elements = coefficients, .chunk = options.chunk, .density = options.density};
+  }
+
   void encode(std::span<const float> gradient, Workers workers) {
     add(workers, momentum_, gradient);
     if (largest_magnitude(workers, momentum_) < kHuge) {
@@ -173,6 +178,8 @@ MethodInfo demo_info() {
                 fmt::format("demo: chunk must be a power of two (got {})", chunk));
   };
   info.momentum_inside = [](const Options& options) { return options.on("sign"); };
+  info.without_momentum = "sign=off";
+  info.hands_out_signs = info.momentum_inside;
   info.make = [](const Options& options, const MethodSetup& setup) {
     return std::make_unique<Demo>(setup.layout, read_options(options));
   };

@@ -186,6 +186,9 @@ void GradiveqSum::project(const Part& part, std::span<float> wire, GradiveqScrat
   const GradiveqLayer& layer = layer_of(part);
   const Slicing& slicing = layer.slicing();
   std::span<float> slices = centered(part, scratch);
+  // Nothing may fail between the change of `kept` and the end of encode().
+  const auto projections =
+      quantized_ ? projections_of(layer, part.places, scratch) : std::span<float>{};
   if (settings_.feedback) {
     const auto kept = slicing.view(std::span(state_.kept), part.places, scratch.kept);
     kernels::add(kept, slices);
@@ -193,7 +196,6 @@ void GradiveqSum::project(const Part& part, std::span<float> wire, GradiveqScrat
     if (layer.fresh) slices = kept;
   }
   if (!quantized_) return layer.basis.project(slices, wire);
-  const auto projections = projections_of(layer, part.places, scratch);
   layer.basis.project(slices, projections);
   float* const own = quantized_->own(layer);
   for_projections(layer, part.places, [&](std::size_t i, std::size_t at) {

@@ -127,7 +127,7 @@ class NestedGather final : public Method {
     throw Error(
         ErrorCode::bad_frame,
         fmt::format("{} must be empty in this stage, in which only the other ranks send codes, "
-                    "and has {} bytes; run the same build on all ranks",
+                    "and has {} bytes",
                     what(rank), payload.size()));
   }
 

@@ -166,8 +166,14 @@ void TopKCodeReader::add_chunk(BitReader& bits, std::size_t block,
   const float low_magnitude = kernels::float_of(static_cast<std::uint16_t>(bits.take(16)));
   const float high_magnitude = kernels::float_of(static_cast<std::uint16_t>(bits.take(16)));
   for (const float one : {low_magnitude, high_magnitude}) {
-    if (!std::isfinite(one) || std::signbit(one)) {
-      refuse(block, fmt::format("magnitude {} must be finite and not negative", one));
+    if (!std::isfinite(one)) {
+      throw Error::overflow(
+          fmt::format("top-k payload of rank {}, block {}: a magnitude is {}; the rank's gradient "
+                      "plus residual overflowed",
+                      rank_, block, one));
+    }
+    if (std::signbit(one)) {
+      refuse(block, fmt::format("magnitude {} must not be negative", one));
     }
   }
   const unsigned low = low_bits(elements.size(), wanted);

@@ -142,8 +142,12 @@ void TopKReader::add_values(std::size_t block, std::span<float> elements) const 
     if (offset >= elements.size()) {
       refuse(block, fmt::format("offset {} must be below {}", offset, elements.size()));
     }
-    if (!std::isfinite(value))
-      refuse(block, fmt::format("value {} at offset {} is not finite", value, offset));
+    if (!std::isfinite(value)) {
+      throw Error::overflow(
+          fmt::format("top-k payload of rank {}, block {}: value {} at offset {}; the rank's "
+                      "gradient plus residual overflowed",
+                      rank_, block, value, offset));
+    }
     elements[offset] += value;
     if (!std::isfinite(elements[offset])) {
       throw Error::overflow(
