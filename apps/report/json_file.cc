@@ -10,8 +10,6 @@
 
 namespace thinreduce::apps {
 
-using nlohmann::json;
-
 JsonObject::JsonObject(json value, std::string where)
     : value_(std::move(value)), where_(std::move(where)) {
   if (!value_.is_object()) fail(fmt::format("must be an object, but is {}", value_.type_name()));
@@ -46,7 +44,8 @@ std::string JsonObject::text(const char* key) const {
 
 JsonObject JsonObject::object(const char* key) const {
   const json* value = find(key);
-  return {value == nullptr ? json::object() : *value, fmt::format("{} \"{}\"", where_, key)};
+  return {value == nullptr ? nlohmann::json::object() : *value,
+          fmt::format("{} \"{}\"", where_, key)};
 }
 
 bool JsonObject::flag(const char* key) const {
@@ -87,10 +86,10 @@ void JsonObject::require_format(int known) const {
   }
 }
 
-json read_json(const std::filesystem::path& file) {
+nlohmann::json read_json(const std::filesystem::path& file) {
   try {
     return parse_json(read_text(file));
-  } catch (const json::exception& error) {
+  } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::bad_state,
                 fmt::format("{}: invalid JSON: {}", file.string(), plain_text(error)));
   }
@@ -110,10 +109,10 @@ void read_lines(const std::filesystem::path& file,
     const bool ended = newline != std::string::npos;
     const std::size_t end = ended ? newline : text.size();
     const std::string where = fmt::format("{}:{}", file.string(), number);
-    json value;
+    nlohmann::json value;
     try {
       value = parse_json(std::string_view(text).substr(begin, end - begin));
-    } catch (const json::exception& error) {
+    } catch (const nlohmann::json::exception& error) {
       if (!ended) return;
       throw Error(ErrorCode::bad_state,
                   fmt::format("{}: invalid JSON: {}", where, plain_text(error)));

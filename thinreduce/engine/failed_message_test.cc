@@ -153,7 +153,9 @@ class FailedMessage : public testing::TestWithParam<Trial> {
 TEST_P(FailedMessage, LosesNothing) {
   const Trial& trial = GetParam();
   for_steps(trial, [&](std::uint64_t step, const States& before, const auto& clean) {
-    if (trial.renews_bases) ASSERT_GT(clean[0].statistics.at("renewed"), 0);
+    if (trial.renews_bases) {
+      ASSERT_GT(clean[0].statistics.at("renewed"), 0);
+    }
     for (int rank = 0; rank < trial.world; ++rank) {
       for_faults(clean[static_cast<std::size_t>(rank)], [&](const Fault& fault) {
         SCOPED_TRACE(testing::Message() << "rank " << rank);
