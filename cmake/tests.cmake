@@ -70,6 +70,17 @@ function(add_simd_tests name program targets)
   set_tests_properties(${name}@best PROPERTIES LABELS "check;best")
 endfunction()
 
+# Sanitizers take minutes for some programs: adds one in parts, which run at the same time. `ARGN` are
+# arguments of the program.
+function(add_parts layer count)
+  math(EXPR last "${count} - 1")
+  foreach(part RANGE ${last})
+    add_test(NAME ${layer}@${part} COMMAND ${layer}_test ${ARGN})
+    set_tests_properties(${layer}@${part} PROPERTIES LABELS core COST 250
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${count};GTEST_SHARD_INDEX=${part};${test_environment}")
+  endforeach()
+endfunction()
+
 set(layers_with_threads transport collective engine)
 foreach(layer kernels wire transport collective method methods plan engine)
   set(layer_tests ${thinreduce_tests})
@@ -106,21 +117,15 @@ foreach(layer kernels wire transport collective method methods plan engine)
       add_test(NAME methods_laws COMMAND methods_test --gtest_filter=${long_laws})
       set_tests_properties(methods_laws PROPERTIES LABELS core)
     endif()
-    # Sanitizers: tests of kernels run the reference as well.
-    set(targets ${simd_targets})
-    if(THINREDUCE_SANITIZE)
-      set(targets AVX2)
+    if(THINREDUCE_SANITIZE)  # on the best target: tests of kernels run the reference as well
+      add_parts(methods 4 --gtest_filter=-${long_laws})
+    else()
+      add_simd_tests(methods methods_test "${simd_targets}" --gtest_filter=-${long_laws})
     endif()
-    add_simd_tests(methods methods_test "${targets}" --gtest_filter=-${long_laws})
   elseif(layer STREQUAL kernels)
     add_simd_tests(kernels kernels_test "${simd_targets}")
   elseif(layer STREQUAL engine AND THINREDUCE_SANITIZE)
-    # Minutes, of which much is waiting: in parts that run at the same time.
-    foreach(part 0 1 2)
-      add_test(NAME engine@${part} COMMAND engine_test)
-      set_tests_properties(engine@${part} PROPERTIES LABELS core
-        ENVIRONMENT "GTEST_TOTAL_SHARDS=3;GTEST_SHARD_INDEX=${part};${test_environment}")
-    endforeach()
+    add_parts(engine 3)
   else()
     add_test(NAME ${layer} COMMAND ${layer}_test)
     set_tests_properties(${layer} PROPERTIES ENVIRONMENT "${test_environment}" LABELS "core;check")

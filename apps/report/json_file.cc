@@ -10,7 +10,9 @@
 
 namespace thinreduce::apps {
 
-JsonObject::JsonObject(json value, std::string where)
+using Json = nlohmann::json;
+
+JsonObject::JsonObject(Json value, std::string where)
     : value_(std::move(value)), where_(std::move(where)) {
   if (!value_.is_object()) fail(fmt::format("must be an object, but is {}", value_.type_name()));
 }
@@ -19,13 +21,13 @@ void JsonObject::fail(const std::string& what) const {
   throw Error(ErrorCode::bad_state, fmt::format("{}: {}", where_, what));
 }
 
-const json* JsonObject::find(const char* key) const {
+const Json* JsonObject::find(const char* key) const {
   const auto found = value_.find(key);
   return found == value_.end() || found->is_null() ? nullptr : &*found;
 }
 
 double JsonObject::number(const char* key) const {
-  const json* value = find(key);
+  const Json* value = find(key);
   if (value == nullptr) return std::numeric_limits<double>::quiet_NaN();
   if (!value->is_number()) {
     fail(fmt::format("\"{}\" must be a number, but is {}", key, value->type_name()));
@@ -34,7 +36,7 @@ double JsonObject::number(const char* key) const {
 }
 
 std::string JsonObject::text(const char* key) const {
-  const json* value = find(key);
+  const Json* value = find(key);
   if (value == nullptr) return "";
   if (!value->is_string()) {
     fail(fmt::format("\"{}\" must be a string, but is {}", key, value->type_name()));
@@ -43,13 +45,12 @@ std::string JsonObject::text(const char* key) const {
 }
 
 JsonObject JsonObject::object(const char* key) const {
-  const json* value = find(key);
-  return {value == nullptr ? nlohmann::json::object() : *value,
-          fmt::format("{} \"{}\"", where_, key)};
+  const Json* value = find(key);
+  return {value == nullptr ? Json::object() : *value, fmt::format("{} \"{}\"", where_, key)};
 }
 
 bool JsonObject::flag(const char* key) const {
-  const nlohmann::json* value = find(key);
+  const Json* value = find(key);
   if (value == nullptr) return false;
   if (!value->is_boolean()) fail(fmt::format("\"{}\" must be true or false", key));
   return value->get<bool>();
@@ -57,10 +58,10 @@ bool JsonObject::flag(const char* key) const {
 
 std::vector<JsonObject> JsonObject::objects(const char* key) const {
   std::vector<JsonObject> list;
-  const nlohmann::json* value = find(key);
+  const Json* value = find(key);
   if (value == nullptr) return list;
   if (!value->is_array()) fail(fmt::format("\"{}\" must be a list", key));
-  for (const nlohmann::json& one : *value) {
+  for (const Json& one : *value) {
     if (!one.is_object()) fail(fmt::format("\"{}\" must hold objects alone", key));
     list.emplace_back(one, where_);
   }
@@ -86,10 +87,10 @@ void JsonObject::require_format(int known) const {
   }
 }
 
-nlohmann::json read_json(const std::filesystem::path& file) {
+Json read_json(const std::filesystem::path& file) {
   try {
     return parse_json(read_text(file));
-  } catch (const nlohmann::json::exception& error) {
+  } catch (const Json::exception& error) {
     throw Error(ErrorCode::bad_state,
                 fmt::format("{}: invalid JSON: {}", file.string(), plain_text(error)));
   }
@@ -109,10 +110,10 @@ void read_lines(const std::filesystem::path& file,
     const bool ended = newline != std::string::npos;
     const std::size_t end = ended ? newline : text.size();
     const std::string where = fmt::format("{}:{}", file.string(), number);
-    nlohmann::json value;
+    Json value;
     try {
       value = parse_json(std::string_view(text).substr(begin, end - begin));
-    } catch (const nlohmann::json::exception& error) {
+    } catch (const Json::exception& error) {
       if (!ended) return;
       throw Error(ErrorCode::bad_state,
                   fmt::format("{}: invalid JSON: {}", where, plain_text(error)));

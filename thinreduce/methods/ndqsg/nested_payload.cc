@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "thinreduce/error.h"
 #include "thinreduce/methods/quantize/quantized_payload.h"
@@ -160,10 +159,7 @@ void NestedPayload::read(std::span<const std::byte> payload, const std::string& 
   const auto scale_bytes = reader.take(scales.size() * sizeof(float));
   for (std::size_t block = 0; block < scales.size(); ++block) {
     scales[block] = load_value<float>(scale_bytes, block * sizeof(float));
-    require(std::isfinite(scales[block]) && !std::signbit(scales[block]), [&] {
-      return fmt::format("a scale of {} for block {}, which must be finite and not negative",
-                         scales[block], block);
-    });
+    check_scale(scales[block], block, what);
   }
   plain_.resize(plain_elements());
   nested_.resize(elements - plain_.size());

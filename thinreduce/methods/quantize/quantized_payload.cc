@@ -114,12 +114,7 @@ void QuantizedPayload::read(std::span<const std::byte> payload, std::string_view
   const auto scale_bytes = reader.take(scales.size_bytes());
   for (std::size_t block = 0; block < scales.size(); ++block) {
     scales[block] = load_value<float>(scale_bytes, block * sizeof(float));
-    if (!std::isfinite(scales[block]) || std::signbit(scales[block])) {
-      throw Error(
-          ErrorCode::bad_frame,
-          fmt::format("{}: a scale of {} for block {}, which must be finite and not negative", what,
-                      scales[block], block));
-    }
+    check_scale(scales[block], block, what);
   }
   for_pieces(0, format_.elements, kRun, [&](std::size_t first, std::size_t count) {
     const std::size_t length = reader.value<Length>();
@@ -137,6 +132,19 @@ void QuantizedPayload::read(std::span<const std::byte> payload, std::string_view
     });
   });
   reader.finish();
+}
+
+void check_scale(float scale, std::size_t block, std::string_view what) {
+  if (!std::isfinite(scale)) {
+    throw Error::overflow(
+        fmt::format("{}: a scale of {} for block {}; the rank's gradient plus residual overflowed",
+                    what, scale, block));
+  }
+  if (std::signbit(scale)) {
+    throw Error(ErrorCode::bad_frame,
+                fmt::format("{}: a scale of {} for block {}, which must not be negative", what,
+                            scale, block));
+  }
 }
 
 }  // namespace thinreduce

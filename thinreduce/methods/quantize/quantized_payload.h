@@ -62,4 +62,8 @@ class QuantizedPayload {
   Codes codes_{};
 };
 
+// Throws an Error{bad_frame}, in which `what` names the payload, unless a peer's scale of a block
+// is finite (otherwise the peer's gradient plus residual has overflowed) and not negative.
+void check_scale(float scale, std::size_t block, std::string_view what);
+
 }  // namespace thinreduce

@@ -141,9 +141,9 @@ TEST(TopKCodes, RefuseWhatIsWrong) {
     });
   };
   EXPECT_EQ(magnitudes(0x3f80, 0x4000), "accepted");
-  EXPECT_THAT(magnitudes(0x7f80, 0x4000), HasSubstr("must be finite"));
-  EXPECT_THAT(magnitudes(0x3f80, 0x7fc0), HasSubstr("must be finite"));
-  EXPECT_THAT(magnitudes(0xbf80, 0x4000), HasSubstr("not negative"));
+  EXPECT_THAT(magnitudes(0x7f80, 0x4000), HasSubstr("a magnitude is inf"));
+  EXPECT_THAT(magnitudes(0x3f80, 0x7fc0), HasSubstr("a magnitude is nan"));
+  EXPECT_THAT(magnitudes(0xbf80, 0x4000), HasSubstr("not be negative"));
   EXPECT_THAT(coded([](BitWriter& bits) {
                 bits.put_unary(2);
                 bits.put(0x3f803f80, 32);
