@@ -7,18 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "tests/sanitized.h"
 #include "thinreduce/error.h"
 #include "thinreduce/method/registry.h"
 #include "thinreduce/method/spec.h"
 
 namespace thinreduce {
-
-// A sanitizer makes a program many times slower; it sees what a law's code touches in few trials.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
 
 // Returns whether `spec` parses: some values need another option beside them.
 inline bool is_spec(const std::string& spec) {

@@ -30,26 +30,26 @@ def _usage() -> dict[str, int]:
 
 
 class _Watch:
-    """Compares what a process uses in the second and in the last tenth of its rounds. Something that
-    is in use only for a moment, such as the descriptor of a batch that a DataLoader's worker hands
-    over, is not growth: the least of the last tenth must not exceed the most of the second."""
+    """Compares what a process uses in the second and in the last tenth of its rounds. Something
+    that is in use only for a moment, such as the descriptor of a batch that a DataLoader's worker
+    hands over, is not growth: the min of the last tenth must not exceed the max of the second."""
 
     def __init__(self, rounds: int) -> None:
         tenth = max(rounds // 10, 1)
         self._early = range(tenth, 2 * tenth)
         self._late = range(max(rounds - tenth, 2 * tenth), rounds)
-        self._most: dict[str, int] = {}
-        self._least: dict[str, int] = {}
+        self._max: dict[str, int] = {}
+        self._min: dict[str, int] = {}
 
     def look(self, round: int) -> None:
         if round in self._early:
-            self._most = {name: max(n, self._most.get(name, n)) for name, n in _usage().items()}
+            self._max = {name: max(n, self._max.get(name, n)) for name, n in _usage().items()}
         if round not in self._late:
             return
-        self._least = {name: min(n, self._least.get(name, n)) for name, n in _usage().items()}
+        self._min = {name: min(n, self._min.get(name, n)) for name, n in _usage().items()}
         if round != self._late[-1]:
             return
-        more = {name: n - self._most[name] for name, n in self._least.items()}
+        more = {name: n - self._max[name] for name, n in self._min.items()}
         if more["bytes"] > SLACK or more["threads"] > 0 or more["descriptors"] > 0:
             raise RuntimeError(f"the process has grown: {more}")
 
