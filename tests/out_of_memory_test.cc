@@ -102,9 +102,10 @@ TEST_P(OutOfMemory, LeavesTheWholeGradientInTheResidual) {
   RecordProperty("allocations", static_cast<int>(number));
 }
 
-INSTANTIATE_TEST_SUITE_P(TopK, OutOfMemory,
+INSTANTIATE_TEST_SUITE_P(Methods, OutOfMemory,
                          testing::Values("topk:collective=gather", "topk:collective=owner",
-                                         "topk:chunk=4096", "topk:values=2bit"),
+                                         "topk:chunk=4096", "topk:values=2bit", "demo",
+                                         "demo:values=f32"),
                          [](const auto& test) { return test_name(test.param); });
 
 }  // namespace
