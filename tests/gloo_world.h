@@ -31,12 +31,15 @@ inline Deadline soon() {
 }
 
 // Runs `body` on each rank of a world, each on its own thread.
-inline void run_gloo_ranks(int world, const std::function<void(Transport&)>& body) {
+inline void run_gloo_ranks(
+    int world, const std::function<void(Transport&)>& body,
+    const std::function<void(int rank)>& before_connecting = [](int) {}) {
   const std::uint16_t port = free_port();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world; ++rank) {
     threads.emplace_back([&, rank] {
       try {
+        before_connecting(rank);
         const auto transport = connect_gloo(options_for(rank, world, port));
         EXPECT_EQ(transport->rank(), rank);
         EXPECT_EQ(transport->size(), world);
