@@ -139,7 +139,11 @@ TEST_F(TrainResume, LocalStepsAfterASynchronousStartResumeToTheSameBits) {
   };
   EXPECT_NE(error({"--local-start", "2"}).find("--local-start needs --local-steps"),
             std::string::npos);
-  EXPECT_NE(error({"--local-steps", "4", "--start-method", "topk"}).find("--start-method topk"),
+  EXPECT_NE(error({"--local-steps", "4", "--local-start", "2", "--start-method", "topk"})
+                .find("--start-method topk"),
+            std::string::npos);
+  EXPECT_NE(error({"--local-steps", "4", "--start-method", "bf16"})
+                .find("--start-method needs --local-start"),
             std::string::npos);
 }
 

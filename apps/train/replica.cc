@@ -93,7 +93,7 @@ class Replica::Torch {
       return try_local_step(settings);
     } catch (const Error& error) {
       // Other bad input, such as a bucket that the method can't reduce, is no divergence.
-      if (!error.is_nonfinite()) throw;
+      if (!error.is_nonfinite() && !error.is_overflow()) throw;
       throw Error(ErrorCode::bad_input, explain_divergence(settings, error.what()));
     }
   }

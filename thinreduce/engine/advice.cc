@@ -11,7 +11,8 @@ Error with_advice(const Error& error) {
     return fmt::format("{}; {}", error.what(), advice);
   };
   if (error.is_overflow()) {
-    return Error::overflow(advised("lower the learning rate or the loss scale"));
+    return Error::overflow(
+        advised("lower the learning rate or the loss scale, or change the method"));
   }
   if (error.code() == ErrorCode::mismatch) {
     return {error.code(), advised("submit the same buckets in the same order and run the same "

@@ -27,7 +27,8 @@ TEST(Advice, OfAnOverflowIsNotThatOfAlteredBytes) {
   const Error error = with_advice(Error::overflow("cell 3 is inf"));
   EXPECT_EQ(error.code(), ErrorCode::bad_frame);
   EXPECT_TRUE(error.is_overflow());
-  EXPECT_STREQ(error.what(), "cell 3 is inf; lower the learning rate or the loss scale");
+  EXPECT_STREQ(error.what(),
+               "cell 3 is inf; lower the learning rate or the loss scale, or change the method");
 }
 
 }  // namespace

@@ -56,6 +56,17 @@ TEST(GatherOrOwner, FourRanksUseOwnersForLargeSparseBuckets) {
   }
 }
 
+// So that a rank neither decodes N payloads nor replays N dithers.
+TEST(GatherOrOwner, ManyRanksUseOwnersForLargeBucketsOfCodes) {
+  constexpr int kWorld = 8;
+  constexpr std::size_t kElements = 300'000;
+  for (const std::string method : {"dqsg", "qsgd", "terngrad"}) {
+    TestWorld ranks(kWorld, method, kElements);
+    (void)ranks.mean(normal_gradients(kWorld, kElements, 1));
+    EXPECT_EQ(ranks.statistics[0].at("owner"), 1) << method;
+  }
+}
+
 // Never more than a gather sends, in buckets of any size.
 TEST(GatherOrOwner, AutoDoesNotSendMoreThanAGather) {
   for (const std::string method : {"topk", "fft", "qsgd", "terngrad", "dqsg", "ndqsg"}) {

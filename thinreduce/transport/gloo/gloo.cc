@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <cstdlib>
@@ -162,13 +163,19 @@ int number_from_environment(const char* name, int least, int most, std::string_v
               fmt::format("environment variable {} is \"{}\"; expected {}", name, text, expected));
 }
 
+Seconds time_until(const Deadline& deadline) {
+  return std::max(Seconds(0), Seconds(deadline.at - Clock::now()));
+}
+
 }  // namespace
 
 std::unique_ptr<Transport> connect_gloo(const GlooOptions& options) {
   check(options);
   if (options.world == 1) return alone();
   require_descriptors(options.rank, options.world, descriptors_for(options, options.rank == 0));
-  return authenticate(meet_at_master(options), options.secret, options.connect_timeout);
+  const Deadline deadline = Deadline::after(options.connect_timeout);
+  auto transport = meet_at_master(options);
+  return authenticate(std::move(transport), options.secret, time_until(deadline));
 }
 
 std::unique_ptr<Transport> connect_gloo(const GlooOptions& options,
@@ -177,8 +184,9 @@ std::unique_ptr<Transport> connect_gloo(const GlooOptions& options,
   if (options.world == 1) return alone();
   require_descriptors(options.rank, options.world, descriptors_for(options, false));
   StoreBoard board(options.rank, store);
-  auto transport = meet(options, board, Deadline::after(options.connect_timeout));
-  return authenticate(std::move(transport), options.secret, options.connect_timeout);
+  const Deadline deadline = Deadline::after(options.connect_timeout);
+  auto transport = meet(options, board, deadline);
+  return authenticate(std::move(transport), options.secret, time_until(deadline));
 }
 
 GlooOptions gloo_options_from_environment() {

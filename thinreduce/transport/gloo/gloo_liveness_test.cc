@@ -98,11 +98,12 @@ TEST(GlooLiveness, APeerThatComputesForLongIsWaitedFor) {
   run_gloo_ranks(3, [](Transport& transport) {
     std::array<std::byte, 4> bytes{};
     if (transport.rank() == 2) {
-      std::this_thread::sleep_for(seconds(3));
+      std::this_thread::sleep_for(seconds(12));
       for (const int peer : {0, 1}) transport.send(peer, Channel::data, bytes)->wait(soon());
       return;
     }
-    const auto limits = Deadline::after(WaitLimits(Seconds(1), Seconds(120)));
+    // Shorter than the computation, and long enough for signs of life from a starved process.
+    const auto limits = Deadline::after(WaitLimits(Seconds(10), Seconds(120)));
     EXPECT_NO_THROW(transport.receive(2, Channel::data, bytes)->wait(limits));
   });
 }
@@ -113,8 +114,8 @@ TEST(GlooLiveness, EverySurvivorNamesTheStoppedRankWhoeverItWaitsFor) {
     if (transport.rank() == 2) ::raise(SIGSTOP);
     const std::array<int, 4> waits_for{1, 3, 0, 2};
     return expect_error(transport, waits_for[static_cast<std::size_t>(transport.rank())],
-                        Deadline::after(WaitLimits(Seconds(1.5), Seconds(120))),
-                        "no sign of life from rank 2 for 1.5 s");
+                        Deadline::after(WaitLimits(Seconds(8), Seconds(120))),
+                        "no sign of life from rank 2 for 8 s");
   });
   EXPECT_THAT(codes, testing::ElementsAre(0, 0, -1, 0));
 }
