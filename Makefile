@@ -44,7 +44,7 @@ check: setup build/release/build.ninja ## run the core tests once, on the best i
 	@cmake --build --preset release -j $(JOBS) --target core_tests
 	@ctest --preset release -L check -j $(JOBS)
 
-style: ## check the format of C++ (clang-format), and Python (ruff, mypy)
+style: ## check the format of C++ (clang-format) and Python (ruff, mypy), and the width of the pages
 	@scripts/setup.sh style
 	@scripts/style.sh
 

@@ -68,15 +68,18 @@ std::string formerly(const OptionInfo& option) {
   return old.empty() ? "" : fmt::format(" ({})", fmt::join(old, "; "));
 }
 
-// How the ranks' payloads are combined.
-const char* combination(Algebra algebra) {
-  switch (algebra) {
+// Returns how the ranks' payloads are combined.
+const char* combination(const MethodInfo& info) {
+  const bool has_choice = std::ranges::any_of(
+      info.options, [](const OptionInfo& option) { return option.name == "collective"; });
+  switch (info.algebra) {
     case Algebra::sum:
       return "Payloads are added as floats.";
     case Algebra::integer_sum:
       return "With few ranks, payloads are added as integers.";
     case Algebra::gather:
-      return "With few ranks, every rank receives all payloads.";
+      return has_choice ? "With few ranks, every rank receives all payloads."
+                        : "Every rank receives all payloads.";
     case Algebra::staged:
       return "With few ranks, some ranks send first; their mean helps to decode the payloads of "
              "the others.";
@@ -103,7 +106,7 @@ void print(const OptionInfo& option) {
 void print(const MethodInfo& info) {
   fmt::print("{}\n{}", info.name, wrapped(info.summary, 2));
   if (&info != &auto_info()) {
-    fmt::print("{}{}", wrapped(combination(info.algebra), 2), wrapped("Paper: " + info.paper, 2));
+    fmt::print("{}{}", wrapped(combination(info), 2), wrapped("Paper: " + info.paper, 2));
   }
   if (!info.composes_with.empty()) {
     fmt::print("{}", wrapped(fmt::format("Composes with {}, for example {}+{}.",

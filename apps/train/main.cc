@@ -120,7 +120,8 @@ void add_exchange_options(CLI::App& app, TrainOptions& options) {
       ->type_name("N")
       ->transform(whole_number(0, kNoLimit));
   app.add_option("--warmup-steps", options.warmup_steps,
-                 "Number of steps at the start whose gradients are sent uncompressed.")
+                 "Number of steps (with --local-steps: of rounds) at the start that are reduced "
+                 "uncompressed.")
       ->type_name("N")
       ->transform(whole_number(0, kNoLimit));
   app.add_option("--local-steps", options.local_steps,
@@ -134,7 +135,8 @@ void add_exchange_options(CLI::App& app, TrainOptions& options) {
       ->type_name("STEP");
   app.add_option("--fragments", options.fragments,
                  "With --local-steps: number of parts into which the model is cut; one part is "
-                 "exchanged at a time.")
+                 "exchanged at a time. Must be at most --local-steps and at most the number of "
+                 "tensors.")
       ->type_name("N")
       ->transform(whole_number(1, 1000000));
   app.add_option(

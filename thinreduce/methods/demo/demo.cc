@@ -151,8 +151,8 @@ std::vector<OptionInfo> option_infos() {
                          "sign and one of two magnitudes per chunk; the difference stays in the "
                          "momentum."),
       OptionInfo::on_off("sign", false,
-                         "on: hands out the signs of the mean, as in the paper, so the method is "
-                         "the optimizer and needs plain SGD without momentum. off: hands out the "
+                         "on: returns the signs of the mean, as in the paper, so the method is "
+                         "the optimizer and needs plain SGD without momentum. off: returns the "
                          "mean, for any optimizer."),
   };
 }
@@ -165,8 +165,8 @@ MethodInfo demo_info() {
   info.wire_id = 13;
   info.algebra = Algebra::gather;
   info.summary =
-      "Each rank adds its gradient to a momentum of its own, sends the momentum's largest cosine "
-      "coefficients and takes them off it.";
+      "Each rank adds its gradient to a momentum of its own, sends the momentum's largest DCT "
+      "coefficients and subtracts them from it.";
   info.paper = "Peng et al. 2024, DeMo: Decoupled Momentum Optimization, arXiv 2411.19870";
   info.options = option_infos();
   info.presets = {{"paper", "density=0.0078125,chunk=4096,values=f32,sign=on",

@@ -1,4 +1,5 @@
-// demo: each rank keeps a momentum, sends its largest cosine coefficients and takes them off it.
+// demo: each rank keeps a momentum, sends its largest DCT coefficients and subtracts
+// them from it.
 #pragma once
 
 #include "thinreduce/method/method.h"

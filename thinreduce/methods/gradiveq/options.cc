@@ -118,7 +118,8 @@ MethodInfo gradiveq_info() {
           "loses least."),
       OptionInfo::choice("sampling", "running", {"running", "phases"},
                          "How bases are learned. running: a few slices are sent uncompressed in "
-                         "every step. phases: whole steps are uncompressed, as in the paper.")
+                         "every step. phases: whole steps are uncompressed, as in the paper; "
+                         "feedback must be off.")
           .for_paper(),
       OptionInfo::integer("warmup", 4, 0, kManySteps, "Uncompressed steps at the start."),
       OptionInfo::integer(
