@@ -8,6 +8,10 @@ import signal
 # PyTorch end there with an illegal instruction. Which instructions PyTorch uses is not tested here.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
+# The tests' tensors are small. On a busy machine, threads of OpenMP that wait for one another make
+# PyTorch many times slower.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A shell lets background jobs ignore SIGINT, and ranks inherit that; some tests send it to ranks.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
