@@ -15,11 +15,6 @@ set_target_properties(thinreduce_test_main PROPERTIES POSITION_INDEPENDENT_CODE 
 target_compile_options(thinreduce_test_main PRIVATE -fPIE)
 target_precompile_headers(thinreduce_test_main PRIVATE ${common_headers} <gmock/gmock.h> <gtest/gtest.h>)
 
-if(THINREDUCE_SANITIZE MATCHES "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # Checks of memory as calls instead of inline: less to compile, and tests have few hot loops.
-  target_compile_options(thinreduce_test_main PUBLIC
-    "SHELL:--param asan-instrumentation-with-call-threshold=0")
-endif()
 if(THINREDUCE_SANITIZE MATCHES "undefined")
   # The library's behaviour must be defined; checking the tests' own takes half of their build.
   target_compile_options(thinreduce_test_main PUBLIC -fno-sanitize=undefined)
