@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,20 +22,29 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 600
 
 
-def free_port() -> int:
-    """Returns a port that nothing uses, below those that the system gives to connections.
+# Below the ports of the C++ tests, which leave many of theirs in TIME_WAIT, and of the system.
+PORTS = range(2048, 10000)
+RESERVED = Path(tempfile.gettempdir()) / f"thinreduce-test-ports-{os.getuid()}"
 
-    A rank binds it seconds later, when a connection of another test may have any of the system's.
+
+def free_port() -> int:
+    """Returns a port that nothing uses and that no other test gets.
+
+    A rank binds it seconds later; until then a file reserves it, for an hour at most.
     """
-    with Path("/proc/sys/net/ipv4/ip_local_port_range").open() as file:
-        first_of_system = int(file.read().split()[0])
+    RESERVED.mkdir(exist_ok=True)
     while True:
-        port = random.SystemRandom().randrange(10000, max(first_of_system, 20000))
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+        port = random.SystemRandom().choice(PORTS)
+        reserved = RESERVED / str(port)
+        try:
+            reserved.touch(exist_ok=False)
+        except FileExistsError:
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - reserved.stat().st_mtime > 3600:
+                    reserved.unlink()
+            continue
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
             return port
 
 
