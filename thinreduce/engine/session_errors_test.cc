@@ -249,7 +249,7 @@ void throw_bug() {
   throw BrokenInvariant("one is two");
 }
 
-// What is no Error must not leave the other ranks waiting, whatever call meets it.
+// An exception that is no Error must not leave the other ranks waiting, whichever call it ends.
 TEST(SessionErrors, ABugBesideBucketsEndsTheSessionOfAllRanks) {
   const std::vector<std::function<void(Session&)>> calls = {
       [](Session& session) { session.commit_step(false); },
