@@ -28,7 +28,7 @@ class Trainer(DdpTrainer):
         plan = self.state.plan() or {}
         chosen = [one["spec"] for one in plan.get("buckets", [])]
         ratio = {"ratio": self.state.stats()["ratio"]}
-        return {**ratio, "chosen": chosen} if chosen else ratio
+        return {**ratio, "chosen": chosen, "reason": plan["reason"]} if chosen else ratio
 
     def close(self) -> None:
         self.state.close()

@@ -196,6 +196,23 @@ TEST(Auto, ABucketOfItsOwnSpecIsNotPlanned) {
   });
 }
 
+// As DistributedDataParallel does: its first step has other buckets than the later ones.
+TEST(Auto, BeginStepOpensAStep) {
+  on_cluster("10mbit,1ms", 2, {.spec = "auto"}, [](Session& session) {
+    const auto reduce = [&](const BucketHandle& bucket, std::uint64_t step) {
+      auto values = gradient(kElements, session.rank(), step);
+      session.begin_step();
+      session.submit(bucket, values).get();
+    };
+    const BucketLayout other{.id = 1, .elements = kElements, .tensors = {}, .spec = "fp32"};
+    reduce(session.add_bucket(other), 0);
+    const auto planned = session.add_bucket({.id = 2, .elements = kElements, .tensors = {}});
+    for (std::uint64_t step = 1; step < 6; ++step) reduce(planned, step);
+    ASSERT_EQ(session.plan().buckets.size(), 1);
+    EXPECT_EQ(session.plan().buckets[0].ready, 0);
+  });
+}
+
 TEST(Auto, RanksThatSubmitInAnotherOrderGetAnError) {
   on_cluster("10mbit,1ms", 2, {.spec = "auto"}, [](Session& session) {
     int errors = 0;

@@ -67,6 +67,11 @@ std::future<Report> Flights::submit(Job job) {
   return future;
 }
 
+void Flights::begin_step() {
+  const std::lock_guard lock(mutex_);
+  in_step_.clear();
+}
+
 void Flights::count_in_step(Flight& flight) {
   const bool is_new = in_step_.insert(flight.job.bucket->id()).second;
   flight.opens_step = !is_new || in_step_.size() == 1;

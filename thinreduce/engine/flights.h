@@ -39,9 +39,9 @@ class Flights {
   // share a link, but every one takes memory.
   static constexpr std::size_t kMaxBytes = std::size_t{32} * 1024 * 1024;
 
-  // With a planner, a step opens with the first bucket and with each bucket that was already
-  // submitted since the last one opened. That bucket starts when all earlier ones have finished,
-  // and later ones start when the step is open.
+  // With a planner, a step opens with the first bucket, with the first one after begin_step(), and
+  // with each bucket that was already submitted since the last one opened. That bucket starts when
+  // all earlier ones have finished, and later ones start when the step is open.
   Flights(Transport& transport, Reducer& reducer, bool has_planner);
   // Waits for the submitted buckets, unless this rank has refused all that are left.
   ~Flights();
@@ -50,6 +50,8 @@ class Flights {
 
   // Throws the error that has ended the session.
   [[nodiscard]] std::future<Report> submit(Job job);
+  // Takes note that the next bucket is the first of a step.
+  void begin_step();
   // Waits until all futures are ready. The caller may then use the transport and the reducer.
   void drain();
   // Throws the error that has ended the session, if one has.

@@ -53,6 +53,7 @@ class Session::Implementation {
 
   void begin_step() {
     idle_reducer().begin_step();
+    flights().begin_step();
     phase_ = StepPhase::begun;
   }
   void undo_step() { idle_reducer().undo_step(); }

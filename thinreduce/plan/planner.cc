@@ -124,7 +124,7 @@ void Planner::watch() {
     uncompressed_ = step->finish;
     for (auto& [id, bucket] : buckets_) take_step_as_trial(bucket);
     predict_all();
-    const double fp32 = finish_with(all_fp32());
+    const double fp32 = finish_of_last(all_fp32());
     if (fp32 > 0) fp32_ratio_ = uncompressed_ / fp32;
   }
   if (opened_ < settled_at_) return;

@@ -253,6 +253,18 @@ TEST(Planner, GoesBackToFp32WhereThatWasFaster) {
   EXPECT_EQ(planner.choices().at(7), kFp32);
 }
 
+TEST(Planner, ALongFirstStepDoesNotMakeFp32LookFaster) {
+  Planner planner = make_planner();
+  for (const double ready : {3.0, 0.0}) {
+    EXPECT_NE(planner.open_step(), Planner::Task::try_candidates);
+    planner.note(7, 1'000'000, times_of(ready, 0.32));
+  }
+  EXPECT_NE(choose(planner, 12.5e6, 0.32), kFp32);
+  planner.note(7, 1'000'000, times_of(0, 0.32));  // the last step before the plan
+  open_until_trials(planner, 12, 0.05);
+  EXPECT_NE(planner.plan().buckets.at(0).spec, "fp32");
+}
+
 TEST(Planner, TriesNothingWhereTheBytesTakeHardlyAnyTime) {
   for (const double rate : {0.0, 1e12}) {
     Planner planner = make_planner();
