@@ -52,6 +52,18 @@ std::vector<GradiveqLayer> cut_layers(const GradiveqSettings& settings, const Me
   return layers;
 }
 
+void GradiveqScratch::reserve(std::size_t floats) {
+  for (auto* const buffer : {&values, &mean, &kept, &slices}) buffer->reserve(floats);
+}
+
+void GradiveqScratch::reserve(const Slicing& slicing, std::size_t size, std::size_t most) {
+  const std::size_t count = std::min(most, slicing.slices());
+  slices.reserve(count * slicing.slice());
+  projections.reserve(count * size);
+  // A view of the others is the memory itself.
+  if (!slicing.contiguous()) reserve(count * slicing.slice());
+}
+
 std::span<float> projections_of(const GradiveqLayer& layer, Range places,
                                 GradiveqScratch& scratch) {
   return room(scratch.projections, places.size() / layer.basis.slice() * layer.basis.size());
@@ -73,11 +85,10 @@ void to_residual(const GradiveqLayer& layer, Range places, bool sent, std::span<
   kernels::add(kept, within);
 }
 
-void to_residual(const GradiveqLayer& layer, std::span<float> kept) {
+void to_residual(const GradiveqLayer& layer, std::span<float> kept, GradiveqScratch& scratch) {
   if (kept.empty() || !layer.compressed()) return;
   const Slicing& slicing = layer.slicing();
   const std::size_t run = kRunSlices * slicing.slice();
-  GradiveqScratch scratch;
   for (std::size_t place = 0; place < slicing.sliced(); place += run) {
     const Range places{place, std::min(place + run, slicing.sliced())};
     const auto slices = slicing.view(kept, places, scratch.kept);
@@ -88,7 +99,7 @@ void to_residual(const GradiveqLayer& layer, std::span<float> kept) {
 
 void GradiveqLayer::set_basis(std::span<const float> columns, std::size_t size) {
   basis = size == 0 ? Basis() : Basis(columns, slicing().slice(), size);
-  owed.assign(quantized ? slicing().slices() * size : 0, 0.0f);
+  owed = no_errors(slicing(), size);
 }
 
 void GradiveqLayer::state(Archive& archive) {
