@@ -184,9 +184,10 @@ TEST_P(OutOfMemory, LeavesTheWholeGradientInTheResidual) {
           FAIL() << "allocation " << shortage.number << " of rank " << starved << ", lasting "
                  << lasting;
         }
-        shortage.number += 1 + shortage.number / 16;
+        shortage.number += 1 + shortage.number / (lasting ? 4 : 8);
       }
-      EXPECT_GT(shortage.number, 0) << "nothing was allocated";
+      // A rank alone may need no memory.
+      EXPECT_TRUE(shortage.number > 0 || GetParam().world == 1) << "nothing was allocated";
     }
   }
 }
@@ -212,8 +213,8 @@ std::vector<Starved> starved() {
     for (const int world : {1, 2}) all.push_back({spec, world, mixed_layout()});
   }
   // Several parts of a selector, and several pieces of a payload.
-  for (const char* spec : {"topk:collective=gather", "topk:chunk=4096", "demo", "demo:values=f32",
-                           "sketch:min_values=4096", "variance"}) {
+  for (const char* spec : {"topk:collective=gather", "topk:collective=owner", "topk:chunk=4096",
+                           "demo", "sketch:min_values=4096", "variance"}) {
     all.push_back({spec, 1, shapeless(300'000)});
   }
   for (const char* spec : {"fft", "fft:collective=owner"}) {

@@ -182,12 +182,14 @@ Report Reducer::reduce(Job& job, Transport& track) {
   if (job.refusal) refuse(job, track);
   const auto started = track.now();
   const RegisteredBucket& bucket = *job.bucket;
-  Slot& slot = slot_of(job);
   Spare spare(*this);
   Original original(job.values, spare.lent.original);
+  Slot* found = nullptr;
   std::optional<Exchange> made;
   std::map<int, double> outliers;
   try {
+    found = &slot_of(job);
+    Slot& slot = *found;
     made.emplace(make_exchange(track,
                                {.method = method_id(slot),
                                 .bucket = bucket.id(),
@@ -211,6 +213,7 @@ Report Reducer::reduce(Job& job, Transport& track) {
     keep(job);
     throw;
   }
+  Slot& slot = *found;
   Exchange& exchange = *made;
   try {
     reduce_slot(slot, job, exchange, original);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
@@ -116,8 +117,24 @@ void GradiveqLayer::state(Archive& archive) {
   archive.count("basis size", size, slicing().slice());
   archive.replicated("basis", columns);
   if (quantized) archive.summed("owed", errors, Archive::Length::any);
+  // A state that is saved stays as it is, also if memory runs out meanwhile.
+  if (archive.loading()) load_basis(columns, size, std::move(errors));
+  const SliceStatistics none(slicing().slice());
+  if (owned && decided && evidence.size() != 1) evidence.assign(1, {none, none});
+  archive.owned(number, [&] {
+    archive.real("agreement", agreement, {-1e100, 1e100});
+    archive.real("strength", strength, {0, 1e100});
+    for (Evidence& part : evidence) {
+      part.fit.state(archive);
+      part.test.state(archive);
+    }
+  });
+}
+
+void GradiveqLayer::load_basis(std::span<const float> columns, std::size_t size,
+                               std::vector<float> errors) {
   const auto require = [&](bool holds, const std::string& expected) {
-    if (holds || !archive.loading()) return;
+    if (holds) return;
     throw Error(ErrorCode::bad_state,
                 fmt::format("gradiveq: state of tensor '{}': {}", name, expected));
   };
@@ -137,16 +154,6 @@ void GradiveqLayer::state(Archive& archive) {
                         errors.size()));
     owed = std::move(errors);
   }
-  const SliceStatistics none(slicing().slice());
-  if (owned && decided && evidence.size() != 1) evidence.assign(1, {none, none});
-  archive.owned(number, [&] {
-    archive.real("agreement", agreement, {-1e100, 1e100});
-    archive.real("strength", strength, {0, 1e100});
-    for (Evidence& part : evidence) {
-      part.fit.state(archive);
-      part.test.state(archive);
-    }
-  });
 }
 
 }  // namespace thinreduce

@@ -74,6 +74,10 @@ struct GradiveqLayer {
     return std::vector<float>(quantized ? slicing.slices() * size : 0);
   }
   void state(Archive& archive);
+
+ private:
+  // Throws Error{bad_state} unless they fit the layer.
+  void load_basis(std::span<const float> columns, std::size_t size, std::vector<float> errors);
 };
 
 // The layers of a bucket, and one float per element.
