@@ -50,8 +50,7 @@ void* operator new(std::size_t size) {
 }
 void* operator new(std::size_t size, std::align_val_t alignment) {
   const auto align = static_cast<std::size_t>(alignment);
-  return thinreduce::unless_it_fails(
-      std::aligned_alloc(align, (size + align - 1) / align * align));
+  return thinreduce::unless_it_fails(std::aligned_alloc(align, (size + align - 1) / align * align));
 }
 void operator delete(void* memory) noexcept {
   std::free(memory);

@@ -204,7 +204,7 @@ class OutOfMemorySession : public testing::TestWithParam<Trial> {
             FAIL() << "allocation " << shortage.number << " of rank " << starved << " in step "
                    << steps << ", lasting " << lasting;
           }
-          shortage.number += 1 + shortage.number / (lasting ? 4 : 8);
+          shortage.number += 1 + shortage.number / (lasting ? 3 : 8);
         }
         EXPECT_GT(shortage.number, 0) << "nothing was allocated";
       }

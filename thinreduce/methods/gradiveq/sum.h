@@ -109,7 +109,7 @@ class GradiveqSum final : public SumCodec {
   std::vector<std::size_t> unit_begin_{0};  // per unit, in parts_; and the end
 
   std::vector<float> wire_;
-  std::vector<float> own_;                // what this rank added to wire_; empty without feedback
+  std::vector<float> own_;  // what this rank added to wire_; empty without feedback
   std::vector<GradiveqScratch> scratch_{1};  // by thread
 };
 

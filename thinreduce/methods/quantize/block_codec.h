@@ -91,8 +91,8 @@ class BlockCodec {
     const BlockQuantizer::Sum sum = one_rank(reading.key, reading.factor);
     const auto into = reading.into;
     const auto on_codes = [&](std::size_t first, std::span<const std::uint32_t> codes) {
-      const auto values = into.empty() ? std::span(values_).first(codes.size())
-                                       : into.subspan(first, codes.size());
+      const auto values =
+          into.empty() ? std::span(values_).first(codes.size()) : into.subspan(first, codes.size());
       quantizer_.dequantize(codes, first, scales_, sum, values);
       sink(first, std::span<const float>(values));
     };
