@@ -142,7 +142,7 @@ TEST(GradiveqMemory, AStepAllocatesNothingOnceUnderWay) {
           ranks.emplace_back([&, rank] {
             Exchange exchange(*transports[rank], Seconds(20), FrameId{.step = step});
             // The statistics of a step belong to the exchange; their memory is not the method's.
-            exchange.statistics = {{"loss", 0}, {"renewed", 0}};
+            exchange.statistics["loss"] = exchange.statistics["renewed"] = 0;
             const std::size_t before = allocations;
             methods[rank]->reduce(Bucket{layout, values[rank], {}}, exchange);
             counts[rank] = allocations - before;

@@ -26,9 +26,11 @@ class Saved {
  public:
   Saved(const SavedAs& as, const RankInWorld& place, const std::vector<std::byte>& bytes) {
     const RegisteredBucket bucket(as.layout, Spec::parse(as.spec), as.min_elements);
-    if (bucket.compressible) {
-      method_ =
-          bucket.spec.make({.layout = bucket.compressed, .rank = place.rank, .world = place.world});
+    if (bucket.compressible || bucket.spec.momentum_inside()) {
+      const BucketLayout nothing{.id = as.layout.id, .elements = 0, .tensors = {}};
+      method_ = bucket.spec.make({.layout = bucket.compressible ? bucket.compressed : nothing,
+                                  .rank = place.rank,
+                                  .world = place.world});
     }
     owed_.resize(as.layout.elements);
     if (bytes.empty()) return;  // before the first step
@@ -44,10 +46,10 @@ class Saved {
       if (method_) method_->state(archive);
     };
     load_fields(show, found->second, as.layout.id, place);
-    if (method_) method_->add_residual(owed_);
+    if (bucket.compressible) method_->add_residual(owed_);
     // A method may leave anything outside the tensors that it compresses; nobody sees it.
     for_uncompressed(bucket.compressed, [&](std::size_t first, std::size_t count) {
-      if (method_) std::fill_n(&owed_[first], count, 0.0F);
+      if (bucket.compressible) std::fill_n(&owed_[first], count, 0.0F);
     });
     for (std::size_t i = 0; i < unsent.size(); ++i) owed_[i] += unsent[i];
   }

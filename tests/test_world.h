@@ -145,7 +145,7 @@ class TestWorld {
           thrown[rank] = std::current_exception();
           exchange.transport().abandon(error.what());
         }
-        statistics[rank] = exchange.statistics;
+        statistics[rank] = exchange.statistics.figures();
         payload_bytes[rank] = exchange.payload_bytes;
       });
     }

@@ -5,12 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "thinreduce/collective/original.h"
+#include "thinreduce/collective/statistics.h"
 #include "thinreduce/collective/workers.h"
 #include "thinreduce/report.h"
 #include "thinreduce/transport/throttle.h"
@@ -72,6 +71,11 @@ class Exchange {
       timed(Stage::encode, [&] { original->keep_all(); });
     }
   }
+  // Does so in a world of one rank, which never waits, and whose memory may still run out.
+  // Collectives call it before they hand out what becomes the mean.
+  void keep_original_if_alone() {
+    if (size() == 1) keep_original();
+  }
   // For a method that keeps each range just before it encodes it, when it is in the cache: returns
   // where, or null if the gradient need not be kept. Must be called before the first wait.
   [[nodiscard]] Original* keep_in_parts() { return std::exchange(original_, nullptr); }
@@ -104,7 +108,7 @@ class Exchange {
   // for the bucket.
   double stands_for = 1;
   // Figures of this step that the method reports, by name.
-  std::map<std::string, double> statistics;
+  Statistics statistics;
 
  private:
   template <typename Work>

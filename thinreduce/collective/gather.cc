@@ -93,6 +93,7 @@ class PieceGather {
       payloads[rank] = receive(piece, rank)->payload();
     });
     if (piece + 1 < batch.end) return;
+    exchange_.keep_original_if_alone();
     exchange_.timed(Stage::decode,
                     [&] { work_.take(batch, std::span(payloads_).first(batch.size() * world())); });
     for (std::size_t taken = batch.begin; taken < batch.end; ++taken) {

@@ -245,6 +245,7 @@ class OwnerReduction {
     for_receivers(
         [&](int rank) { answer.sends.emplace_back(exchange_, rank, answer.header, answer.bytes); });
     answer_bytes_ += kFrameHeaderBytes + answer.bytes.size();
+    exchange_.keep_original_if_alone();
     exchange_.timed(Stage::decode, [&] {
       codec_.decode_answer(range, exchange_.rank(),
                            std::span(answer.bytes).subspan(kOwnerTagBytes));

@@ -201,6 +201,7 @@ void owner_all_reduce(Exchange& exchange, SumCodec& codec, const OwnerSumOptions
   if (exchange.size() > 1) return OwnerSum(exchange, codec, options).run();
   const Range all{0, codec.units()};
   exchange.timed(Stage::encode, [&] { codec.encode(all); });
+  exchange.keep_original_if_alone();
   exchange.timed(Stage::decode, [&] { codec.decode(all, exchange.rank()); });
 }
 

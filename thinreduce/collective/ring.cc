@@ -165,6 +165,7 @@ void ring_all_reduce(Exchange& exchange, SumCodec& codec, const RingOptions& opt
   if (exchange.size() == 1) {
     const Range all{0, codec.units()};
     exchange.timed(Stage::encode, [&] { codec.encode(all); });
+    exchange.keep_original_if_alone();
     exchange.timed(Stage::decode, [&] { codec.decode(all, exchange.rank()); });
     return;
   }

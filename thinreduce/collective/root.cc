@@ -28,6 +28,7 @@ std::vector<std::byte> collect_and_answer(Exchange& exchange, std::span<const st
     payloads.push_back(receive ? receive->payload() : own);
   }
   std::vector<std::byte> reply;
+  exchange.keep_original_if_alone();
   exchange.timed(Stage::decode, [&] { reply = answer(payloads); });
   ensure(reply.size() <= limit, "an answer must keep its limit", reply.size(), limit);
   return reply;

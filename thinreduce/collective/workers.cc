@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "thinreduce/ensure.h"
@@ -13,6 +14,7 @@ WorkerPool::WorkerPool(int threads) {
   ensure(threads >= 1, "a rank must have at least one thread", threads);
   const auto wanted = static_cast<std::size_t>(threads);
   busy_.resize(wanted);
+  cores_.resize(wanted);
   threads_.reserve(wanted - 1);
   try {
     while (threads_.size() + 1 < wanted) {
@@ -42,12 +44,12 @@ void WorkerPool::stop() {
 bool WorkerPool::run(const Job& job) {
   {
     const std::lock_guard lock(mutex_);
-    if (in_use_) return false;
+    if (in_use_ || !has_room_for(job)) return false;
     in_use_ = open_ = true;
     job_ = job;
     next_ = 0;
     failure_ = nullptr;
-    if (job.clock != nullptr) took_.assign(job.blocks, {});
+    if (job.clock != nullptr) std::ranges::fill(took_, Nanoseconds{0});
     std::ranges::fill(busy_, Nanoseconds{0});
     lingers_ = job.clock == nullptr;
     ++jobs_;
@@ -66,6 +68,16 @@ bool WorkerPool::run(const Job& job) {
   in_use_ = false;
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
   return true;
+}
+
+bool WorkerPool::has_room_for(const Job& job) noexcept {
+  if (job.clock == nullptr) return true;
+  try {
+    took_.resize(job.blocks);
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 
 template <typename Done>
@@ -126,9 +138,9 @@ void WorkerPool::fail(std::size_t block) {
 // A virtual rank has a core per thread, and each takes the next block as soon as it is free. On
 // this machine, others may have had its cores meanwhile.
 void WorkerPool::count_time() {
-  std::vector<Nanoseconds> cores(threads());
-  for (const Nanoseconds took : took_) *std::ranges::min_element(cores) += took;
-  job_.clock->count_work(busy_[0], std::ranges::max(cores));
+  std::ranges::fill(cores_, Nanoseconds{0});
+  for (const Nanoseconds took : took_) *std::ranges::min_element(cores_) += took;
+  job_.clock->count_work(busy_[0], std::ranges::max(cores_));
 }
 
 }  // namespace thinreduce

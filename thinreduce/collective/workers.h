@@ -44,8 +44,12 @@ class WorkerPool {
     Transport* clock = nullptr;  // counts the work; null: a real clock
   };
   // Returns once all blocks are done, or rethrows the exception of the first block that threw.
-  // Returns false, and does nothing, if the threads are at work for another thread.
+  // Returns false, and does nothing, if the threads are at work for another thread, or if there is
+  // no memory to count their time: a method shares work after its last message, too, where it must
+  // not fail.
   [[nodiscard]] bool run(const Job& job);
+  // Makes room for the time of each block, if it is counted.
+  [[nodiscard]] bool has_room_for(const Job& job) noexcept;
   void serve(std::size_t thread);
   // Returns as soon as done() holds, or after a moment.
   template <typename Done>
@@ -74,6 +78,7 @@ class WorkerPool {
   std::atomic<std::size_t> next_{0};  // block
   std::vector<Nanoseconds> took_;     // per block, of CPU time
   std::vector<Nanoseconds> busy_;     // per thread, the same
+  std::vector<Nanoseconds> cores_;    // per thread: how long it would be busy on a core of its own
   std::vector<std::thread> threads_;
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -207,14 +208,30 @@ Report Flights::reduce(Flight& flight, Transport& track) {
     const Traffic traffic = track.total_traffic();
     report.bytes_sent = traffic.bytes_sent - before.bytes_sent;
     report.bytes_received = traffic.bytes_received - before.bytes_received;
-    if (flight.opens_step) report.statistics["planning_seconds"] = flight.planning;
+    if (flight.opens_step) add_planning(flight, report);
     return report;
   } catch (const Disagreement& disagreement) {
     // All ranks throw the same error and nothing was changed, so the session goes on.
     throw Error(disagreement.error);
   } catch (...) {
-    throw fail(current_error(
-        fmt::format("bucket {}, {} elements", job.bucket->id(), job.bucket->elements())));
+    throw fail(error_of(job));
+  }
+}
+
+Error Flights::error_of(const Job& job) const noexcept {
+  try {
+    return current_error(
+        fmt::format("bucket {}, {} elements", job.bucket->id(), job.bucket->elements()));
+  } catch (const std::bad_alloc&) {
+    return out_of_memory_;
+  }
+}
+
+// The bucket is reduced: it must not fail any more.
+void Flights::add_planning(const Flight& flight, Report& report) noexcept {
+  try {
+    report.statistics["planning_seconds"] = flight.planning;
+  } catch (const std::bad_alloc&) {  // the report lacks a figure
   }
 }
 
@@ -277,7 +294,11 @@ Error Flights::fail(const Error& error) {
     if (!failure_) failure_ = error;
     first = *failure_;
   }
-  transport_.abandon(first.what());
+  try {
+    transport_.abandon(first.what());
+  } catch (const std::bad_alloc&) {
+    transport_.abandon("out of memory");  // so short that it needs none
+  }
   return first;
 }
 

@@ -94,6 +94,9 @@ class Flights {
   [[nodiscard]] bool is_held_back(const Flight& flight) const;
   void work(Flight& flight);
   [[nodiscard]] Report reduce(Flight& flight, Transport& track);
+  // Returns the error that is being handled. A text for which there is no memory is left out.
+  [[nodiscard]] Error error_of(const Job& job) const noexcept;
+  static void add_planning(const Flight& flight, Report& report) noexcept;
   void open_step(Flight& flight, Transport& track);
   // Sets the clocks of buckets that this one holds back.
   void delay_later(const Flight& flight, const Moment& moment);
@@ -105,6 +108,7 @@ class Flights {
   Reducer& reducer_;
   std::vector<std::unique_ptr<Transport>> tracks_;
   const bool has_planner_;
+  const Error out_of_memory_{ErrorCode::unavailable, "out of memory"};  // a copy needs none
 
   std::mutex mutex_;  // of everything below
   std::condition_variable changed_;

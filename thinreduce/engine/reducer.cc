@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
+#include <optional>
 #include <utility>
 
 #include "thinreduce/collective/float_sum.h"
@@ -180,34 +182,39 @@ Report Reducer::reduce(Job& job, Transport& track) {
   if (job.refusal) refuse(job, track);
   const auto started = track.now();
   const RegisteredBucket& bucket = *job.bucket;
-  Slot& slot = slot_of(job);
   Spare spare(*this);
-  Exchange exchange = make_exchange(track,
-                                    {.method = method_id(slot),
-                                     .bucket = bucket.id(),
-                                     .step = slot.step,
-                                     .elements = bucket.elements(),
-                                     .layout_hash = bucket.hash},
-                                    spare.lent.buffers);
+  Original original(job.values, spare.lent.original);
+  Slot* found = nullptr;
+  std::optional<Exchange> made;
   std::map<int, double> outliers;
   try {
+    found = &slot_of(job);
+    Slot& slot = *found;
+    made.emplace(make_exchange(track,
+                               {.method = method_id(slot),
+                                .bucket = bucket.id(),
+                                .step = slot.step,
+                                .elements = bucket.elements(),
+                                .layout_hash = bucket.hash},
+                               spare.lent.buffers));
     outliers = agree_on(slot, job, track);
+    if (const auto own = outliers.find(track.rank());
+        own != outliers.end() && options_.guard == Guard::clip) {
+      if (!slot.bucket->keeps) original.keep_all();
+      scale(made->workers, job.values, static_cast<float>(options_.guard_factor / own->second));
+    }
+    made->stages.wait = Seconds(track.now() - started).count();
+    copy_for_undo(slot);
+    if (keeping_samples_) keep_sample(slot, job);
   } catch (const Disagreement&) {
     throw;  // the caller has the gradient and may submit it again
   } catch (...) {
+    original.restore();
     keep(job);
     throw;
   }
-  Original original(job.values, spare.lent.original);
-  if (const auto own = outliers.find(track.rank());
-      own != outliers.end() && options_.guard == Guard::clip) {
-    if (!slot.bucket->keeps) original.keep_all();
-    scale(exchange.workers, job.values, static_cast<float>(options_.guard_factor / own->second));
-  }
-  exchange.stages.wait = Seconds(track.now() - started).count();
-
-  copy_for_undo(slot);
-  if (keeping_samples_) keep_sample(slot, job);
+  Slot& slot = *found;
+  Exchange& exchange = *made;
   try {
     reduce_slot(slot, job, exchange, original);
   } catch (...) {
@@ -220,12 +227,7 @@ Report Reducer::reduce(Job& job, Transport& track) {
   const bool compare = every > 0 && slot.step % every == 0;
   slot.last_result = compare ? checksum(std::as_bytes(job.values)) : 0;
 
-  Report report;
-  report.step = slot.step;
-  report.buckets = 1;
-  report.elements = bucket.elements();
-  report.payload_bytes = exchange.payload_bytes;
-  report.stages = exchange.stages;
+  Report report = report_of(slot, job, exchange);
   report.queued = Seconds(started - job.submitted.time).count();
   report.total = Seconds(track.now() - job.submitted.time).count();
   if (planner_ != nullptr) {
@@ -234,19 +236,28 @@ Report Reducer::reduce(Job& job, Transport& track) {
                     .busy = static_cast<float>(report.stages.encode + report.stages.decode),
                     .wait = static_cast<float>(report.stages.wait)};
   }
-  report.statistics = std::move(exchange.statistics);
   report.outliers = std::move(outliers);
+  return report;
+}
+
+Report Reducer::report_of(const Slot& slot, const Job& job, Exchange& exchange) noexcept {
+  Report report;
+  report.step = slot.step;
+  report.buckets = 1;
+  report.elements = job.bucket->elements();
+  report.payload_bytes = exchange.payload_bytes;
+  report.stages = exchange.stages;
+  report.statistics = exchange.statistics.take();
   return report;
 }
 
 void Reducer::reduce_slot(Slot& slot, const Job& job, Exchange& exchange, Original& original) {
   const bool give_back = !slot.bucket->keeps;  // no residual has the gradient after a failure
   if (give_back) exchange.set_original(&original);
-  // The unsent gradient that is added here must not be given back. (A world of one rank keeps
-  // nothing: it has no message that could fail.)
-  if (!slot.unsent.empty()) exchange.keep_original();
-  if (!slot.unsent.empty()) add_finite(job.values, slot.unsent);
   try {
+    // The unsent gradient that is added here must not be given back.
+    if (!slot.unsent.empty()) exchange.keep_original();
+    if (!slot.unsent.empty()) add_finite(job.values, slot.unsent);
     if (compresses(slot)) {
       if (give_back) keep_raw(*slot.bucket, original);
       reduce_compressed(slot, job, exchange);
@@ -267,6 +278,9 @@ void Reducer::reduce_slot(Slot& slot, const Job& job, Exchange& exchange, Origin
 // The method's exchange is the last one, because the method settles its residual with it: a failure
 // after it would find the gradient gone. Raw tensors that go directly to all ranks travel beside
 // the method's first messages; their sum is complete before the method has received anything.
+//
+// `unsent` and `raw_gradient` have their memory since the slot was made, so that nothing is
+// allocated where memory has run out.
 void Reducer::reduce_compressed(Slot& slot, const Job& job, Exchange& exchange) {
   const BucketLayout& compressed = slot.bucket->compressed;
   const std::span<float> raw(slot.raw_values);
@@ -301,8 +315,10 @@ void Reducer::reduce_compressed(Slot& slot, const Job& job, Exchange& exchange) 
 
 void Reducer::reduce_uncompressed(Slot& slot, const Job& job, Exchange& exchange) {
   const float share = 1.0F / static_cast<float>(exchange.size());
-  if (slot.bucket->keeps) slot.raw_gradient.assign(job.values.begin(), job.values.end());
+  bool copied = false;
   try {
+    if (slot.bucket->keeps) slot.raw_gradient.assign(job.values.begin(), job.values.end());
+    copied = true;
     if (checks_late(slot, job)) {
       const Nonfinite found = sum_floats_checked(exchange, job.values, share);
       if (found.in_result) {
@@ -312,11 +328,12 @@ void Reducer::reduce_uncompressed(Slot& slot, const Job& job, Exchange& exchange
     } else {
       sum_bucket(exchange, job.values, share);
     }
+    if (slot.method) slot.method->finish_uncompressed(job.values);
   } catch (...) {
-    if (slot.bucket->keeps) slot.unsent = std::move(slot.raw_gradient);
+    if (slot.bucket->keeps && copied) std::swap(slot.unsent, slot.raw_gradient);
+    if (slot.bucket->keeps && !copied) slot.unsent.assign(job.values.begin(), job.values.end());
     throw;
   }
-  if (slot.method) slot.method->finish_uncompressed(job.values);
 }
 
 void Reducer::keep(const Job& job) {
@@ -330,7 +347,12 @@ void Reducer::keep(const Job& job) {
   }
   Slot& slot = *found;
   if (!keeps(slot) || slot.bucket->hash != bucket.hash) return;
-  copy_for_undo(slot);  // a step that is taken back takes this back, too
+  try {
+    copy_for_undo(slot);  // a step that is taken back takes this back, too
+  } catch (const std::bad_alloc&) {
+    if (!slot.unsent.empty()) throw;
+    slot.unsent_since = begun_;
+  }
   add_unsent(slot, job);
 }
 

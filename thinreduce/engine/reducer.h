@@ -97,8 +97,11 @@ class Reducer {
     std::uint64_t copied_in = 0;     // that step's number; `before` of earlier ones is out of date
     // This rank's gradient of the current step that travels uncompressed, if `unsent` may need it.
     std::vector<float> raw_gradient;
-    // Gradient of failed steps that the method did not take in, one float per element, or empty.
+    // Gradient of failed steps that the method did not take in, one float per element, or empty. If
+    // the slot keeps gradient, there is always room for it, which is only address space until it is
+    // used.
     std::vector<float> unsent;
+    std::uint64_t unsent_since = 0;  // the step that must empty it to be undone, or 0
   };
 
   // Tells the others and hears them out. Throws like reduce().
@@ -149,6 +152,9 @@ class Reducer {
   [[nodiscard]] std::uint16_t method_id(const Slot& slot) const;
   // Returns whether NaN and Inf are looked for during the sum and not before.
   [[nodiscard]] bool checks_late(const Slot& slot, const Job& job) const;
+  // Returns the figures of a step, without its times from submit on.
+  [[nodiscard]] static Report report_of(const Slot& slot, const Job& job,
+                                        Exchange& exchange) noexcept;
   // Throws as reduce() does.
   void reduce_slot(Slot& slot, const Job& job, Exchange& exchange, Original& original);
   void reduce_compressed(Slot& slot, const Job& job, Exchange& exchange);

@@ -100,6 +100,7 @@ void Reducer::change_variant(Slot& slot, std::size_t variant) {
       add_finite(unsent, owed);
     }
   }
+  unsent.reserve(slot.bucket->elements());
   set_variant(slot, variant);
   slot.unsent = std::move(unsent);
 }

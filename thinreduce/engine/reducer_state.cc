@@ -42,6 +42,7 @@ Reducer::Slot Reducer::make_slot(std::shared_ptr<const RegisteredBucket> given) 
   const auto saved = loaded_.find(own.id());
   if (saved == loaded_.end()) {
     set_variant(slot, 0);
+    if (keeps(slot)) slot.unsent.reserve(own.elements());
     return slot;
   }
   if (saved->second.elements != own.elements()) {
@@ -53,6 +54,7 @@ Reducer::Slot Reducer::make_slot(std::shared_ptr<const RegisteredBucket> given) 
   set_variant(slot, saved_variant(own, saved->second));
   load_fields([&](Archive& archive) { show_state(slot, archive); }, saved->second, own.id(),
               place());
+  if (keeps(slot)) slot.unsent.reserve(own.elements());
   slot.step = saved->second.step;
   return slot;
 }
@@ -69,11 +71,14 @@ void Reducer::set_variant(Slot& slot, std::size_t variant) const {
                                 .seed = options_.seed});
   }
   std::vector<float> raw_values(bucket->compressible ? bucket->raw : 0);
+  std::vector<float> raw_gradient;
+  if (bucket->keeps) raw_gradient.reserve(raw_values.size());
   // From here on nothing can fail.
   slot.variant = variant;
   slot.bucket = bucket;
   slot.method = std::move(method);
   slot.raw_values = std::move(raw_values);
+  slot.raw_gradient = std::move(raw_gradient);
 }
 
 void Reducer::show_state(Slot& slot, Archive& archive) {
@@ -117,6 +122,8 @@ void Reducer::copy_for_undo(Slot& slot) {
 void Reducer::undo_step() {
   if (begun_ == 0) return;
   for (auto& [id, slot] : slots_) {
+    if (slot.unsent_since == begun_) slot.unsent.clear();  // there was no memory for a copy
+    slot.unsent_since = 0;
     if (slot.copied_in != begun_) continue;
     loaded_[id] = std::move(slot.before);
     slot = make_slot(slot.given);

@@ -37,8 +37,11 @@ class Method {
 
   // Replaces bucket.values, which are finite, by the mean over all ranks: the same bits on every
   // rank. Gradient that is not sent must stay in the residual. Throws Error when a peer fails or
-  // sends impossible bytes; the residual must then hold the whole gradient, and state that must be
-  // the same on all ranks must be as before. So a method settles both after its last message.
+  // sends impossible bytes, and std::bad_alloc when memory runs out, at any allocation; the
+  // residual must then hold the whole gradient, and state that must be the same on all ranks must
+  // be as before. So a method takes its gradient in before it allocates anything, or catches what
+  // is thrown until then; it settles both after its last message, and allocates nothing from there
+  // on.
   virtual void reduce(const Bucket& bucket, Exchange& exchange) = 0;
 
   // Adds this rank's residual to `values`, one per element of the bucket: the gradient that

@@ -217,9 +217,13 @@ Selected TopSelector::select(std::span<const float> values, std::size_t k, Worke
   return result(values, k, guessed, workers);
 }
 
+template <typename Visit>
+void TopSelector::for_unseen(bool begun, std::size_t elements, const Visit& visit) const {
+  if (!begun) return visit(Range{0, elements});
+  for (const Part& part : parts_) visit(Range{part.next, part.elements.end});
+}
+
 Selected TopSelector::select(const Runs& runs, std::size_t k, Workers workers) {
-  prepare(runs.elements, k);
-  if (k == 0) return {};
   const auto collect_all = [&](std::uint32_t threshold, bool again) {
     pass(k, threshold, workers,
          [&](Range run, std::uint32_t least, const Candidates& out, std::size_t thread) {
@@ -227,8 +231,19 @@ Selected TopSelector::select(const Runs& runs, std::size_t k, Workers workers) {
                           least, out);
          });
   };
-  const std::uint32_t guessed = guess(runs.elements, k, workers, runs.value_at);
-  collect_all(guessed, false);
+  std::uint32_t guessed = 0;
+  bool begun = false;
+  try {
+    prepare(runs.elements, k);
+    if (k == 0) return {};
+    guessed = guess(runs.elements, k, workers, runs.value_at);
+    for (Part& part : parts_) part.next = part.elements.begin;
+    begun = true;
+    collect_all(guessed, false);
+  } catch (...) {
+    for_unseen(begun, runs.elements, [&](Range run) { (void)runs.values_of(run, 0, false); });
+    throw;
+  }
   if (candidates() < k && guessed > kAnyNonZero) collect_all(kAnyNonZero, true);
   return join(k, workers);
 }
@@ -246,21 +261,18 @@ Selected TopSelector::add_select(std::span<float> values, std::span<const float>
     add(part(values, run), part(addend, run));
   };
   std::uint32_t guessed = 0;
+  bool begun = false;
   try {
     prepare(values.size(), k);
     const AscendingSet cleared(zeros, values.size());
     guessed = guess(values.size(), k, workers,
                     [&](std::size_t i) { return (cleared.has(i) ? 0.0F : values[i]) + addend[i]; });
-  } catch (...) {
-    clear_and_add({0, values.size()});
-    throw;
-  }
-  if (k == 0) {
-    clear_and_add({0, values.size()});
-    return {};
-  }
-  for (Part& part : parts_) part.next = part.elements.begin;
-  try {
+    if (k == 0) {
+      clear_and_add({0, values.size()});
+      return {};
+    }
+    for (Part& part : parts_) part.next = part.elements.begin;
+    begun = true;
     pass(k, guessed, workers,
          [&](Range run, std::uint32_t threshold, const Candidates& out, std::size_t) {
            clear(run);
@@ -268,7 +280,7 @@ Selected TopSelector::add_select(std::span<float> values, std::span<const float>
                               static_cast<std::uint32_t>(run.begin), threshold, out);
          });
   } catch (...) {
-    for (const Part& part : parts_) clear_and_add({part.next, part.elements.end});
+    for_unseen(begun, values.size(), clear_and_add);
     throw;
   }
   return result(values, k, guessed, workers);

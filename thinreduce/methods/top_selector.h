@@ -53,6 +53,8 @@ class TopSelector {
     std::size_t elements = 0;
     std::function<float(std::size_t element)> value_at;
     // Returns the values of a run, valid until the thread asks for another. `again`: a second pass.
+    // If memory runs out in the first pass, it is called for all elements of that pass even so,
+    // and the runs are then of any length.
     std::function<std::span<const float>(Range run, std::size_t thread, bool again)> values_of;
   };
   [[nodiscard]] Selected select(const Runs& runs, std::size_t k, Workers workers = {});
@@ -78,6 +80,10 @@ class TopSelector {
   template <typename Collect>
   static void collect_part(Part& part, std::size_t k, std::uint32_t threshold,
                            const Collect& collect_run);
+  // Calls visit(elements) for all elements that the pass has not seen, in any number of runs.
+  // `begun`: there is a pass.
+  template <typename Visit>
+  void for_unseen(bool begun, std::size_t elements, const Visit& visit) const;
   static bool make_room(Part& part, std::size_t k, std::size_t length);
   static std::uint32_t cut(Part& part, std::size_t k);
   [[nodiscard]] std::size_t candidates() const;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <list>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <set>
 
@@ -78,6 +79,8 @@ struct Hub {
   std::vector<std::multiset<int>> waited_for;    // by rank: the peers of its waits in progress
   std::vector<bool> left;
   std::optional<Error> failure;
+  // For a rank that gives up and has no memory for a text of its own. A copy needs none.
+  const Error out_of_memory{ErrorCode::lost_peer, "a rank gave up: out of memory"};
 };
 
 class ThreadOperation final : public Operation {
@@ -148,15 +151,21 @@ class ThreadTransport final : public Transport {
 
   void abandon(const std::string& reason) noexcept override {
     const std::lock_guard lock(hub().mutex);
-    if (!hub().failure) {
-      hub().failure.emplace(ErrorCode::lost_peer,
-                            fmt::format("rank {} gave up: {}", rank_, reason));
-    }
+    if (!hub().failure) hub().failure = lost_by(reason);
     hub().notify_all();
   }
 
  private:
   [[nodiscard]] Hub& hub() const { return **hub_; }
+
+  // Returns the error that the other ranks get when this one gives up.
+  [[nodiscard]] Error lost_by(const std::string& reason) const noexcept {
+    try {
+      return {ErrorCode::lost_peer, fmt::format("rank {} gave up: {}", rank_, reason)};
+    } catch (const std::bad_alloc&) {
+      return hub().out_of_memory;
+    }
+  }
 
   Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override {
     auto half = std::make_shared<Half>();
@@ -165,15 +174,17 @@ class ThreadTransport final : public Transport {
     // meet() only reads from the memory of a send.
     half->memory = const_cast<std::byte*>(message.data());
     half->size = message.size();
+    // Made first: a half that a peer can see must belong to an operation, which cancels it.
+    auto operation = std::make_unique<ThreadOperation>(*hub_, half, true);
     std::unique_lock lock(hub().mutex);
     if (hub().failure) throw Error(*hub().failure);
     Stream& stream = hub().stream(rank_, peer, channel);
     if (auto receive = take_receive(stream)) {
       meet(lock, *half, *receive);
     } else {
-      stream.sends.push_back(half);
+      stream.sends.push_back(std::move(half));
     }
-    return std::make_unique<ThreadOperation>(*hub_, std::move(half), true);
+    return operation;
   }
 
   Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override {
@@ -182,15 +193,16 @@ class ThreadTransport final : public Transport {
     half->peer = peer;
     half->memory = message.data();
     half->size = message.size();
+    auto operation = std::make_unique<ThreadOperation>(*hub_, half, false);
     std::unique_lock lock(hub().mutex);
     if (hub().failure) throw Error(*hub().failure);
     Stream& stream = hub().stream(peer, rank_, channel);
     if (auto send = take_send(stream)) {
       meet(lock, *send, *half);
     } else {
-      stream.receives.push_back(half);
+      stream.receives.push_back(std::move(half));
     }
-    return std::make_unique<ThreadOperation>(*hub_, std::move(half), false);
+    return operation;
   }
 
   void meet(std::unique_lock<std::mutex>& lock, Half& send, Half& receive) {

@@ -116,8 +116,9 @@ std::vector<Traffic> Transport::traffic() const {
 }
 
 Traffic Transport::total_traffic() const {
+  const std::lock_guard lock(traffic_mutex_);
   Traffic total;
-  for (const Traffic& traffic : traffic()) total += traffic;
+  for (const Traffic& traffic : traffic_) total += traffic;
   return total;
 }
 

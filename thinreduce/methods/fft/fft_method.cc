@@ -19,14 +19,14 @@ FftMethod::FftMethod(const MethodSetup& setup, const FftOptions& options)
 void FftMethod::reduce(const Bucket& bucket, Exchange& exchange) {
   ensure(bucket.values.size() == elements_, "fft: the bucket must keep its size",
          bucket.values.size(), elements_);
-  const std::size_t threads = exchange.workers.threads();
-  blocks_.set_threads(threads);
-  selected_.set_threads(threads);
-  residual_.set_threads(threads);
   const double theta =
       options_.control ? options_.control->theta() : options_.schedule.at(exchange.id().step);
   double kept = 1;
   try {
+    const std::size_t threads = exchange.workers.threads();
+    blocks_.set_threads(threads);
+    selected_.set_threads(threads);
+    residual_.set_threads(threads);
     kept = reduce_spectrum(bucket, exchange, theta);
   } catch (...) {
     residual_.keep_all(bucket.values);

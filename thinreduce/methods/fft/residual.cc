@@ -18,6 +18,12 @@ FftResidual::FftResidual(FftBlocks& blocks, const SelectedPairs& sent, std::size
   if (!feedback_) return;
   spectrum_.resize(blocks_.groups() * blocks_.group_floats());
   groups_.assign(blocks_.groups(), Group::settled);
+  reserve();
+}
+
+void FftResidual::reserve() {
+  unseen_.reserve(elements_);
+  sent_.reserve_room(blocks_.group_floats());
 }
 
 void FftResidual::set_threads(std::size_t threads) {
@@ -85,23 +91,25 @@ void FftResidual::settle_all() {
 
 void FftResidual::keep_all(std::span<const float> gradient) {
   if (!feedback_) return;
-  const std::vector<float> before = std::move(unseen_);
-  unseen_.assign(elements_, 0.0f);
+  const bool had_unseen = !unseen_.empty();
+  unseen_.resize(elements_);
   for (std::size_t group = 0; group < groups_.size(); ++group) {
     settle_group(group);
     if (groups_[group] == Group::taken) {
       // The same bits were added: a residual of zero is zero again.
-      blocks_.to_spectrum(group, gradient, before, rooms_[0]);
+      const auto more = had_unseen ? std::span<const float>(unseen_) : std::span<const float>();
+      blocks_.to_spectrum(group, gradient, more, rooms_[0]);
       kernels::scale(rooms_[0], -1);
       kernels::add(spectrum(group), rooms_[0]);
     }
-    if (groups_[group] != Group::delivered) {
-      blocks_.for_runs(group, [&](std::size_t offset, std::size_t, std::size_t length) {
-        const auto unseen = std::span(unseen_).subspan(offset, length);
+    blocks_.for_runs(group, [&](std::size_t offset, std::size_t, std::size_t length) {
+      const auto unseen = std::span(unseen_).subspan(offset, length);
+      if (groups_[group] == Group::delivered) {
+        std::ranges::fill(unseen, 0.0f);
+      } else {
         kernels::add(unseen, gradient.subspan(offset, length));
-        if (!before.empty()) kernels::add(unseen, std::span(before).subspan(offset, length));
-      });
-    }
+      }
+    });
     groups_[group] = Group::settled;
   }
 }
@@ -124,6 +132,7 @@ void FftResidual::state(Archive& archive) {
   archive.summed("residual spectrum", spectrum_, Archive::Length::any);
   archive.summed("unseen gradient", unseen_, Archive::Length::per_element_or_none);
   if (spectrum_.empty()) spectrum_.resize(floats);  // a rank that joins owes nothing
+  if (archive.loading()) reserve();
   if (spectrum_.size() == floats) return;
   const std::size_t loaded = spectrum_.size();
   spectrum_.assign(floats, 0.0f);

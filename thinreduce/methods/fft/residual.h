@@ -41,7 +41,8 @@ class FftResidual {
   // be changed once a group was taken in.
   void replace(Groups groups);
   [[nodiscard]] std::span<float> replacement(Groups groups);
-  // Ends a step that has failed. `gradient` must be unchanged where nothing was delivered.
+  // Ends a step that has failed, perhaps because memory ran out: this needs none. `gradient` must
+  // be unchanged where nothing was delivered.
   void keep_all(std::span<const float> gradient);
 
   void add_to(std::span<float> values);
@@ -56,12 +57,16 @@ class FftResidual {
   // Takes out of a group what the last step has sent.
   void settle_group(std::size_t group, std::size_t thread = 0);
   void settle_all();
+  // Makes room for the gradient of a step that fails.
+  void reserve();
 
   FftBlocks& blocks_;
   std::size_t elements_;
   bool feedback_;
   std::vector<float> spectrum_;  // of all groups
-  std::vector<float> unseen_;    // gradient that is not in the spectrum; empty if none
+  // Gradient that is not in the spectrum; empty if none. There is always room for all of it, which
+  // is only address space until it is used.
+  std::vector<float> unseen_;
   std::vector<Group> groups_;
   SelectedPairs sent_;  // by the last step
   Groups replaced_;

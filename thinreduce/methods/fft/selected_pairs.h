@@ -44,6 +44,8 @@ class SelectedPairs {
   // Lets `threads` threads, numbered from 0, call the functions below at a time, for different
   // groups. Each must pass its number.
   void set_threads(std::size_t threads) { rooms_.resize(std::max(rooms_.size(), threads)); }
+  // Makes room for add_sent() by thread 0 of groups with up to `floats` floats.
+  void reserve_room(std::size_t floats) { rooms_[0].reserve(floats); }
   // Replaces `payload` by the selected pairs of some groups.
   void write(Groups groups, std::vector<std::byte>& payload);
   // Adds `sign` times the values that write() has sent for some groups to their spectrum.

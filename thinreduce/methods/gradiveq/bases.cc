@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/error.h"
@@ -175,30 +176,40 @@ std::vector<NewBasis> exchange_bases(const GradiveqSettings& settings,
   return bases;
 }
 
-void adopt(const GradiveqSettings& settings, const NewBasis& basis, std::uint64_t step,
-           GradiveqLayer& layer) {
+Adoption prepare(const GradiveqSettings& settings, const NewBasis& basis,
+                 const GradiveqLayer& layer, GradiveqScratch& scratch) {
+  const Slicing& slicing = layer.candidates[basis.candidate];
+  Adoption adoption{.layer = basis.layer,
+                    .candidate = basis.candidate,
+                    .mean_weight = basis.mean_weight,
+                    .owed = layer.no_errors(slicing, basis.size)};
+  if (basis.size > 0) adoption.basis = Basis(basis.columns, slicing.slice(), basis.size);
+  scratch.reserve(slicing, basis.size);
+  if (!layer.owned) return adoption;
+  // The evidence for the next basis: old samples count less, in phases not at all.
+  const SliceStatistics none(slicing.slice());
+  adoption.evidence.push_back({none, none});
+  if (settings.phases) return adoption;
+  const auto& [fit, test] = evidence_for(layer, basis.candidate);
+  adoption.evidence[0].fit = joined(fit, test);
+  adoption.evidence[0].fit.forget(kMemory * static_cast<double>(slicing.slice()));
+  adoption.evidence[0].fit.reserve();
+  return adoption;
+}
+
+void adopt(Adoption&& adoption, std::uint64_t step, GradiveqLayer& layer) noexcept {
   if (layer.owned) {
-    // The evidence for the next basis: old samples count less, in phases not at all.
-    const std::size_t slice = layer.candidates[basis.candidate].slice();
-    std::swap(layer.evidence[0], evidence_for(layer, basis.candidate));
-    layer.evidence.resize(1);
-    auto& [fit, test] = layer.evidence[0];
-    fit.add(test);
-    test = SliceStatistics(slice);
-    if (settings.phases) {
-      fit = SliceStatistics(slice);
-    } else {
-      fit.forget(kMemory * static_cast<double>(slice));
-    }
+    layer.evidence = std::move(adoption.evidence);
     layer.agreement /= 2;
     layer.strength /= 2;
   }
-  layer.chosen = basis.candidate;
+  layer.chosen = adoption.candidate;
   layer.decided = true;
-  layer.mean_weight = basis.mean_weight;
+  layer.mean_weight = adoption.mean_weight;
   layer.fresh = true;
   layer.renewed_at = step;
-  layer.set_basis(basis.columns, basis.size);
+  layer.basis = std::move(adoption.basis);
+  layer.owed = std::move(adoption.owed);
 }
 
 }  // namespace thinreduce

@@ -26,8 +26,19 @@ struct NewBasis {
                                                    std::span<const GradiveqLayer> layers,
                                                    const std::vector<std::size_t>& due,
                                                    Exchange& exchange);
-// Gives a layer its new basis.
-void adopt(const GradiveqSettings& settings, const NewBasis& basis, std::uint64_t step,
-           GradiveqLayer& layer);
+// Everything that a new basis replaces in a layer.
+struct Adoption {
+  std::size_t layer = 0;
+  std::size_t candidate = 0;
+  float mean_weight = 0;
+  Basis basis{};
+  std::vector<float> owed{};
+  std::vector<GradiveqLayer::Evidence> evidence{};  // at the owner: for the next basis
+};
+// Makes room in `scratch` for the new basis, too.
+[[nodiscard]] Adoption prepare(const GradiveqSettings& settings, const NewBasis& basis,
+                               const GradiveqLayer& layer, GradiveqScratch& scratch);
+// Gives a layer its new basis. Cannot fail.
+void adopt(Adoption&& adoption, std::uint64_t step, GradiveqLayer& layer) noexcept;
 
 }  // namespace thinreduce

@@ -60,7 +60,8 @@ std::string received(const Message& message, GradiveqLayer& layer) {
   Exchange exchange(*transports[1], Seconds(20), kId);
   try {
     const auto bases = exchange_bases(settings, layers, {0}, exchange);
-    adopt(settings, bases.at(0), kId.step, layers[0]);
+    GradiveqScratch scratch;
+    adopt(prepare(settings, bases.at(0), layers[0], scratch), kId.step, layers[0]);
     layer = layers[0];
   } catch (const Error& refused) {
     error = refused.what();

@@ -82,6 +82,8 @@ class SliceStatistics {
   void add(const SliceStatistics& other);
   // Scales the weight of the samples so far down to that of `max` new samples.
   void forget(double max);
+  // Makes room for as many samples as it may hold, which a copy does not have.
+  void reserve() { values_.reserve(slice_ * slice_); }
 
   [[nodiscard]] double weight() const { return weight_; }
   [[nodiscard]] Spectrum spectrum() const;

@@ -43,8 +43,7 @@ class GradiVeQ final : public Method {
   void reduce(const Bucket& bucket, Exchange& exchange) override {
     ensure(bucket.values.size() == state_.mean.size(),
            "gradiveq: the size of a bucket must not change");
-    if (!taken_back_.empty()) kernels::add(bucket.values, taken_back_);
-    taken_back_.clear();
+    add_taken_back(bucket.values);
     if (compressing_) {
       compressed_step(bucket.values, exchange);
     } else {
@@ -63,22 +62,28 @@ class GradiVeQ final : public Method {
   // Until the last exchange has succeeded, all ranks keep what they must have alike, and this rank
   // can take its gradient back.
   void compressed_step(std::span<float> values, Exchange& exchange) {
-    exchange.timed(Stage::encode, [&] {
-      learner_.choose_slices(step_);
-      learner_.vote(values, 1.0f / static_cast<float>(exchange.size()));
-      sum_.start(values, exchange);
-    });
     Layers due;
-    std::vector<NewBasis> bases;
+    std::vector<Adoption> bases;
+    bool started = false;
     try {
+      exchange.timed(Stage::encode, [&] {
+        learner_.choose_slices(step_);
+        learner_.vote(values, 1.0f / static_cast<float>(exchange.size()));
+        sum_.start(values, exchange);
+      });
+      started = true;
       sum_.reduce(step_, exchange);
       due = due_layers(exchange);
       if (!settings_.phases) {
         exchange.timed(Stage::decode, [&] { learner_.learn(sum_); });
-        bases = exchange_bases(settings_, state_.layers, due, exchange);
+        bases = renew(due, exchange);
       }
     } catch (...) {
-      take_back();
+      if (settings_.feedback) {
+        started ? sum_.take_back() : sum_.take_back(values);
+        for (auto& layer : state_.layers) std::fill(layer.owed.begin(), layer.owed.end(), 0.0f);
+        kept_is_taken_back_ = true;
+      }
       throw;
     }
     // Nothing can fail from here on.
@@ -114,18 +119,29 @@ class GradiVeQ final : public Method {
     for (const GradiveqLayer& layer : state_.layers) {
       if (last && layer.slicing().slices() > 0) due.push_back(layer.number);
     }
-    std::vector<NewBasis> bases;
-    if (last) bases = exchange_bases(settings_, state_.layers, due, exchange);
+    std::vector<Adoption> bases;
+    if (last) bases = renew(due, exchange);
     // Nothing can fail from here on.
     exchange.timed(Stage::decode, [&] {
       std::fill(kept.begin(), kept.end(), 0.0f);
       if (collects) learner_.move_means(values, collection);
       kernels::scale(values, 1.0f / static_cast<float>(exchange.size()));
-      for (const NewBasis& basis : bases)
-        adopt(settings_, basis, step_, state_.layers[basis.layer]);
+      adopt_all(bases);
     });
     phase_step_ = last ? 0 : phase_step_ + 1;
     compressing_ = last;
+  }
+
+  // Computes and exchanges new bases of layers, and makes everything that they need.
+  [[nodiscard]] std::vector<Adoption> renew(const Layers& due, Exchange& exchange) {
+    std::vector<Adoption> adoptions;
+    for (const NewBasis& basis : exchange_bases(settings_, state_.layers, due, exchange)) {
+      adoptions.push_back(prepare(settings_, basis, state_.layers[basis.layer], sum_.scratch()));
+    }
+    return adoptions;
+  }
+  void adopt_all(std::vector<Adoption>& bases) noexcept {
+    for (Adoption& basis : bases) adopt(std::move(basis), step_, state_.layers[basis.layer]);
   }
 
   // Returns the layers whose basis ends with this step. With `running`, most ranks voted for a new
@@ -157,11 +173,11 @@ class GradiVeQ final : public Method {
   }
 
   // Ends the bases that are due. With `phases`, one or the interval ends all of them.
-  void finish_compressed(const Layers& due, const std::vector<NewBasis>& bases) {
+  void finish_compressed(const Layers& due, std::vector<Adoption>& bases) {
     for (auto& layer : state_.layers) layer.fresh = !layer.compressed();
     ++phase_step_;
-    for (const auto l : due) to_residual(state_.layers[l], state_.kept);
-    for (const NewBasis& basis : bases) adopt(settings_, basis, step_, state_.layers[basis.layer]);
+    for (const auto l : due) to_residual(state_.layers[l], state_.kept, sum_.scratch());
+    adopt_all(bases);
     if (!settings_.phases || (phase_step_ < settings_.interval && due.empty())) return;
     for (auto& layer : state_.layers) layer.fresh = true;
     compressing_ = false;
@@ -169,14 +185,22 @@ class GradiVeQ final : public Method {
     ++cycle_;
   }
 
-  // After a failed step: everything that this rank owes goes to `taken_back_`. How the layers are
-  // sent stays as it was, because other ranks may have failed before they began the step.
-  void take_back() {
-    if (!settings_.feedback) return;
-    sum_.take_back();
+  // Adds everything that this rank owes since a failed step to the next gradient.
+  void add_taken_back(std::span<float> values) {
+    if (!taken_back_.empty()) kernels::add(values, taken_back_);
+    taken_back_.clear();
+    if (kept_is_taken_back_) {
+      kernels::add(values, state_.kept);
+      std::fill(state_.kept.begin(), state_.kept.end(), 0.0f);
+    }
+    kept_is_taken_back_ = false;
+  }
+  // Gives `taken_back_` memory of its own.
+  void separate_taken_back() {
+    if (!kept_is_taken_back_) return;
     taken_back_ = state_.kept;
     std::fill(state_.kept.begin(), state_.kept.end(), 0.0f);
-    for (auto& layer : state_.layers) std::fill(layer.owed.begin(), layer.owed.end(), 0.0f);
+    kept_is_taken_back_ = false;
   }
 
   const GradiveqSettings settings_;
@@ -187,8 +211,13 @@ class GradiVeQ final : public Method {
   std::uint64_t cycle_ = 0;       // times that compressing ended
   bool compressing_ = false;
   GradiveqState state_;
-  // Per element, to be added to the next gradient; empty unless the last step failed.
+  // Per element, to be added to the next gradient; empty unless the last step failed. How the
+  // layers are sent stays as it was then, because other ranks may have failed before they began the
+  // step.
   std::vector<float> taken_back_;
+  // `kept` stands for `taken_back_` and is itself 0: a step that failed because memory ran out has
+  // none for both.
+  bool kept_is_taken_back_ = false;
 
   GradiveqSum sum_;
   GradiveqLearner learner_;
@@ -196,13 +225,15 @@ class GradiVeQ final : public Method {
 
 void GradiVeQ::add_residual(std::span<float> values) {
   if (state_.kept.empty()) return;
+  separate_taken_back();
   std::vector<float> residual = state_.kept;
-  for (const GradiveqLayer& layer : state_.layers) to_residual(layer, residual);
+  for (const GradiveqLayer& layer : state_.layers) to_residual(layer, residual, sum_.scratch());
   kernels::add(values, residual);
   if (!taken_back_.empty()) kernels::add(values, taken_back_);
 }
 
 void GradiVeQ::state(Archive& archive) {
+  separate_taken_back();
   std::size_t layers = state_.layers.size();
   archive.count("step", step_, Archive::kMaxSteps);
   // A step that failed may be counted in its phase already.
@@ -228,6 +259,7 @@ void GradiVeQ::state(Archive& archive) {
     archive.summed("taken back", taken_back_, Archive::Length::per_element_or_none);
   }
   for (GradiveqLayer& layer : state_.layers) layer.state(archive);
+  if (archive.loading()) sum_.reserve();
 }
 
 std::uint64_t GradiVeQ::fingerprint() const {

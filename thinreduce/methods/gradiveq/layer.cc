@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
@@ -52,6 +53,18 @@ std::vector<GradiveqLayer> cut_layers(const GradiveqSettings& settings, const Me
   return layers;
 }
 
+void GradiveqScratch::reserve(std::size_t floats) {
+  for (auto* const buffer : {&values, &mean, &kept, &slices}) buffer->reserve(floats);
+}
+
+void GradiveqScratch::reserve(const Slicing& slicing, std::size_t size, std::size_t most) {
+  const std::size_t count = std::min(most, slicing.slices());
+  slices.reserve(count * slicing.slice());
+  projections.reserve(count * size);
+  // A view of the others is the memory itself.
+  if (!slicing.contiguous()) reserve(count * slicing.slice());
+}
+
 std::span<float> projections_of(const GradiveqLayer& layer, Range places,
                                 GradiveqScratch& scratch) {
   return room(scratch.projections, places.size() / layer.basis.slice() * layer.basis.size());
@@ -73,11 +86,10 @@ void to_residual(const GradiveqLayer& layer, Range places, bool sent, std::span<
   kernels::add(kept, within);
 }
 
-void to_residual(const GradiveqLayer& layer, std::span<float> kept) {
+void to_residual(const GradiveqLayer& layer, std::span<float> kept, GradiveqScratch& scratch) {
   if (kept.empty() || !layer.compressed()) return;
   const Slicing& slicing = layer.slicing();
   const std::size_t run = kRunSlices * slicing.slice();
-  GradiveqScratch scratch;
   for (std::size_t place = 0; place < slicing.sliced(); place += run) {
     const Range places{place, std::min(place + run, slicing.sliced())};
     const auto slices = slicing.view(kept, places, scratch.kept);
@@ -88,7 +100,7 @@ void to_residual(const GradiveqLayer& layer, std::span<float> kept) {
 
 void GradiveqLayer::set_basis(std::span<const float> columns, std::size_t size) {
   basis = size == 0 ? Basis() : Basis(columns, slicing().slice(), size);
-  owed.assign(quantized ? slicing().slices() * size : 0, 0.0f);
+  owed = no_errors(slicing(), size);
 }
 
 void GradiveqLayer::state(Archive& archive) {
@@ -105,8 +117,24 @@ void GradiveqLayer::state(Archive& archive) {
   archive.count("basis size", size, slicing().slice());
   archive.replicated("basis", columns);
   if (quantized) archive.summed("owed", errors, Archive::Length::any);
+  // A state that is saved stays as it is, also if memory runs out meanwhile.
+  if (archive.loading()) load_basis(columns, size, std::move(errors));
+  const SliceStatistics none(slicing().slice());
+  if (owned && decided && evidence.size() != 1) evidence.assign(1, {none, none});
+  archive.owned(number, [&] {
+    archive.real("agreement", agreement, {-1e100, 1e100});
+    archive.real("strength", strength, {0, 1e100});
+    for (Evidence& part : evidence) {
+      part.fit.state(archive);
+      part.test.state(archive);
+    }
+  });
+}
+
+void GradiveqLayer::load_basis(std::span<const float> columns, std::size_t size,
+                               std::vector<float> errors) {
   const auto require = [&](bool holds, const std::string& expected) {
-    if (holds || !archive.loading()) return;
+    if (holds) return;
     throw Error(ErrorCode::bad_state,
                 fmt::format("gradiveq: state of tensor '{}': {}", name, expected));
   };
@@ -126,16 +154,6 @@ void GradiveqLayer::state(Archive& archive) {
                         errors.size()));
     owed = std::move(errors);
   }
-  const SliceStatistics none(slicing().slice());
-  if (owned && decided && evidence.size() != 1) evidence.assign(1, {none, none});
-  archive.owned(number, [&] {
-    archive.real("agreement", agreement, {-1e100, 1e100});
-    archive.real("strength", strength, {0, 1e100});
-    for (Evidence& part : evidence) {
-      part.fit.state(archive);
-      part.test.state(archive);
-    }
-  });
 }
 
 }  // namespace thinreduce

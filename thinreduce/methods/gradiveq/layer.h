@@ -69,7 +69,15 @@ struct GradiveqLayer {
   [[nodiscard]] bool compressed() const { return basis.size() > 0; }
 
   void set_basis(std::span<const float> columns, std::size_t size);
+  // Returns as many zeros as a layer that is cut so has errors of codes.
+  [[nodiscard]] std::vector<float> no_errors(const Slicing& slicing, std::size_t size) const {
+    return std::vector<float>(quantized ? slicing.slices() * size : 0);
+  }
   void state(Archive& archive);
+
+ private:
+  // Throws Error{bad_state} unless they fit the layer.
+  void load_basis(std::span<const float> columns, std::size_t size, std::vector<float> errors);
 };
 
 // The layers of a bucket, and one float per element.
@@ -89,6 +97,11 @@ inline constexpr std::size_t kRunSlices = 32;
 // Memory for a run of slices.
 struct GradiveqScratch {
   std::vector<float> values, mean, kept, slices, projections;
+
+  // Makes room for up to `most` slices of a cut, and for their projections onto `size` columns.
+  void reserve(const Slicing& slicing, std::size_t size, std::size_t most = kRunSlices);
+  // Makes room for `floats` elements without projections.
+  void reserve(std::size_t floats);
 };
 
 // Returns memory for the projections of the slices at `places`.
@@ -99,8 +112,8 @@ struct GradiveqScratch {
 // if that was sent, and adds the errors of its codes.
 void to_residual(const GradiveqLayer& layer, Range places, bool sent, std::span<float> kept,
                  GradiveqScratch& scratch);
-// Does so for all slices of a layer.
-void to_residual(const GradiveqLayer& layer, std::span<float> kept);
+// Does so for all slices of a layer. Allocates nothing where the scratch has room for them.
+void to_residual(const GradiveqLayer& layer, std::span<float> kept, GradiveqScratch& scratch);
 
 // Calls visit(index in the layer's projections, index in the tile) for the projections of the
 // slices at `places`. A tile is ordered by slice, then by coordinate; GradiveqLayer::owed the other

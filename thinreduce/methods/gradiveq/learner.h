@@ -18,7 +18,12 @@ class GradiveqLearner {
 
   // `settings` and `state` must outlive the learner.
   GradiveqLearner(const GradiveqSettings& settings, GradiveqState& state, const MethodSetup& setup)
-      : settings_(settings), state_(state), seed_(setup.seed), bucket_(setup.layout.id) {}
+      : settings_(settings), state_(state), seed_(setup.seed), bucket_(setup.layout.id) {
+    // The means move after the last exchange, where nothing may fail.
+    for (const GradiveqLayer& layer : state.layers) {
+      for (const Slicing& slicing : layer.candidates) scratch_.reserve(slicing.slice());
+    }
+  }
 
   // Draws the samples of a compressed step. With `running`, they are sent whole, and so are the
   // slices whose turn it is to deliver their residual.

@@ -28,6 +28,14 @@ GradiveqSum::GradiveqSum(const GradiveqSettings& settings, GradiveqState& state,
                          const MethodSetup& setup)
     : settings_(settings), state_(state) {
   if (settings.quantizer) quantized_.emplace(*settings.quantizer, state.layers, setup);
+  reserve();
+}
+
+void GradiveqSum::reserve() {
+  scratch().reserve(kUnitFloats);
+  for (const GradiveqLayer& layer : state_.layers) {
+    if (layer.compressed()) scratch().reserve(layer.slicing(), layer.basis.size());
+  }
 }
 
 void GradiveqSum::start(std::span<float> values, const Exchange& exchange) {
@@ -250,7 +258,7 @@ void GradiveqSum::decode_whole(const Part& part, std::span<const float> wire,
 // Adds this rank's gradient to the residual: from the bucket or, if the mean has replaced it there,
 // from what this rank sent.
 void GradiveqSum::take_back() {
-  GradiveqScratch& scratch = scratch_.front();
+  GradiveqScratch& scratch = this->scratch();
   for (const Part& part : parts_) {
     if (part.sent_as == SentAs::votes) continue;
     const GradiveqLayer& layer = layer_of(part);
@@ -274,6 +282,11 @@ void GradiveqSum::take_back() {
     }
     slicing.scatter(residual, part.places.begin, state_.kept);
   }
+}
+
+void GradiveqSum::take_back(std::span<const float> values) {
+  for (const GradiveqLayer& layer : state_.layers) to_residual(layer, state_.kept, scratch());
+  kernels::add(state_.kept, values);
 }
 
 void GradiveqSum::add_projected(const Part& part, std::span<float> residual,

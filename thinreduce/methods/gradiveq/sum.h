@@ -36,8 +36,15 @@ class GradiveqSum final : public SumCodec {
     if (quantized_) quantized_->keep_errors();
   }
   // Makes `kept` this rank's residual, with all of its gradient, after a step that failed, whatever
-  // was sent or decoded already.
+  // was sent or decoded already. Allocates nothing.
   void take_back();
+  // Does so after a step that failed before or in start(), and may have `values` alone.
+  void take_back(std::span<const float> values);
+
+  // Returns memory that has room for a run of slices of every layer.
+  [[nodiscard]] GradiveqScratch& scratch() { return scratch_.front(); }
+  // Makes this room, after the layers were loaded.
+  void reserve();
 
   // Reads the sum over the ranks of a slice that was sent uncompressed and without residual.
   // Returns false for any other slice.
@@ -102,8 +109,8 @@ class GradiveqSum final : public SumCodec {
   std::vector<std::size_t> unit_begin_{0};  // per unit, in parts_; and the end
 
   std::vector<float> wire_;
-  std::vector<float> own_;                // what this rank added to wire_; empty without feedback
-  std::vector<GradiveqScratch> scratch_;  // by thread
+  std::vector<float> own_;  // what this rank added to wire_; empty without feedback
+  std::vector<GradiveqScratch> scratch_{1};  // by thread
 };
 
 }  // namespace thinreduce

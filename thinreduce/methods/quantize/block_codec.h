@@ -10,8 +10,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "thinreduce/methods/quantize/quantized_gather.h"
@@ -33,14 +35,26 @@ class BlockCodec {
   [[nodiscard]] std::size_t limit() const { return payload_.limit(); }
   [[nodiscard]] std::span<const float> scales() const { return scales_; }
 
+  // A run of the bucket.
+  struct Run {
+    std::size_t first = 0;
+    BlockGrid grid;
+  };
+  [[nodiscard]] Run run_of(std::size_t first, std::size_t elements) const {
+    return {first, bucket_.part(first, elements)};
+  }
   // Quantizes elements [first, first + elements) of the bucket from now on, as a run of their own:
   // blocks start anew, and the random draws are those of the elements in the bucket.
-  void move_to(std::size_t first, std::size_t elements) {
-    quantizer_.first_draw = first;
-    quantizer_.grid = bucket_.part(first, elements);
+  void move_to(std::size_t first, std::size_t elements) { move_to(run_of(first, elements)); }
+  // Allocates nothing if the codec was at this run before.
+  void move_to(Run run) {
+    quantizer_.first_draw = run.first;
+    quantizer_.grid = std::move(run.grid);
     scales_.resize(quantizer_.blocks());
-    payload_.resize(elements, quantizer_.blocks());
+    payload_.resize(quantizer_.elements(), quantizer_.blocks());
   }
+  // Makes room for keep_error() of the run.
+  void reserve_error() { codes_.reserve(quantizer_.elements()); }
   // Returns limit() for such a run.
   [[nodiscard]] std::size_t limit_of(std::size_t first, std::size_t elements) const {
     return payload_.limit(elements, bucket_.part(first, elements).blocks());
@@ -70,22 +84,23 @@ class BlockCodec {
     float factor = 1;            // the decoded values are multiplied by it
     std::span<float> into = {};  // gets the values; empty: only the sink sees them
   };
-  // Calls sink(first, values) with the decoded values, piece by piece.
+  // Calls sink(first, values) with the decoded values, piece by piece. Allocates nothing where it
+  // reads a payload that it has written or read before.
   template <typename Sink>
   void read(std::span<const std::byte> bytes, const Reading& reading, Sink&& sink) {
     const BlockQuantizer::Sum sum = one_rank(reading.key, reading.factor);
     const auto into = reading.into;
-    payload_.read(bytes, reading.what, scales_,
-                  [&](std::size_t first, std::span<const std::uint32_t> codes) {
-                    const auto values = into.empty() ? std::span(values_).first(codes.size())
-                                                     : into.subspan(first, codes.size());
-                    quantizer_.dequantize(codes, first, scales_, sum, values);
-                    sink(first, std::span<const float>(values));
-                  });
+    const auto on_codes = [&](std::size_t first, std::span<const std::uint32_t> codes) {
+      const auto values =
+          into.empty() ? std::span(values_).first(codes.size()) : into.subspan(first, codes.size());
+      quantizer_.dequantize(codes, first, scales_, sum, values);
+      sink(first, std::span<const float>(values));
+    };
+    payload_.read(bytes, reading.what, scales_, std::ref(on_codes));
   }
 
   // Subtracts the values that write() sends for `values`, so that the error is left. Quantizes them
-  // again, which is faster than to read a payload.
+  // again, which is faster than to read a payload. Allocates nothing after reserve_error().
   void keep_error(std::span<float> values, RandomKey key) {
     measure(values, 0, values.size());
     codes_.resize(values.size());

@@ -143,10 +143,12 @@ class QuantizedGather final : public Method {
     }
   }
 
-  // Keeps this rank's whole error with feedback, otherwise the clipped part.
+  // Keeps this rank's whole error with feedback, otherwise the clipped part. The residual may have
+  // the error of an answer already, so nothing may fail here: the text is short, because a longer
+  // one needs memory.
   void keep_unsent(const Exchange& exchange) {
     if (options_.feedback) {
-      codec_.read(payload_, {.what = what(exchange.rank()), .key = key(exchange, exchange.rank())},
+      codec_.read(payload_, {.what = "own payload", .key = key(exchange, exchange.rank())},
                   [&](std::size_t first, std::span<const float> values) {
                     for (std::size_t i = 0; i < values.size(); ++i) {
                       residual_[first + i] -= values[i];

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "thinreduce/collective/owner.h"
@@ -124,8 +125,11 @@ class QuantizedOwner final : public Method, private OwnerCodec {
 
   void encode_part(Range range, std::vector<std::byte>& out) override {
     const Range run = move(codec_, range);
+    if (options_.keeps_residual()) {
+      codec_.reserve_error();
+      sent_.push_back(codec_.run_of(run.begin, run.size()));
+    }
     codec_.append(part(source_, run), key(rank_), out);
-    if (options_.keeps_residual()) sent_.push_back(run);
   }
   void begin_sum(Range range) override {
     const Range run = elements(range);
@@ -172,11 +176,12 @@ class QuantizedOwner final : public Method, private OwnerCodec {
   }
 
   // Keeps, with feedback, the error of this rank's parts and of its answers, otherwise the clipped
-  // part. Its own part of its own range was neither quantized nor clipped.
+  // part. Its own part of its own range was neither quantized nor clipped. Nothing can fail here.
   void keep_unsent() {
-    for (const Range run : sent_) {
-      codec_.move_to(run.begin, run.size());
-      const auto values = part(std::span(residual_), run);
+    for (BlockCodec::Run& run : sent_) {
+      const Range elements{run.first, run.first + run.grid.elements()};
+      codec_.move_to(std::move(run));
+      const auto values = part(std::span(residual_), elements);
       if (options_.feedback) {
         codec_.keep_error(values, key(rank_));
       } else {
@@ -204,7 +209,8 @@ class QuantizedOwner final : public Method, private OwnerCodec {
   std::span<float> mean_;
   std::vector<RandomKey> keys_;  // by rank
   std::vector<float> sum_;       // of one piece, divided by the number of ranks
-  std::vector<Range> sent_;      // elements of all pieces that were sent, and that are owned
+  // All pieces that were sent, and the elements of those that are owned.
+  std::vector<BlockCodec::Run> sent_;
   std::vector<Range> owned_;
   std::vector<float> unanswered_;  // of the owned elements: the sum minus the answer
 };

@@ -30,13 +30,22 @@ void PlainMomentum::state(Archive& archive) {
   const bool all = layout_.elements == 0;
   archive.replicated("velocity", velocity_,
                      all ? Archive::Length::per_element_or_none : Archive::Length::any);
+  const std::size_t size = velocity_.size();
+  if (!all && size != 0 && size != outside() && size != layout_.elements) {
+    throw Error(ErrorCode::bad_state, fmt::format("'velocity' has {} values, not {} or {}", size,
+                                                  outside(), layout_.elements));
+  }
+  if (archive.loading()) reserve();
+}
+
+std::size_t PlainMomentum::outside() const {
   std::size_t outside = 0;
   for_uncompressed(layout_, [&](std::size_t, std::size_t count) { outside += count; });
-  const std::size_t size = velocity_.size();
-  if (!all && size != 0 && size != outside && size != layout_.elements) {
-    throw Error(ErrorCode::bad_state, fmt::format("'velocity' has {} values, not {} or {}", size,
-                                                  outside, layout_.elements));
-  }
+  return outside;
+}
+
+void PlainMomentum::reserve() {
+  if (momentum_ != 0) velocity_.reserve(outside());
 }
 
 }  // namespace thinreduce

@@ -15,11 +15,13 @@ class PlainMomentum {
  public:
   // With `momentum` 0 it does nothing. A layout without elements stands for a bucket of which
   // nothing is compressed.
-  PlainMomentum(const BucketLayout& layout, float momentum)
-      : layout_(layout), momentum_(momentum) {}
+  PlainMomentum(const BucketLayout& layout, float momentum) : layout_(layout), momentum_(momentum) {
+    reserve();
+  }
 
   // Replaces the means by velocity = momentum * velocity + mean. `means` holds all elements of the
-  // bucket in a warm-up step, and afterwards those outside the layout's tensors, side by side.
+  // bucket in a warm-up step, and afterwards those outside the layout's tensors, side by side. In
+  // the latter case nothing can fail, because the method has delivered its means by then.
   void apply(std::span<float> means);
 
   // Throws Error{bad_state} when the velocity that was loaded does not fit the layout.
@@ -28,6 +30,9 @@ class PlainMomentum {
  private:
   // Keeps only the velocity of the elements outside the tensors.
   void end_warmup();
+  // Returns the number of elements outside the tensors.
+  [[nodiscard]] std::size_t outside() const;
+  void reserve();
 
   BucketLayout layout_;
   float momentum_;

@@ -104,7 +104,14 @@ class Sketch final : public Method {
   // memory.
   void take_in(std::span<const float> gradient, const Exchange& exchange) {
     const Workers workers = exchange.workers;
-    largest_.assign(workers.threads(), 0.0f);
+    std::ranges::fill(largest_, 0.0f);
+    try {
+      largest_.resize(workers.threads());
+    } catch (...) {
+      take_in_run({0, elements_}, gradient, 0);
+      owed_ = {};
+      throw;
+    }
     if (nominates() && exchange.size() == 1) return take_in_and_nominate(gradient, workers);
     workers.for_runs(elements_, kRun,
                      [&](std::size_t first, std::size_t count, std::size_t thread) {
@@ -122,7 +129,12 @@ class Sketch final : public Method {
               if (!again) take_in_run(run, gradient, thread);
               return std::span<const float>(part(std::span(residual_), run));
             }};
-    places_ = selector_.select(runs, setup_.nominees, workers).indices;
+    try {
+      places_ = selector_.select(runs, setup_.nominees, workers).indices;
+    } catch (...) {
+      owed_ = {};  // the selector has let all runs take their gradient in
+      throw;
+    }
     owed_ = {};
   }
   // Chooses the largest residuals among the elements that this rank may name in this step.
@@ -290,7 +302,7 @@ class Sketch final : public Method {
   std::vector<std::vector<float>> chosen_from_;    // residuals of a run of places, by thread
   std::vector<std::vector<std::byte>> messages_;   // nominations, by rank
   std::vector<std::vector<std::uint32_t>> named_;  // places in them
-  std::vector<float> largest_;                     // residual of this step, by thread
+  std::vector<float> largest_{0};                  // residual of this step, by thread
   std::vector<std::uint32_t> nominees_;
   std::vector<std::vector<float>> rest_;  // a run of the residual without nominees, by thread
   std::vector<std::uint32_t> candidates_;

@@ -21,12 +21,12 @@ class VarianceGather final : public Method {
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
     exchange.statistics["owner"] = 0;
-    exchange.timed(Stage::encode, [&] {
-      sums_.collect(bucket);
-      sums_.encode(sums_.all(), sent_);
-      payload_.write(sent_, bytes_);
-    });
+    exchange.timed(Stage::encode, [&] { sums_.collect(bucket); });
     try {
+      exchange.timed(Stage::encode, [&] {
+        sums_.encode(sums_.all(), sent_);
+        payload_.write(sent_, bytes_);
+      });
       const float share = 1.0F / static_cast<float>(exchange.size());
       incoming_.clear();
       gather(exchange, bytes_, payload_.limit(), [&](int, std::span<const std::byte> payload) {

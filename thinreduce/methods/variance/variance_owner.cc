@@ -33,21 +33,20 @@ class VarianceOwner final : public Method, private OwnerCodec {
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
     exchange.statistics["owner"] = 1;
-    exchange.timed(Stage::encode, [&] {
-      sums_.collect(bucket);
-      begin(bucket, exchange);
-    });
+    exchange.timed(Stage::encode, [&] { sums_.collect(bucket); });
     try {
+      exchange.timed(Stage::encode, [&] { begin(bucket, exchange); });
       owner_reduce(exchange, *this);
     } catch (...) {
       sums_.keep_waiting();
       throw;
     }
-    // The parts are delivered; until here all sums were still waiting.
+    // The parts are delivered; until here all sums were still waiting. Nothing can fail from here
+    // on: `part_` has had room for each part before.
     exchange.timed(Stage::encode, [&] {
-      for (const Range range : sent_) {
-        sums_.encode(range, part_);
-        sums_.settle(range, part_);
+      for (const Sent& sent : sent_) {
+        sums_.encode(sent.range, sent.tensors, part_);
+        sums_.settle(sent.range, part_);
       }
       sums_.settle_owned(owned_, left_, answered_);
     });
@@ -81,9 +80,10 @@ class VarianceOwner final : public Method, private OwnerCodec {
   }
 
   void encode_part(Range range, std::vector<std::byte>& out) override {
-    sums_.encode(range, part_);
-    append(payload_of(format_, range), part_, out);
-    sent_.push_back(range);
+    sent_.push_back({range, sums_.tensors_in(range)});
+    const auto& tensors = sent_.back().tensors;
+    sums_.encode(range, tensors, part_);
+    append({format_, tensors}, part_, out);
   }
   void begin_sum(Range range) override {
     sum_.assign(range.size(), 0.0F);
@@ -158,6 +158,12 @@ class VarianceOwner final : public Method, private OwnerCodec {
     }
   }
 
+  // A piece whose part was sent, and the tensors in it.
+  struct Sent {
+    Range range;
+    std::vector<VarianceTensor> tensors;
+  };
+
   bool keep_;
   VarianceFormat format_;
   VarianceFormat answer_format_;
@@ -169,7 +175,7 @@ class VarianceOwner final : public Method, private OwnerCodec {
   int world_ = 1;
   Range owned_;
   std::span<float> mean_;
-  std::vector<Range> sent_;             // pieces whose parts were sent
+  std::vector<Sent> sent_;
   std::vector<float> sum_;              // totals of one piece
   double received_ = 0;                 // values in the parts of the other ranks for the piece
   double own_ = 0;                      // unambiguous sums of this rank in the piece

@@ -17,6 +17,9 @@ namespace {
 using Values = VarianceFormat::Values;
 using Index = VarianceFormat::Index;
 
+// Elements per run: a run stays in the L1 and L2 caches.
+constexpr std::size_t kRun = 4096;
+
 // Returns the compressed tensors that have elements; a bucket without tensors counts as one. Throws
 // Error{bad_input} for a tensor that 28 bits cannot index.
 std::vector<VarianceTensor> compressed_tensors(const BucketLayout& layout, Index index) {
@@ -45,7 +48,7 @@ void Delays::add(float steps) {
   ++counts_[std::min<std::size_t>(std::bit_width(waited), counts_.size() - 1)];
 }
 
-void Delays::tell(double elements, std::map<std::string, double>& statistics) const {
+void Delays::tell(double elements, Statistics& statistics) const {
   for (std::size_t i = 0; i < counts_.size(); ++i) {
     statistics[fmt::format("waited_{:03}", i == 0 ? 0U : 1U << (i - 1))] =
         static_cast<double>(counts_[i]) / elements;
@@ -71,34 +74,61 @@ void WaitingSums::collect(const Bucket& bucket) {
   ensure(squares_.size() == sums_.size() && since_.size() == sums_.size(),
          "variance: each element must have a sum, squares and a start", sums_.size(),
          squares_.size(), since_.size());
-  // Elements per run: a run stays in the L1 and L2 caches.
-  constexpr std::size_t kRun = 4096;
   sent_ = 0;
   delays_.clear();
   found_ = 0;
-  kernels::DelayRule rule = options_.rule;
-  for (std::size_t t = 0; t < tensors_.size(); ++t) {
-    const VarianceTensor& tensor = tensors_[t];
-    // Without second moments one sample has r^2 = v: an alpha below 1 would send everything.
-    if (!bucket.second_moment.empty()) rule.alpha = alphas_[t];
-    for (std::size_t at = 0; at < tensor.elements; at += kRun) {
-      const std::size_t size = std::min(kRun, tensor.elements - at);
-      const std::size_t first = tensor.offset + at;
-      if (indices_.size() < found_ + size) {
-        indices_.resize(std::max(found_ + size, indices_.size() * 2));
-        values_.resize(indices_.size());
-      }
-      found_ += kernels::delay(
-          {.gradient = std::span<const float>(bucket.values).subspan(first, size),
-           .second_moment = bucket.second_moment.empty()
-                                ? bucket.second_moment
-                                : bucket.second_moment.subspan(first, size),
-           .sums = std::span(sums_).subspan(first, size),
-           .squares = std::span(squares_).subspan(first, size),
-           .first = static_cast<std::uint32_t>(first)},
-          rule, {std::span(indices_).subspan(found_), std::span(values_).subspan(found_)});
+  Run next;
+  try {
+    for_runs({}, [&](const Run& run) {
+      next = run;
+      make_room(found_ + run.elements.size());
+      found_ += collect_run(
+          bucket, run, {std::span(indices_).subspan(found_), std::span(values_).subspan(found_)});
+    });
+  } catch (...) {
+    // There is no room for unambiguous sums: all of them wait.
+    keep_waiting();
+    for_runs(next, [&](const Run& run) {
+      std::array<std::uint32_t, kRun> indices;
+      std::array<float, kRun> values;
+      const std::size_t found = collect_run(bucket, run, {indices, values});
+      for (std::size_t i = 0; i < found; ++i) wait_longer(indices[i]);
+    });
+    throw;
+  }
+}
+
+template <typename Visit>
+void WaitingSums::for_runs(Run from, Visit&& visit) const {
+  for (std::size_t t = from.tensor; t < tensors_.size(); ++t) {
+    const std::size_t end = tensors_[t].offset + tensors_[t].elements;
+    for (std::size_t first = std::max(from.elements.begin, tensors_[t].offset); first < end;
+         first += kRun) {
+      visit(Run{.elements = {first, std::min(first + kRun, end)}, .tensor = t});
     }
   }
+}
+
+void WaitingSums::make_room(std::size_t found) {
+  const std::size_t room = std::max(found, 2 * indices_.size());
+  // Both, also if memory ran out between them before.
+  if (indices_.size() < found) indices_.resize(room);
+  if (values_.size() < indices_.size()) values_.resize(indices_.size());
+}
+
+std::size_t WaitingSums::collect_run(const Bucket& bucket, const Run& run,
+                                     kernels::Candidates out) {
+  kernels::DelayRule rule = options_.rule;
+  // Without second moments one sample has r^2 = v: an alpha below 1 would send everything.
+  if (!bucket.second_moment.empty()) rule.alpha = alphas_[run.tensor];
+  return kernels::delay(
+      {.gradient = part(std::span<const float>(bucket.values), run.elements),
+       .second_moment = bucket.second_moment.empty() ? bucket.second_moment
+                                                     : part(bucket.second_moment, run.elements),
+       .sums = part(std::span(sums_), run.elements),
+       .squares = part(std::span(squares_), run.elements),
+       .first = static_cast<std::uint32_t>(run.elements.begin)},
+      rule, out);
 }
 
 WaitingSums::Found WaitingSums::found(Range range) const {
@@ -120,9 +150,10 @@ std::vector<VarianceTensor> WaitingSums::tensors_in(Range range) const {
   return inside;
 }
 
-void WaitingSums::encode(Range range, VarianceSent& sent) const {
+void WaitingSums::encode(Range range, std::span<const VarianceTensor> tensors,
+                         VarianceSent& sent) const {
   const Found found = this->found(range);
-  sent.fill(options_.format, tensors_in(range), {found.indices, found.values, range.begin});
+  sent.fill(options_.format, tensors, {found.indices, found.values, range.begin});
 }
 
 void WaitingSums::settle(Range range, const VarianceSent& sent) {

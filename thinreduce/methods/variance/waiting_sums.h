@@ -4,13 +4,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "thinreduce/collective/chunks.h"
 #include "thinreduce/collective/exchange.h"
+#include "thinreduce/kernels/select.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/method/bucket.h"
 #include "thinreduce/methods/variance/options.h"
@@ -24,7 +23,7 @@ class Delays {
   void clear() { counts_.fill(0); }
   void add(float steps);
   // Reports fractions of `elements`, each named by the shortest delay of its class.
-  void tell(double elements, std::map<std::string, double>& statistics) const;
+  void tell(double elements, Statistics& statistics) const;
 
  private:
   std::array<std::uint64_t, 10> counts_{};  // the last counts 256 steps and more
@@ -34,7 +33,8 @@ class WaitingSums {
  public:
   WaitingSums(const BucketLayout& layout, const VarianceOptions& options);
 
-  // Adds a step's gradient to the sums and finds the unambiguous ones.
+  // Adds a step's gradient to the sums and finds the unambiguous ones. If memory runs out, all sums
+  // have their gradient and keep waiting.
   void collect(const Bucket& bucket);
   // The unambiguous sums of an element range, ascending.
   struct Found {
@@ -48,7 +48,9 @@ class WaitingSums {
   [[nodiscard]] std::vector<VarianceTensor> tensors_in(Range range) const;
   // Replaces `sent` by the payload's content for the unambiguous sums of a range, with indices from
   // its start. Sums that are too small for their tensor are left out.
-  void encode(Range range, VarianceSent& sent) const;
+  void encode(Range range, VarianceSent& sent) const { encode(range, tensors_in(range), sent); }
+  // The same, where the tensors in the range are known.
+  void encode(Range range, std::span<const VarianceTensor> tensors, VarianceSent& sent) const;
 
   // After the exchange: the sums that encode() puts into `sent` for this range have arrived. The
   // others keep waiting.
@@ -66,6 +68,18 @@ class WaitingSums {
   void state(Archive& archive);
 
  private:
+  // A run of elements that is collected at a time.
+  struct Run {
+    Range elements;
+    std::size_t tensor = 0;
+  };
+  // Calls visit(run) for all runs from the given one on, in order.
+  template <typename Visit>
+  void for_runs(Run from, Visit&& visit) const;
+  // Adds the gradient of a run and writes its unambiguous sums to `out`; returns their number.
+  [[nodiscard]] std::size_t collect_run(const Bucket& bucket, const Run& run,
+                                        kernels::Candidates out);
+  void make_room(std::size_t found);
   void deliver(std::uint32_t index, const VarianceSent& sent, std::size_t s,
                std::uint32_t exponent);
   void count_delay(std::uint32_t index);
