@@ -27,8 +27,11 @@ constexpr double kSampleSeconds = 0.02;
 constexpr float kLargestMagnitude = 1e15F;
 // A larger part of a bucket says hardly more, and trials of it take as long as steps.
 constexpr std::size_t kLargestPart = 16;
-// Where computing counts, the first run of a candidate allocates memory, and the next one counts.
+// Where computing counts, a candidate runs twice, because its first run allocates memory. Where the
+// link is slow, it runs once. The shortest time counts.
 constexpr int kRuns = 2;
+// Max runs of a candidate that is not the fastest, and would be if it computed in no time.
+constexpr int kMostRuns = 3;
 // The candidates in the groups of two at the start.
 constexpr std::size_t kFirstGroups = 4;
 
@@ -62,12 +65,20 @@ class Trial {
     id_.elements = sample.size();
   }
 
-  // Reduces the sample this many times, and returns the figures of the last run.
-  TrialFigures run(int times) {
-    TrialFigures last;
-    for (int run = 0; run < times; ++run) last = run_once();
-    return last;
+  // Reduces the sample this many times more, and returns the shortest times of all runs: a machine
+  // that is busy for a moment only ever makes a run look slower.
+  const TrialFigures& run(int times) {
+    for (int run = 0; run < times; ++run) {
+      const TrialFigures figures = run_once();
+      const TrialFigures before = std::exchange(shortest_, figures);
+      if (runs_++ == 0) continue;
+      shortest_.seconds = std::min(before.seconds, figures.seconds);
+      shortest_.encode = std::min(before.encode, figures.encode);
+      shortest_.decode = std::min(before.decode, figures.decode);
+    }
+    return shortest_;
   }
+  [[nodiscard]] int runs() const { return runs_; }
 
   // Returns the mean of the first run.
   [[nodiscard]] std::span<const float> mean() const { return first_mean_; }
@@ -107,6 +118,8 @@ class Trial {
   std::span<const float> sample_;
   double times_;
   std::unique_ptr<Method> method_;
+  TrialFigures shortest_;
+  int runs_ = 0;
   std::vector<float> mean_;
   std::vector<float> first_mean_;
 };
@@ -189,16 +202,23 @@ class BucketTrials {
       if (too_coarse_.contains(spec.name())) continue;
       group.push_back({i, std::make_unique<Trial>(setup_, spec, id_, sample_, trials_.times)});
       Trial& trial = *group.back().trial;
-      trials_.figures[i] = trial.run(runs());
       trials_.tried[i] = true;
+      run(group.back(), is_link_slow_ ? 1 : kRuns);
       if (i == 0) exact_.assign(trial.mean().begin(), trial.mean().end());
       trials_.figures[i].error = relative_error(trial.mean(), exact_);
       if (trials_.figures[i].error > setup_.options.max_error) too_coarse_.insert(spec.name());
     }
     agree(group);
+    repeat_losers(group);
   }
 
-  [[nodiscard]] int runs() const { return is_link_slow_ ? 1 : kRuns; }
+  void run(Entry& entry, int times) {
+    TrialFigures& figures = trials_.figures[entry.candidate];
+    const double error = figures.error;
+    figures = entry.trial->run(times);
+    figures.error = error;
+    runs_ += times;
+  }
 
   // Replaces the figures of the candidates by the largest of any rank, and counts their cost.
   void agree(const Group& group) {
@@ -209,7 +229,37 @@ class BucketTrials {
     id.step = ++agreements_;
     Exchange exchange = setup_.make_exchange(id);
     agree_on_figures(exchange, figures);
-    for (const TrialFigures* one : figures) trials_.cost += runs() * one->seconds;
+    double seconds = 0;
+    for (const TrialFigures* one : figures) seconds += one->seconds;
+    trials_.cost += std::exchange(runs_, 0) * seconds / static_cast<double>(figures.size());
+  }
+
+  // Lets candidates run again that are not the fastest only because of the time in which they
+  // computed or waited for another rank: a machine may have been busy in that moment.
+  void repeat_losers(Group& group) {
+    for (;;) {
+      Group again;
+      for (Entry& one : group) {
+        if (one.trial->runs() < kMostRuns && may_be_fastest(one.candidate)) {
+          again.push_back(std::move(one));
+        }
+      }
+      if (again.empty()) return;
+      for (Entry& one : again) run(one, 1);
+      agree(again);
+      group = std::move(again);
+    }
+  }
+
+  // Returns whether a candidate that is not the fastest would be if it computed in no time.
+  [[nodiscard]] bool may_be_fastest(std::size_t candidate) const {
+    const std::size_t best = fastest();
+    if (candidate == best || !is_allowed(candidate)) return false;
+    const Prediction bound = predicted(candidate);
+    const double least = bound.wire + (1 + kLatenciesPerReduce) * link_.latency.count();
+    const double gain = predicted(best).seconds - least;
+    return gain >= Planner::kPossibleGain * predicted(best).seconds &&
+           trials_.figures[candidate].seconds <= Planner::kStepsToGain * gain;
   }
 
   [[nodiscard]] Prediction predicted(std::size_t candidate) const {
@@ -256,6 +306,7 @@ class BucketTrials {
   bool is_link_slow_;
   Planner::Trials trials_;
   std::uint64_t agreements_ = 0;
+  int runs_ = 0;  // of candidates, since the last agreement
   std::vector<float> exact_;
   std::set<std::string> too_coarse_;
 };

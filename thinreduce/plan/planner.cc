@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "thinreduce/plan/steps_in_common.h"
 
@@ -63,7 +64,7 @@ Planner::Task Planner::open_step() {
     return Task::try_candidates;
   }
   if (planned_) learn_usual_ratio();
-  if (planned_ && (follow_link() || fall_back())) return Task::change_plan;
+  if (planned_ && (follow_link() || fall_back() || come_back())) return Task::change_plan;
   sampling_ = planned_ ? is_off() || has_new_bucket() : opened_ > kFirstSteps;
   return sampling_ ? Task::keep_samples : Task::none;
 }
@@ -141,10 +142,17 @@ void Planner::watch() {
 void Planner::learn_usual_ratio() {
   if (ratios_.size() < kWindow || usual_ratio_ > 0) return;
   usual_ratio_ = median(ratios_);
-  const double measured = usual_ratio_ * finish_with(current());
+  // A busy moment only ever makes a step look slower, so the fastest one counts.
+  const double measured = *std::ranges::min_element(ratios_) * finish_with(current());
+  if (!compresses()) {
+    if (left_) left_->is_better = left_->seconds <= measured;
+    if (left_) fp32_ratio_ = measured / finish_with(all_fp32());
+    return;
+  }
   // The link may have changed since, so the comparison is with fp32 as it would be now.
   const double fp32 = fp32_ratio_ * finish_with(all_fp32());
-  slower_ = compresses() && fp32 > 0 && measured > (1 + kWorthwhile) * fp32;
+  slower_ = fp32 > 0 && measured > (1 + kWorthwhile) * fp32;
+  if (slower_) left_ = Left{.choices = current(), .seconds = measured};
 }
 
 bool Planner::is_off() {
@@ -160,14 +168,28 @@ bool Planner::is_off() {
   }
   if (!changed && ratio_differs(ratio, usual_ratio_)) return false;  // a change has begun, or noise
   if (opened_ < hold_until_) return false;
+  if (std::exchange(hold_until_, 0) > 0 && !compresses()) return true;
   return ratio_differs(ratio, 1) && opened_ >= tried_at_ + std::max(interval_, affordable_);
 }
 
 bool Planner::fall_back() {
   if (!slower_) return false;
+  const std::optional<Left> left = left_;
   adopt(all_fp32());
+  left_ = left;
   hold_until_ = opened_ + hold_;
   hold_ *= 2;
+  return true;
+}
+
+bool Planner::come_back() {
+  if (!left_ || !left_->is_better) return false;
+  Choices choices = current();
+  for (const auto& [id, choice] : left_->choices) {
+    if (choices.contains(id)) choices[id] = choice;
+  }
+  hold_until_ = 0;
+  adopt(choices);
   return true;
 }
 
@@ -204,6 +226,7 @@ void Planner::adopt(const Choices& choices) {
   }
   planned_ = true;
   slower_ = false;
+  left_.reset();
   ratios_.clear();
   seen_.clear();
   usual_.reset();

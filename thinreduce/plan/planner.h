@@ -164,6 +164,8 @@ class Planner {
   [[nodiscard]] bool is_off();
   // Goes back to fp32 if the plan was measured to be slower. Returns whether it did.
   [[nodiscard]] bool fall_back();
+  // Returns to the plan before that if fp32 was measured to be no faster. Returns whether it did.
+  [[nodiscard]] bool come_back();
   // Returns whether times that have changed may have consequences in this step.
   [[nodiscard]] bool may_react() const;
   // Takes note that they have. A link that changes all the time is followed less and less often.
@@ -204,6 +206,13 @@ class Planner {
   double uncompressed_ = 0;       // measured, of the last step before the first plan
   double fp32_ratio_ = 0;         // that over the first prediction for fp32; 0: not known
   bool slower_ = false;           // the plan was measured to be slower than fp32
+  // The plan that was measured to be slower than fp32, until fp32 has been measured again.
+  struct Left {
+    Choices choices;
+    double seconds = 0;     // of its fastest step
+    bool is_better = false;  // fp32 was measured to be no faster
+  };
+  std::optional<Left> left_;
   std::deque<Seen> seen_;         // the last steps of this plan
   std::optional<Seen> usual_;     // of the first ones
   std::uint64_t reacted_at_ = 0;  // to a change, by a new plan or by trials

@@ -253,6 +253,39 @@ TEST(Planner, GoesBackToFp32WhereThatWasFaster) {
   EXPECT_EQ(planner.choices().at(7), kFp32);
 }
 
+TEST(Planner, ComesBackFromFp32WhereThatIsNoFaster) {
+  Planner planner = make_planner();
+  EXPECT_EQ(choose(planner, 12.5e6, 0.32), kCoarse);
+  planner.note(7, 1'000'000, times_of(0, 0.32));
+  EXPECT_LE(open_until_new_plan(planner, 40, times_of(0, 0.35)), 12);
+  ASSERT_EQ(planner.choices().at(7), kFp32);
+  // The machine has become busy: fp32 takes longer than it did, too.
+  EXPECT_LE(open_until_new_plan(planner, 40, times_of(0, 0.6)), 12);
+  EXPECT_EQ(planner.choices().at(7), kCoarse);
+  // fp32 is known to be no faster now.
+  EXPECT_GT(open_until_new_plan(planner, 9, times_of(0, 0.35)), 9);
+}
+
+TEST(Planner, TriesAgainAfterFp32WasKept) {
+  Planner planner = make_planner();
+  EXPECT_EQ(choose(planner, 12.5e6, 0.32), kCoarse);
+  planner.note(7, 1'000'000, times_of(0, 0.32));
+  EXPECT_LE(open_until_new_plan(planner, 40, times_of(0, 0.35)), 12);
+  ASSERT_EQ(planner.choices().at(7), kFp32);
+  EXPECT_EQ(open_until_trials(planner, 45, 0.32), Planner::Task::try_candidates);
+}
+
+TEST(Planner, AFewSlowStepsDoNotMeanThatFp32IsFaster) {
+  Planner planner = make_planner();
+  EXPECT_EQ(choose(planner, 12.5e6, 0.32), kCoarse);
+  planner.note(7, 1'000'000, times_of(0, 0.32));
+  for (int step = 0; step < 12; ++step) {
+    EXPECT_EQ(planner.open_step(), Planner::Task::none) << "step " << step;
+    planner.note(7, 1'000'000, times_of(0, step % 4 == 3 ? 0.06 : 0.5));
+  }
+  EXPECT_EQ(planner.choices().at(7), kCoarse);
+}
+
 TEST(Planner, TriesNothingWhereTheBytesTakeHardlyAnyTime) {
   for (const double rate : {0.0, 1e12}) {
     Planner planner = make_planner();
