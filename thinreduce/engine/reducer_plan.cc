@@ -40,7 +40,15 @@ void Reducer::keep_sample(Slot& slot, const Job& job) const {
   const bool compresses = given.raw < given.elements() && slot.step >= options_.warmup_steps;
   if (given.variants.empty() || !compresses) return;
   const std::size_t size = sample_size(link_, transport_.size(), given.elements() - given.raw);
-  slot.sample = take_sample(given.compressed, job.values, size);
+  slot.sample = {.values = take_sample(given.compressed, job.values, size), .mean = {}};
+}
+
+void Reducer::keep_mean_of_sample(Slot& slot, const Job& job) const {
+  // All ranks must decide the same, so an unsent gradient of one of them counts as an error.
+  if (slot.sample.values.empty() || slot.variant != 0) return;
+  const RegisteredBucket& given = *slot.given;
+  const std::size_t size = sample_size(link_, transport_.size(), given.elements() - given.raw);
+  slot.sample.mean = take_sample(given.compressed, job.values, size);
 }
 
 void Reducer::try_candidates(Transport& track) {
@@ -50,7 +58,7 @@ void Reducer::try_candidates(Transport& track) {
   statement.id.bucket = kNoBucket;
   statement.id.step = planner_->opened();
   for (const auto& [id, slot] : slots_) {
-    if (!slot.sample.empty()) statement.id.elements += id + slot.sample.size();
+    if (!slot.sample.values.empty()) statement.id.elements += id + slot.sample.values.size();
   }
   try {
     agree(track, statement, options_.limits(), {});
@@ -73,11 +81,12 @@ void Reducer::try_candidates(Transport& track) {
                          .seed = options_.seed,
                          .make_exchange = [&](const FrameId& id) {
                            return make_exchange(track, id, spare.lent.buffers);
-                         }};
+                         },
+                         .try_others = planner_->tries_others()};
   std::map<std::uint32_t, Planner::Trials> trials;
   for (auto& [id, slot] : slots_) {
-    if (slot.sample.empty()) continue;
-    const std::vector<float> sample = std::exchange(slot.sample, {});
+    if (slot.sample.values.empty()) continue;
+    const Sample sample = std::exchange(slot.sample, {});
     if (!planner_->may_gain(slot.given->elements() - slot.given->raw)) continue;
     trials[id] = thinreduce::try_candidates(setup, *slot.given, sample);
   }

@@ -1,19 +1,16 @@
 #include "thinreduce/engine/trials.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 
-#include "thinreduce/collective/gather.h"
-#include "thinreduce/error.h"
+#include "thinreduce/collective/choose.h"
 #include "thinreduce/method/bucket.h"
-#include "thinreduce/wire/bytes.h"
 
 namespace thinreduce {
 namespace {
@@ -32,181 +29,176 @@ constexpr std::size_t kLargestPart = 16;
 constexpr int kRuns = 2;
 // Max runs of a candidate that is not the fastest, and would be if it computed in no time.
 constexpr int kMostRuns = 3;
-// The candidates in the groups of two at the start.
-constexpr std::size_t kFirstGroups = 4;
+// The error of the next coarser setting of dqsg is at least this many times larger, and that of the
+// next finer one at most this many times smaller.
+constexpr double kLeastErrorRatio = 3;
+constexpr double kMostErrorRatio = 10;
+// The bits that an uncompressed element takes.
+constexpr double kFloatBits = 32;
+// Candidates that are seldom chosen are tried at once if this many steps can make up for the trials.
+constexpr double kStepsToGainByOthers = 1;
 
-// Returns the squared error of `mean` relative to the sum of squares of `exact`.
-double relative_error(std::span<const float> mean, std::span<const float> exact) {
-  double error = 0;
-  double energy = 0;
-  for (std::size_t i = 0; i < exact.size(); ++i) {
-    const double difference = static_cast<double>(mean[i]) - static_cast<double>(exact[i]);
-    error += difference * difference;
-    energy += static_cast<double>(exact[i]) * static_cast<double>(exact[i]);
-  }
-  if (error == 0) return 0;
-  return energy > 0 ? error / energy : 1e30;
-}
-
-// Returns whether the time of a trial is mostly the link's.
-bool slow(const Link& link) {
+// Return whether the time of a trial is mostly the link's, and whether it is mostly that of bytes.
+bool is_rate_slow(const Link& link) {
   const double rate = link.bytes_per_second;
-  return link.latency.count() > kSampleSeconds / 4 ||
-         (rate > 0 && double{kSmallestSample * sizeof(float)} / rate > kSampleSeconds / 4);
+  return rate > 0 && double{kSmallestSample * sizeof(float)} / rate > kSampleSeconds / 4;
 }
-
-// One candidate on one sample.
-class Trial {
- public:
-  Trial(const TrialSetup& setup, const Spec& spec, FrameId id, std::span<const float> sample,
-        double times)
-      : setup_(setup), spec_(spec), id_(id), sample_(sample), times_(times) {
-    id_.method = spec.info->wire_id;
-    id_.elements = sample.size();
-  }
-
-  // Reduces the sample this many times more, and returns the shortest times of all runs: a machine
-  // that is busy for a moment only ever makes a run look slower.
-  const TrialFigures& run(int times) {
-    for (int run = 0; run < times; ++run) {
-      const TrialFigures figures = run_once();
-      const TrialFigures before = std::exchange(shortest_, figures);
-      if (runs_++ == 0) continue;
-      shortest_.seconds = std::min(before.seconds, figures.seconds);
-      shortest_.encode = std::min(before.encode, figures.encode);
-      shortest_.decode = std::min(before.decode, figures.decode);
-    }
-    return shortest_;
-  }
-  [[nodiscard]] int runs() const { return runs_; }
-
-  // Returns the mean of the first run.
-  [[nodiscard]] std::span<const float> mean() const { return first_mean_; }
-
- private:
-  TrialFigures run_once() {
-    Exchange exchange = setup_.make_exchange(id_);
-    exchange.stands_for = times_;
-    BucketLayout layout;
-    layout.id = id_.bucket;
-    layout.elements = sample_.size();
-    if (!method_) {
-      method_ = spec_.make({.layout = layout,
-                            .rank = exchange.rank(),
-                            .world = exchange.size(),
-                            .seed = setup_.seed,
-                            .stands_for = times_});
-    }
-    Transport& transport = exchange.transport();
-    mean_.assign(sample_.begin(), sample_.end());
-    const Traffic before = transport.total_traffic();
-    const auto start = transport.now();
-    method_->reduce(Bucket{layout, mean_, {}}, exchange);
-    TrialFigures figures;
-    figures.seconds = Seconds(transport.now() - start).count();
-    figures.encode = exchange.stages.encode;
-    figures.decode = exchange.stages.decode;
-    figures.bytes = static_cast<double>(transport.total_traffic().bytes_sent - before.bytes_sent);
-    ++id_.step;
-    if (first_mean_.empty()) first_mean_ = mean_;
-    return figures;
-  }
-
-  const TrialSetup& setup_;
-  const Spec& spec_;
-  FrameId id_;
-  std::span<const float> sample_;
-  double times_;
-  std::unique_ptr<Method> method_;
-  TrialFigures shortest_;
-  int runs_ = 0;
-  std::vector<float> mean_;
-  std::vector<float> first_mean_;
-};
-
-// Replaces each rank's figures by the largest of any rank.
-void agree_on_figures(Exchange& exchange, std::vector<TrialFigures*>& figures) {
-  constexpr std::size_t kFigures = 4;
-  std::vector<double> own;
-  for (const TrialFigures* one : figures) {
-    own.insert(own.end(), {one->seconds, one->encode, one->decode, one->bytes});
-  }
-  const auto bytes = std::as_bytes(std::span(own));
-  std::vector<double> most(own.size(), 0.0);
-  gather(exchange, bytes, bytes.size(), [&](int rank, std::span<const std::byte> got) {
-    for (std::size_t i = 0; i < most.size(); ++i) {
-      const bool complete = got.size() == bytes.size();
-      const double value = complete ? load_value<double>(got, i * sizeof(double)) : -1;
-      if (!(value >= 0) || !std::isfinite(value)) {
-        throw Error(ErrorCode::bad_frame,
-                    fmt::format("rank {} sent invalid figures of a trial: {} of {} bytes, figure "
-                                "{} is {}; they must be finite and at least 0",
-                                rank, got.size(), bytes.size(), i, value));
-      }
-      most[i] = std::max(most[i], value);
-    }
-  });
-  for (std::size_t i = 0; i < figures.size(); ++i) {
-    figures[i]->seconds = most[kFigures * i];
-    figures[i]->encode = most[kFigures * i + 1];
-    figures[i]->decode = most[kFigures * i + 2];
-    figures[i]->bytes = most[kFigures * i + 3];
-  }
+bool is_slow(const Link& link) {
+  return link.latency.count() > kSampleSeconds / 4 || is_rate_slow(link);
 }
 
 // The trials of one bucket. All its decisions follow from agreed figures, so all ranks try the
 // same.
 class BucketTrials {
  public:
-  BucketTrials(const TrialSetup& setup, const RegisteredBucket& bucket,
-               std::span<const float> sample)
+  BucketTrials(const TrialSetup& setup, const RegisteredBucket& bucket, const Sample& sample)
       : setup_(setup),
         sample_(sample),
         id_{.bucket = bucket.id(), .step = 0, .layout_hash = bucket.hash},
-        link_(setup.make_exchange(id_).link),
-        is_link_slow_(slow(link_)) {
+        exact_(sample.mean) {
+    const Exchange exchange = setup.make_exchange(id_);
+    link_ = exchange.link;
+    world_ = exchange.size();
+    is_link_slow_ = is_slow(link_);
     const std::size_t candidates = setup.options.candidates.size();
-    trials_.times =
-        static_cast<double>(bucket.elements() - bucket.raw) / static_cast<double>(sample.size());
+    trials_.times = static_cast<double>(bucket.elements() - bucket.raw) /
+                    static_cast<double>(sample.values.size());
     trials_.tried.resize(candidates);
     trials_.figures.resize(candidates);
+    for (std::size_t i = 1; i < candidates; ++i) {
+      const std::string name = setup.options.candidates[i].name();
+      (name == "bf16" ? bf16_ : name == "dqsg" ? dqsg_ : others_).push_back(i);
+    }
   }
 
-  // Tries the candidates in groups, and the ranks agree after each group: two that need hardly any
-  // computing, two that are often chosen, and the others, which are one group where a latency is
-  // long.
   Planner::Trials run() {
-    const std::size_t count = trials_.tried.size();
-    for (std::size_t first = 0; first < count;) {
-      std::size_t size = first < kFirstGroups ? 2 : 1;
-      if (first >= kFirstGroups && is_link_slow_) size = count - first;
-      size = std::min(size, count - first);
-      if (first > 0 && !setup_.options.try_all && !is_worthwhile(first, size)) break;
-      try_group(first, size);
-      first += size;
+    if (setup_.options.try_all) {
+      try_group({0});
+      for (const Candidates* list : {&bf16_, &dqsg_, &others_}) try_in_turn(*list);
+    } else if (!dqsg_.empty() && is_rate_slow(link_)) {
+      try_on_slow_link();
+    } else {
+      try_on_fast_link();
     }
     return std::move(trials_);
   }
 
  private:
+  using Candidates = std::vector<std::size_t>;
   struct Entry {
     std::size_t candidate;
     std::unique_ptr<Trial> trial;
   };
   using Group = std::vector<Entry>;
 
-  void try_group(std::size_t first, std::size_t size) {
+  // The bytes decide. fp32 need not be tried if its mean is known, nor bf16 if it can't win.
+  void try_on_slow_link() {
+    if (exact_.empty()) {
+      try_group({0, first_dqsg()});
+    } else {
+      assume_fp32();
+      try_group({first_dqsg()});
+    }
+    refine_dqsg();
+    const double half = predicted(0).wire / 2 + link_seconds();
+    if (!bf16_.empty() && half < predicted(fastest()).seconds) try_group(bf16_);
+    try_others();
+  }
+
+  // Computing counts as well: the candidates that need hardly any come first.
+  void try_on_fast_link() {
+    Candidates first{0};
+    first.insert(first.end(), bf16_.begin(), bf16_.end());
+    try_group(first);
+    if (dqsg_.empty()) return try_while_worthwhile(others_);
+    if (!is_worthwhile(1)) return;
+    try_group({first_dqsg()});
+    refine_dqsg();
+    try_others();
+  }
+
+  // Returns the setting with which the search for the coarsest that is allowed begins.
+  [[nodiscard]] std::size_t first_dqsg() const { return dqsg_[dqsg_.size() > 1 ? 1 : 0]; }
+
+  void refine_dqsg() {
+    for (;;) {
+      const std::optional<std::size_t> next = next_dqsg();
+      if (!next || !is_worthwhile(1)) return;
+      try_group({*next});
+    }
+  }
+
+  // Returns a setting of dqsg that was not tried: a coarser one than those that are allowed, or a
+  // finer one if none is, as far as its error may be within the bound.
+  [[nodiscard]] std::optional<std::size_t> next_dqsg() const {
+    const double bound = setup_.options.max_error;
+    for (std::size_t i = dqsg_.size(); i-- > 0;) {
+      if (!trials_.tried[dqsg_[i]]) continue;
+      const double error = trials_.figures[dqsg_[i]].error;
+      if (error <= bound) {
+        const bool coarser = i + 1 < dqsg_.size() && !trials_.tried[dqsg_[i + 1]];
+        if (coarser && kLeastErrorRatio * error <= bound) return dqsg_[i + 1];
+        return {};
+      }
+      const bool finer = i > 0 && !trials_.tried[dqsg_[i - 1]];
+      if (finer) {
+        if (error <= kMostErrorRatio * bound) return dqsg_[i - 1];
+        return {};
+      }
+    }
+    return {};
+  }
+
+  // Tries the candidates that are seldom chosen, or notes what that would cost.
+  void try_others() {
+    if (setup_.try_others) return try_while_worthwhile(others_);
+    const Prediction best = predicted(fastest());
+    // Fewer bits than these have a larger error, if the elements are normally distributed.
+    const double least_bits = std::max(0.0, -0.5 * std::log2(setup_.options.max_error));
+    const double bits = kFloatBits * best.bytes / std::max(1.0, predicted(0).bytes);
+    const double gain =
+        std::min(possible_gain(), best.wire * std::max(0.0, 1 - least_bits / std::max(bits, 1e-9)));
+    if (gain < Planner::kPossibleGain * best.seconds) return;
+    const double cost = static_cast<double>(others_.size()) * cost_of_trial();
+    if (cost <= kStepsToGainByOthers * gain) return try_while_worthwhile(others_);
+    trials_.left_out = cost;
+  }
+
+  // Where a latency is long, all of them are one group.
+  void try_while_worthwhile(const Candidates& candidates) {
+    if (is_link_slow_) {
+      if (is_worthwhile(candidates.size())) try_group(candidates);
+      return;
+    }
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      if (!is_worthwhile(candidates.size() - i)) return;
+      try_group({candidates[i]});
+    }
+  }
+
+  void try_in_turn(const Candidates& candidates) {
+    for (const std::size_t one : candidates) try_group({one});
+  }
+
+  // Tries candidates, after which the ranks agree on their figures. Coarser settings of a method
+  // are left out if a finer one is too coarse.
+  void try_group(const Candidates& candidates) {
     Group group;
-    for (std::size_t i = first; i < first + size; ++i) {
+    for (const std::size_t i : candidates) {
       const Spec& spec = setup_.options.candidates[i];
-      if (too_coarse_.contains(spec.name())) continue;
-      group.push_back({i, std::make_unique<Trial>(setup_, spec, id_, sample_, trials_.times)});
-      Trial& trial = *group.back().trial;
+      if (too_coarse_.contains(spec.name()) && i > too_coarse_.at(spec.name())) continue;
+      group.push_back({i, std::make_unique<Trial>(Trial::Setup{.make_exchange = setup_.make_exchange,
+                                                               .seed = setup_.seed,
+                                                               .id = id_,
+                                                               .times = trials_.times},
+                                                  spec, sample_.values)});
+      const Trial& trial = *group.back().trial;
       trials_.tried[i] = true;
       run(group.back(), is_link_slow_ ? 1 : kRuns);
       if (i == 0) exact_.assign(trial.mean().begin(), trial.mean().end());
-      trials_.figures[i].error = relative_error(trial.mean(), exact_);
-      if (trials_.figures[i].error > setup_.options.max_error) too_coarse_.insert(spec.name());
+      double& error = trials_.figures[i].error;
+      error = relative_error(trial.mean(), exact_);
+      if (error > setup_.options.max_error) too_coarse_[spec.name()] = i;
     }
     agree(group);
     repeat_losers(group);
@@ -231,6 +223,7 @@ class BucketTrials {
     agree_on_figures(exchange, figures);
     double seconds = 0;
     for (const TrialFigures* one : figures) seconds += one->seconds;
+    tried_ += group.size();
     trials_.cost += std::exchange(runs_, 0) * seconds / static_cast<double>(figures.size());
   }
 
@@ -255,13 +248,27 @@ class BucketTrials {
   [[nodiscard]] bool may_be_fastest(std::size_t candidate) const {
     const std::size_t best = fastest();
     if (candidate == best || !is_allowed(candidate)) return false;
-    const Prediction bound = predicted(candidate);
-    const double least = bound.wire + (1 + kLatenciesPerReduce) * link_.latency.count();
-    const double gain = predicted(best).seconds - least;
+    const double gain = predicted(best).seconds - predicted(candidate).wire - link_seconds();
     return gain >= Planner::kPossibleGain * predicted(best).seconds &&
            trials_.figures[candidate].seconds <= Planner::kStepsToGain * gain;
   }
 
+  // Gives fp32 the figures that follow from the link.
+  void assume_fp32() {
+    const std::size_t sample = sample_.values.size() * sizeof(float);
+    const auto bucket = static_cast<std::size_t>(trials_.times * static_cast<double>(sample));
+    const SumBy by = choose_sum(world_, bucket, link_, true);
+    const double peers = world_ - 1;
+    const double copies = by == SumBy::direct ? peers : 2 * peers / world_;
+    trials_.tried[0] = true;
+    trials_.figures[0] = {.seconds = predict_seconds(by, world_, sample, link_),
+                          .bytes = copies * static_cast<double>(sample)};
+  }
+
+  // Returns the seconds of latency that no candidate avoids.
+  [[nodiscard]] double link_seconds() const {
+    return (1 + kLatenciesPerReduce) * link_.latency.count();
+  }
   [[nodiscard]] Prediction predicted(std::size_t candidate) const {
     return predict(trials_.figures[candidate], trials_.times, link_);
   }
@@ -276,39 +283,48 @@ class BucketTrials {
     return best;
   }
 
-  // Returns whether the candidates that were not tried yet might gain more than their trials cost.
-  [[nodiscard]] bool is_worthwhile(std::size_t first, std::size_t size) const {
-    // The others compute for at least as long as bf16 and as dqsg, as far as these were tried.
-    std::map<std::string, double> busy;
-    double tried = 0;
-    for (std::size_t i = 0; i < first; ++i) {
-      if (!trials_.tried[i]) continue;
-      ++tried;
-      const std::string name = setup_.options.candidates[i].name();
-      if (name != "bf16" && name != "dqsg") continue;
-      const auto least = busy.try_emplace(name, predicted(i).busy()).first;
-      least->second = std::min(least->second, predicted(i).busy());
-    }
+  // Returns the seconds by which the fastest candidate so far may be too slow. The others compute
+  // for at least as long as bf16 and as dqsg, as far as these were tried.
+  [[nodiscard]] double possible_gain() const {
     double least_busy = 0;
-    for (const auto& [name, least] : busy) least_busy = std::max(least_busy, least);
+    for (const Candidates* method : {&bf16_, &dqsg_}) {
+      std::optional<double> least;
+      for (const std::size_t i : *method) {
+        if (!trials_.tried[i]) continue;
+        least = std::min(least.value_or(predicted(i).busy()), predicted(i).busy());
+      }
+      least_busy = std::max(least_busy, least.value_or(0));
+    }
     const Prediction best = predicted(fastest());
-    const double gain = best.seconds - best.latency - least_busy;
-    // The last candidates are tried all or not at all.
-    const std::size_t next = first < kFirstGroups ? size : trials_.tried.size() - first;
-    return gain >= Planner::kPossibleGain * best.seconds &&
-           static_cast<double>(next) * trials_.cost / tried <= Planner::kStepsToGain * gain;
+    return best.seconds - best.latency - least_busy;
+  }
+
+  [[nodiscard]] double cost_of_trial() const {
+    return trials_.cost / static_cast<double>(std::max<std::size_t>(tried_, 1));
+  }
+
+  // Returns whether this many further candidates might gain more than their trials cost.
+  [[nodiscard]] bool is_worthwhile(std::size_t further) const {
+    const double gain = possible_gain();
+    return gain >= Planner::kPossibleGain * predicted(fastest()).seconds &&
+           static_cast<double>(further) * cost_of_trial() <= Planner::kStepsToGain * gain;
   }
 
   const TrialSetup& setup_;
-  std::span<const float> sample_;
+  const Sample& sample_;
   FrameId id_;
+  std::vector<float> exact_;  // the mean of the sample
   Link link_;
-  bool is_link_slow_;
+  int world_ = 1;
+  bool is_link_slow_ = false;
+  Candidates bf16_;  // these three without fp32, most exact first
+  Candidates dqsg_;
+  Candidates others_;
   Planner::Trials trials_;
   std::uint64_t agreements_ = 0;
+  std::size_t tried_ = 0;
   int runs_ = 0;  // of candidates, since the last agreement
-  std::vector<float> exact_;
-  std::set<std::string> too_coarse_;
+  std::map<std::string, std::size_t> too_coarse_;  // by method, the setting that is
 };
 
 }  // namespace
@@ -340,7 +356,7 @@ std::vector<float> take_sample(const BucketLayout& layout, std::span<const float
 }
 
 Planner::Trials try_candidates(const TrialSetup& setup, const RegisteredBucket& bucket,
-                               std::span<const float> sample) {
+                               const Sample& sample) {
   return BucketTrials(setup, bucket, sample).run();
 }
 

@@ -29,28 +29,48 @@ std::chrono::nanoseconds fake_cpu_time() {
   return cpu_time_used;
 }
 
-// Tries the candidates on two ranks and returns the figures, on which they agree. `busy` tells in
-// which runs rank 1 is busy.
-Planner::Trials try_on_two_ranks(const AutoOptions& options,
-                                 const std::function<bool(const FrameId&)>& busy) {
+struct Case {
+  // Returns whether rank 1 is busy in a run.
+  std::function<bool(const FrameId&)> busy = [](const FrameId&) { return false; };
+  bool knows_mean = false;
+  bool try_others = false;
+};
+
+struct Result {
+  Planner::Trials trials;
+  std::map<std::uint16_t, int> runs;  // by the method's number on the wire
+};
+
+// Tries the candidates on two ranks and returns the figures, on which they agree.
+Result try_on_two_ranks(const AutoOptions& options, const Case& given) {
   const RegisteredBucket bucket({.id = 3, .elements = kBucketElements, .tensors = {}},
                                 Spec::parse("auto"), 16);
   auto ranks = simulate(connect_threads(2), {.links = ClusterLinks::parse(kLink.to_string()),
                                              .cpu_time = fake_cpu_time});
   std::vector<Planner::Trials> all(2);
+  std::map<std::uint16_t, int> runs;
   {
     std::vector<std::jthread> threads;
     for (auto& transport : ranks) {
       threads.emplace_back([&, own = std::move(transport)] {
         const auto make_exchange = [&](const FrameId& id) {
-          is_busy = own->rank() == 1 && id.elements > 0 && busy(id);
+          is_busy = own->rank() == 1 && id.elements > 0 && given.busy(id);
+          if (own->rank() == 0 && id.elements > 0) ++runs[id.method];
           Exchange exchange(*own, Seconds(60), id);
           exchange.link = kLink;
           return exchange;
         };
-        const auto sample = gradient(kSampleElements, own->rank(), 0);
+        Sample sample{.values = gradient(kSampleElements, own->rank(), 0), .mean = {}};
+        if (given.knows_mean) {
+          for (const double value : true_mean(kSampleElements, 2, 0)) {
+            sample.mean.push_back(static_cast<float>(value));
+          }
+        }
         all[static_cast<std::size_t>(own->rank())] =
-            try_candidates({options, 0, make_exchange}, bucket, sample);
+            try_candidates({.options = options,
+                            .make_exchange = make_exchange,
+                            .try_others = given.try_others},
+                           bucket, sample);
       });
     }
   }
@@ -58,7 +78,11 @@ Planner::Trials try_on_two_ranks(const AutoOptions& options,
   for (std::size_t i = 0; i < all[0].figures.size(); ++i) {
     EXPECT_EQ(all[0].figures[i].seconds, all[1].figures[i].seconds);
   }
-  return all[0];
+  return {all[0], runs};
+}
+
+std::uint16_t number_of(const char* spec) {
+  return Spec::parse(spec).info->wire_id;
 }
 
 std::string choice_after(const AutoOptions& options, const Planner::Trials& trials) {
@@ -69,19 +93,51 @@ std::string choice_after(const AutoOptions& options, const Planner::Trials& tria
 
 TEST(Trials, AMomentInWhichARankIsBusyDecidesNothing) {
   const AutoOptions options = auto_options(Spec::parse("auto"));
-  const Planner::Trials quiet = try_on_two_ranks(options, [](const FrameId&) { return false; });
-  const Planner::Trials busy =
-      try_on_two_ranks(options, [](const FrameId& id) { return id.step == 0; });
-  ASSERT_TRUE(choice_after(options, quiet).starts_with("dqsg"));
-  EXPECT_EQ(choice_after(options, busy), choice_after(options, quiet));
+  const std::string quiet = choice_after(options, try_on_two_ranks(options, {}).trials);
+  const std::string busy = choice_after(
+      options,
+      try_on_two_ranks(options, {.busy = [](const FrameId& id) { return id.step == 0; }}).trials);
+  EXPECT_TRUE(quiet.starts_with("dqsg")) << quiet;
+  EXPECT_TRUE(busy.starts_with("dqsg")) << busy;
 }
 
 TEST(Trials, AMethodThatIsAlwaysSlowIsNotChosen) {
   const AutoOptions options = auto_options(Spec::parse("auto:methods=bf16+dqsg"));
-  const std::uint16_t dqsg = Spec::parse("dqsg").info->wire_id;
-  const Planner::Trials trials =
-      try_on_two_ranks(options, [&](const FrameId& id) { return id.method == dqsg; });
-  EXPECT_EQ(choice_after(options, trials), "bf16");
+  const Result result = try_on_two_ranks(
+      options, {.busy = [](const FrameId& id) { return id.method == number_of("dqsg"); }});
+  EXPECT_EQ(choice_after(options, result.trials), "bf16");
+}
+
+TEST(Trials, OnASlowLinkTheBytesDecideWithFewTrials) {
+  const AutoOptions options = auto_options(Spec::parse("auto"));
+  const Result first = try_on_two_ranks(options, {.knows_mean = true});
+  const std::map<std::uint16_t, int> dqsg_alone{{number_of("dqsg"), 2}};
+  EXPECT_EQ(first.runs, dqsg_alone) << "neither fp32 nor bf16 is tried";
+  EXPECT_EQ(choice_after(options, first.trials), "dqsg");
+  EXPECT_GT(first.trials.left_out, 0);
+  // The assumed figures of fp32 are those of a trial.
+  const Result tried = try_on_two_ranks(options, {});
+  EXPECT_EQ(tried.runs.at(number_of("fp32")), 1);
+  EXPECT_EQ(choice_after(options, tried.trials), "dqsg");
+  EXPECT_NEAR(first.trials.figures[0].bytes, tried.trials.figures[0].bytes,
+              0.02 * tried.trials.figures[0].bytes);
+  EXPECT_NEAR(first.trials.figures[0].seconds, tried.trials.figures[0].seconds,
+              0.1 * tried.trials.figures[0].seconds);
+}
+
+TEST(Trials, OthersAreTriedWhenThereIsTime) {
+  const AutoOptions options = auto_options(Spec::parse("auto"));
+  const Result result = try_on_two_ranks(options, {.knows_mean = true, .try_others = true});
+  EXPECT_EQ(result.runs.count(number_of("fft")), 1);
+  EXPECT_EQ(result.trials.left_out, 0);
+  const AutoOptions fft = auto_options(Spec::parse("auto:methods=fft"));
+  EXPECT_EQ(try_on_two_ranks(fft, {}).runs.count(number_of("fft")), 1) << "there is nothing else";
+}
+
+TEST(Trials, AFinerSettingIsTriedWhereTheErrorMustBeSmall) {
+  const AutoOptions options = auto_options(Spec::parse("auto:error=0.003,methods=dqsg"));
+  const Result result = try_on_two_ranks(options, {.knows_mean = true});
+  EXPECT_EQ(result.trials.tried, (std::vector<bool>{true, true, true, false, false}));
 }
 
 }  // namespace

@@ -65,7 +65,7 @@ Planner::Task Planner::open_step() {
   }
   if (planned_) learn_usual_ratio();
   if (planned_ && (follow_link() || fall_back() || come_back())) return Task::change_plan;
-  sampling_ = planned_ ? is_off() || has_new_bucket() : opened_ > kFirstSteps;
+  sampling_ = planned_ ? is_off() || has_new_bucket() || others_are_due() : opened_ > kFirstSteps;
   return sampling_ ? Task::keep_samples : Task::none;
 }
 
@@ -198,11 +198,13 @@ const Planner::Choices& Planner::decide(const std::map<std::uint32_t, Trials>& t
   const std::lock_guard lock(mutex_);
   now_ = {.link = link};
   double cost = trials_ > 0 ? probe_seconds(link) : 0;
+  double left_out = 0;
   for (const auto& [id, one] : trials) {
     Known& bucket = buckets_[id];
     bucket.trials = one;
     bucket.trials.link = link;
     cost += one.cost;
+    left_out += one.left_out;
   }
   for (auto& [id, bucket] : buckets_) take_step_as_trial(bucket);
   predict_all();
@@ -213,10 +215,29 @@ const Planner::Choices& Planner::decide(const std::map<std::uint32_t, Trials>& t
   const Choices choices = held ? before : best();
   interval_ = choices != before ? kMinInterval : std::min(2 * interval_, kMaxInterval);
   adopt(choices);
-  const double step = std::max(finish_with(current()), 1e-9);
-  affordable_ = static_cast<std::uint64_t>(
-      std::clamp(cost / (kTrialFraction * step), double{kMinInterval}, double{kMaxInterval}));
+  others_tried_ = others_tried_ || others_are_due();
+  count_cost(cost, left_out);
   return choices_;
+}
+
+void Planner::count_cost(double tried, double left_out) {
+  const double step = std::max(finish_with(current()), 1e-9);
+  const auto steps = [&](double cost) {
+    return static_cast<std::uint64_t>(
+        std::clamp(cost / (kTrialFraction * step), double{kMinInterval}, double{kMaxInterval}));
+  };
+  affordable_ = steps(tried);
+  // Once they were tried, the others come back only with a bucket that has one of them.
+  const bool wait = left_out > 0 && !others_tried_;
+  others_at_ = wait ? opened_ + steps(tried + left_out) : 0;
+}
+
+bool Planner::tries_others() const {
+  const std::lock_guard lock(mutex_);
+  return others_are_due() || std::ranges::any_of(buckets_, [&](const auto& entry) {
+           const std::string name = options_.candidates[entry.second.choice].name();
+           return name != "fp32" && name != "bf16" && name != "dqsg";
+         });
 }
 
 void Planner::adopt(const Choices& choices) {

@@ -73,11 +73,15 @@ class Planner {
   // Returns whether compressing a bucket of `elements` elements might shorten a step at all. If
   // not, its candidates need no trial.
   [[nodiscard]] bool may_gain(std::uint64_t elements) const;
+  // Returns whether the trials that come now include candidates that are seldom chosen: the session
+  // has gone on for long enough, or a bucket has one of them.
+  [[nodiscard]] bool tries_others() const;
 
   // The trials of one bucket, one per candidate; those that were not tried have no figures.
   struct Trials {
     double times = 1;      // how many times larger the bucket is than its sample
     double cost = 0;       // seconds of all runs
+    double left_out = 0;   // seconds of trials that may be useful, and were too long for now
     bool assumed = false;  // the figures follow from a step with fp32, without trials
     std::vector<bool> tried;
     std::vector<TrialFigures> figures;
@@ -155,6 +159,10 @@ class Planner {
   [[nodiscard]] Choices best() const;
 
   [[nodiscard]] bool has_new_bucket() const;
+  // Returns whether the session has gone on for long enough for the trials that were left out.
+  [[nodiscard]] bool others_are_due() const { return others_at_ > 0 && opened_ >= others_at_; }
+  // Notes the seconds of trials, and when the next ones may come.
+  void count_cost(double tried, double left_out);
   // Returns the times of the last step; nothing if they are incomplete.
   [[nodiscard]] std::optional<Observed> observe() const;
   void watch();
@@ -192,6 +200,8 @@ class Planner {
   std::uint64_t tried_at_ = 0;  // the step before which candidates were tried last
   std::uint64_t interval_ = kMinInterval;
   std::uint64_t affordable_ = kMinInterval;  // the interval at which trials take kTrialFraction
+  std::uint64_t others_at_ = 0;              // step for the trials that were left out; 0: none
+  bool others_tried_ = false;
   std::uint64_t hold_ = kFirstHold;
   std::uint64_t hold_until_ = 0;
   bool frozen_ = false;

@@ -263,7 +263,10 @@ TEST(Planner, ComesBackFromFp32WhereThatIsNoFaster) {
   EXPECT_LE(open_until_new_plan(planner, 40, times_of(0, 0.6)), 12);
   EXPECT_EQ(planner.choices().at(7), kCoarse);
   // fp32 is known to be no faster now.
-  EXPECT_GT(open_until_new_plan(planner, 9, times_of(0, 0.35)), 9);
+  for (int step = 0; step < 9; ++step) {
+    EXPECT_NE(planner.open_step(), Planner::Task::change_plan);
+    planner.note(7, 1'000'000, times_of(0, 0.35));
+  }
 }
 
 TEST(Planner, TriesAgainAfterFp32WasKept) {
@@ -280,7 +283,7 @@ TEST(Planner, AFewSlowStepsDoNotMeanThatFp32IsFaster) {
   EXPECT_EQ(choose(planner, 12.5e6, 0.32), kCoarse);
   planner.note(7, 1'000'000, times_of(0, 0.32));
   for (int step = 0; step < 12; ++step) {
-    EXPECT_EQ(planner.open_step(), Planner::Task::none) << "step " << step;
+    EXPECT_NE(planner.open_step(), Planner::Task::change_plan) << "step " << step;
     planner.note(7, 1'000'000, times_of(0, step % 4 == 3 ? 0.06 : 0.5));
   }
   EXPECT_EQ(planner.choices().at(7), kCoarse);
@@ -336,6 +339,23 @@ TEST(Planner, TriesANewBucket) {
   choose(planner, 12.5e6, 1);
   const double usual = planner.plan().predicted;
   EXPECT_EQ(open_until_trials(planner, 20, usual, {7, 8}), Planner::Task::try_candidates);
+}
+
+TEST(Planner, TriesTheOthersOnceWhenTheSessionHasGoneOnForLong) {
+  Planner planner = make_planner();
+  EXPECT_EQ(open_until_trials(planner, 10, 0.3), Planner::Task::try_candidates);
+  EXPECT_FALSE(planner.tries_others());
+  const Link link{.bytes_per_second = 12.5e6, .latency = Seconds{0}};
+  auto trials = trials_of(planner, 12.5e6);
+  trials.cost = 0.01;
+  trials.left_out = 0.01;  // 0.5 % of about 100 steps of 40 ms
+  EXPECT_EQ(planner.decide({{7, trials}}, link).at(7), kCoarse);
+  const double usual = planner.plan().predicted;
+  EXPECT_EQ(open_until_trials(planner, 60, usual), Planner::Task::none);
+  EXPECT_EQ(open_until_trials(planner, 60, usual), Planner::Task::try_candidates);
+  EXPECT_TRUE(planner.tries_others());
+  static_cast<void>(planner.decide({{7, trials}}, link));
+  EXPECT_EQ(open_until_trials(planner, 1000, usual), Planner::Task::none);
 }
 
 TEST(Cost, IsExactForTheSampleItself) {
