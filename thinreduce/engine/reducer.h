@@ -143,6 +143,8 @@ class Reducer {
   void keep_sample(Slot& slot, const Job& job) const;
   // Adds the exact mean to the sample, if the step was fp32.
   void keep_mean_of_sample(Slot& slot, const Job& job) const;
+  // Checks that all ranks are about to try the same, which also lets them start together.
+  void begin_trials(Transport& track);
   void try_candidates(Transport& track);
   // Gives the buckets the methods of a new plan.
   void follow(const Planner::Choices& choices);

@@ -19,6 +19,8 @@ constexpr std::size_t kSmallestSample = std::size_t{16} * 1024;
 constexpr std::size_t kLargestSample = std::size_t{256} * 1024;
 // The time that an uncompressed sample may take on the link.
 constexpr double kSampleSeconds = 0.02;
+// A latency beside which a sample is computed in no time.
+constexpr double kLongLatency = 1e-3;
 // Magnitudes of a sample are cut off here: a candidate whose sums overflow must not end a session
 // whose own step succeeded, and 256 Ki squares still add up in float32.
 constexpr float kLargestMagnitude = 1e15F;
@@ -44,7 +46,7 @@ bool is_rate_slow(const Link& link) {
   return rate > 0 && double{kSmallestSample * sizeof(float)} / rate > kSampleSeconds / 4;
 }
 bool is_slow(const Link& link) {
-  return link.latency.count() > kSampleSeconds / 4 || is_rate_slow(link);
+  return link.latency.count() > kLongLatency || is_rate_slow(link);
 }
 
 // The trials of one bucket. All its decisions follow from agreed figures, so all ranks try the
@@ -67,6 +69,7 @@ class BucketTrials {
     trials_.figures.resize(candidates);
     for (std::size_t i = 1; i < candidates; ++i) {
       const std::string name = setup.options.candidates[i].name();
+      if (name == "ndqsg") ndqsg_ = i;
       (name == "bf16" ? bf16_ : name == "dqsg" ? dqsg_ : others_).push_back(i);
     }
   }
@@ -123,10 +126,14 @@ class BucketTrials {
   void refine_dqsg() {
     for (;;) {
       const std::optional<std::size_t> next = next_dqsg();
-      if (!next || !is_worthwhile(1)) return;
+      if (!next) break;
+      if (!is_worthwhile(1)) return;
       try_group({*next});
     }
+    // ndqsg sends as few bytes as the next coarser setting, often with a smaller error.
+    if (ndqsg_ && !is_allowed(coarser_dqsg()) && is_worthwhile(1)) try_group({*ndqsg_});
   }
+  [[nodiscard]] std::size_t coarser_dqsg() const { return dqsg_[std::min<std::size_t>(2, dqsg_.size() - 1)]; }
 
   // Returns a setting of dqsg that was not tried: a coarser one than those that are allowed, or a
   // finer one if none is, as far as its error may be within the bound.
@@ -186,6 +193,7 @@ class BucketTrials {
     Group group;
     for (const std::size_t i : candidates) {
       const Spec& spec = setup_.options.candidates[i];
+      if (trials_.tried[i]) continue;
       if (too_coarse_.contains(spec.name()) && i > too_coarse_.at(spec.name())) continue;
       group.push_back({i, std::make_unique<Trial>(Trial::Setup{.make_exchange = setup_.make_exchange,
                                                                .seed = setup_.seed,
@@ -320,6 +328,7 @@ class BucketTrials {
   Candidates bf16_;  // these three without fp32, most exact first
   Candidates dqsg_;
   Candidates others_;
+  std::optional<std::size_t> ndqsg_;  // one of the others
   Planner::Trials trials_;
   std::uint64_t agreements_ = 0;
   std::size_t tried_ = 0;

@@ -64,7 +64,9 @@ Planner::Task Planner::open_step() {
     return Task::try_candidates;
   }
   if (planned_) learn_usual_ratio();
-  if (planned_ && (follow_link() || fall_back() || come_back())) return Task::change_plan;
+  if (planned_ && (reconsider() || follow_link() || fall_back() || come_back())) {
+    return Task::change_plan;
+  }
   sampling_ = planned_ ? is_off() || has_new_bucket() || others_are_due() : opened_ > kFirstSteps;
   return sampling_ ? Task::keep_samples : Task::none;
 }
@@ -87,7 +89,7 @@ bool Planner::has_new_bucket() const {
   if (opened_ < tried_at_ + interval_) return false;
   return std::ranges::any_of(buckets_, [&](const auto& entry) {
     const Known& bucket = entry.second;
-    return is_active(bucket) && !was_tried(bucket) && gains(bucket.elements);
+    return is_active(bucket) && !was_tried(bucket) && gains(bucket);
   });
 }
 
@@ -117,14 +119,15 @@ void Planner::watch() {
   const std::optional<Observed> step = observe();
   if (!step) return;
   if (!planned_) {
-    if (!compresses()) uncompressed_ = step->finish;
+    if (!compresses()) note_uncompressed(step->finish);
     return;
   }
   if (trials_ == 1 && began_with_fp32_ && opened_ == tried_at_ + 1) {
     // The last step before the plan; the ones before it allocated memory.
-    uncompressed_ = step->finish;
+    note_uncompressed(step->finish);
     for (auto& [id, bucket] : buckets_) take_step_as_trial(bucket);
     predict_all();
+    assumed_anew_ = true;
     const double fp32 = finish_with(all_fp32());
     if (fp32 > 0) fp32_ratio_ = uncompressed_ / fp32;
   }
@@ -137,6 +140,10 @@ void Planner::watch() {
   seen_.push_back(
       {.ratio = step->finish / predicted, .busy = step->busy, .latency = step->latency});
   if (seen_.size() > kWindow) seen_.pop_front();
+}
+
+void Planner::note_uncompressed(double seconds) {
+  uncompressed_ = uncompressed_ > 0 ? std::min(uncompressed_, seconds) : seconds;
 }
 
 void Planner::learn_usual_ratio() {
@@ -160,7 +167,7 @@ bool Planner::is_off() {
   const double ratio = median(ratios_);
   const bool changed = all_differ(ratios_, usual_ratio_, kTolerance) ||
                        (previous_ratio_ > 0 && all_differ(ratios_, previous_ratio_, kTolerance));
-  if (changed && ratio_differs(ratio, 1) && may_react()) {
+  if (changed && ratio_differs(ratio, 1) && is_large_change(ratio) && may_react()) {
     interval_ = kMinInterval;
     if (opened_ < tried_at_ + interval_) return false;
     react();
@@ -172,6 +179,12 @@ bool Planner::is_off() {
   return ratio_differs(ratio, 1) && opened_ >= tried_at_ + std::max(interval_, affordable_);
 }
 
+bool Planner::is_large_change(double ratio) const {
+  double change = std::abs(ratio - usual_ratio_);
+  if (previous_ratio_ > 0) change = std::max(change, std::abs(ratio - previous_ratio_));
+  return cost_ <= kStepsToGain * change * finish_with(current());
+}
+
 bool Planner::fall_back() {
   if (!slower_) return false;
   const std::optional<Left> left = left_;
@@ -179,6 +192,17 @@ bool Planner::fall_back() {
   left_ = left;
   hold_until_ = opened_ + hold_;
   hold_ *= 2;
+  return true;
+}
+
+bool Planner::reconsider() {
+  if (!std::exchange(assumed_anew_, false)) return false;
+  if (std::ranges::any_of(buckets_, [](const auto& entry) { return was_tried(entry.second); })) {
+    return false;
+  }
+  const Choices choices = best();
+  if (choices == current()) return false;
+  adopt(choices);
   return true;
 }
 
@@ -197,7 +221,7 @@ const Planner::Choices& Planner::decide(const std::map<std::uint32_t, Trials>& t
                                         const Link& link) {
   const std::lock_guard lock(mutex_);
   now_ = {.link = link};
-  double cost = trials_ > 0 ? probe_seconds(link) : 0;
+  double cost = probe_seconds(link);  // further trials begin with one
   double left_out = 0;
   for (const auto& [id, one] : trials) {
     Known& bucket = buckets_[id];
@@ -226,6 +250,7 @@ void Planner::count_cost(double tried, double left_out) {
     return static_cast<std::uint64_t>(
         std::clamp(cost / (kTrialFraction * step), double{kMinInterval}, double{kMaxInterval}));
   };
+  cost_ = tried;
   affordable_ = steps(tried);
   // Once they were tried, the others come back only with a bucket that has one of them.
   const bool wait = left_out > 0 && !others_tried_;

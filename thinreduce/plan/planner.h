@@ -70,9 +70,12 @@ class Planner {
 
   // Sets the link of the trials that come now.
   void set_link(const Link& link);
-  // Returns whether compressing a bucket of `elements` elements might shorten a step at all. If
-  // not, its candidates need no trial.
-  [[nodiscard]] bool may_gain(std::uint64_t elements) const;
+  // Returns whether any bucket is so large that trials may be worth their cost on the link, however
+  // fast the processor is.
+  [[nodiscard]] bool link_may_gain(const std::map<std::uint32_t, std::uint64_t>& elements) const;
+  // Returns whether compressing a bucket, of which a method may compress `elements` elements, might
+  // shorten a step at all. If not, its candidates need no trial.
+  [[nodiscard]] bool may_gain(std::uint32_t bucket, std::uint64_t elements);
   // Returns whether the trials that come now include candidates that are seldom chosen: the session
   // has gone on for long enough, or a bucket has one of them.
   [[nodiscard]] bool tries_others() const;
@@ -138,7 +141,10 @@ class Planner {
   // Returns whether anything but fp32 was tried.
   [[nodiscard]] static bool was_tried(const Known& bucket);
   [[nodiscard]] double uncompressed_bytes(std::uint64_t elements) const;
-  [[nodiscard]] bool gains(std::uint64_t elements) const;
+  [[nodiscard]] bool gains(const Known& bucket) const;
+  [[nodiscard]] bool link_gains(std::uint64_t elements) const;
+  // Returns whether a method that computes for as long as dqsg may be faster than bf16.
+  [[nodiscard]] bool may_beat_bf16(const Known& bucket) const;
 
   // Returns when a step is done: as predicted; with the ready times of the last step; under other
   // conditions.
@@ -166,14 +172,21 @@ class Planner {
   // Returns the times of the last step; nothing if they are incomplete.
   [[nodiscard]] std::optional<Observed> observe() const;
   void watch();
+  // Takes note of a step that sent fp32 before the first plan.
+  void note_uncompressed(double seconds);
   // Learns from the first steps of a plan how well it is predicted, and whether fp32 was faster.
   void learn_usual_ratio();
   // Returns whether trials are due because predictions are off.
   [[nodiscard]] bool is_off();
+  // Returns whether a step has changed by so much that a few steps can make up for trials.
+  [[nodiscard]] bool is_large_change(double ratio) const;
   // Goes back to fp32 if the plan was measured to be slower. Returns whether it did.
   [[nodiscard]] bool fall_back();
   // Returns to the plan before that if fp32 was measured to be no faster. Returns whether it did.
   [[nodiscard]] bool come_back();
+  // Chooses between fp32 and bf16 anew, by the last step with fp32, if nothing was tried. Returns
+  // whether the plan has changed.
+  [[nodiscard]] bool reconsider();
   // Returns whether times that have changed may have consequences in this step.
   [[nodiscard]] bool may_react() const;
   // Takes note that they have. A link that changes all the time is followed less and less often.
@@ -200,6 +213,7 @@ class Planner {
   std::uint64_t tried_at_ = 0;  // the step before which candidates were tried last
   std::uint64_t interval_ = kMinInterval;
   std::uint64_t affordable_ = kMinInterval;  // the interval at which trials take kTrialFraction
+  double cost_ = 0;                          // seconds of the last trials, and of a probe
   std::uint64_t others_at_ = 0;              // step for the trials that were left out; 0: none
   bool others_tried_ = false;
   std::uint64_t hold_ = kFirstHold;
@@ -207,13 +221,14 @@ class Planner {
   bool frozen_ = false;
   bool sampling_ = false;  // the current step keeps samples
   bool planned_ = false;
+  bool assumed_anew_ = false;  // the figures of a bucket without trials have changed
   bool began_with_fp32_ = false;  // when the first plan was made
   std::uint64_t settled_at_ = 0;  // the first step whose figures belong to the current plan
   std::deque<double> ratios_;     // measured over predicted, of the last steps of this plan
   double finish_ = 0;             // measured, of the last step
   double usual_ratio_ = 0;        // 0: not known yet
   double previous_ratio_ = 0;     // the usual one of the plan before
-  double uncompressed_ = 0;       // measured, of the last step before the first plan
+  double uncompressed_ = 0;       // measured, of the fastest step before the first plan
   double fp32_ratio_ = 0;         // that over the first prediction for fp32; 0: not known
   bool slower_ = false;           // the plan was measured to be slower than fp32
   // The plan that was measured to be slower than fp32, until fp32 has been measured again.

@@ -294,7 +294,7 @@ TEST(Planner, TriesNothingWhereTheBytesTakeHardlyAnyTime) {
     Planner planner = make_planner();
     EXPECT_EQ(open_until_trials(planner, 10, 0.01), Planner::Task::try_candidates);
     planner.set_link({.bytes_per_second = rate, .latency = Seconds{0}});
-    EXPECT_FALSE(planner.may_gain(1'000'000));
+    EXPECT_FALSE(planner.may_gain(7, 1'000'000));
     EXPECT_EQ(planner.decide({}, {.bytes_per_second = rate, .latency = Seconds{0}}).at(7), kFp32);
     EXPECT_NE(planner.plan().reason.find("nothing was tried"), std::string::npos)
         << planner.plan().reason;
@@ -303,7 +303,23 @@ TEST(Planner, TriesNothingWhereTheBytesTakeHardlyAnyTime) {
   Planner planner = make_planner();
   EXPECT_EQ(open_until_trials(planner, 10, 0.01), Planner::Task::try_candidates);
   planner.set_link({.bytes_per_second = 1e9, .latency = Seconds{0}});
-  EXPECT_TRUE(planner.may_gain(1'000'000));
+  EXPECT_TRUE(planner.may_gain(7, 1'000'000));
+}
+
+TEST(Planner, TriesNothingWhereComputingTakesLongerThanTheBytes) {
+  Planner planner = make_planner();
+  BucketTimes times = times_of(0, 0.01);
+  times.busy = 1e-3;
+  for (int step = 0; step < 3; ++step) {
+    static_cast<void>(planner.open_step());
+    planner.note(7, 1'000'000, times);
+  }
+  // Half of the bytes take 2 ms, dqsg would compute for 5 ms.
+  planner.set_link({.bytes_per_second = 1e9, .latency = Seconds{0}});
+  EXPECT_FALSE(planner.may_gain(7, 1'000'000));
+  EXPECT_EQ(planner.decide({}, {.bytes_per_second = 1e9, .latency = Seconds{0}}).at(7), kBf16);
+  planner.set_link({.bytes_per_second = 1e8, .latency = Seconds{0}});
+  EXPECT_TRUE(planner.may_gain(7, 1'000'000));
 }
 
 TEST(Planner, RecommendsLocalStepsWhereTheMachineIsMostlyIdle) {
@@ -348,10 +364,10 @@ TEST(Planner, TriesTheOthersOnceWhenTheSessionHasGoneOnForLong) {
   const Link link{.bytes_per_second = 12.5e6, .latency = Seconds{0}};
   auto trials = trials_of(planner, 12.5e6);
   trials.cost = 0.01;
-  trials.left_out = 0.01;  // 0.5 % of about 100 steps of 40 ms
+  trials.left_out = 0.005;  // with a probe of 10 ms, 0.5 % of about 120 steps of 42 ms
   EXPECT_EQ(planner.decide({{7, trials}}, link).at(7), kCoarse);
   const double usual = planner.plan().predicted;
-  EXPECT_EQ(open_until_trials(planner, 60, usual), Planner::Task::none);
+  EXPECT_EQ(open_until_trials(planner, 90, usual), Planner::Task::none);
   EXPECT_EQ(open_until_trials(planner, 60, usual), Planner::Task::try_candidates);
   EXPECT_TRUE(planner.tries_others());
   static_cast<void>(planner.decide({{7, trials}}, link));
