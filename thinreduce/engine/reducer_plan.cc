@@ -110,7 +110,8 @@ void Reducer::try_candidates(Transport& track) {
   std::map<std::uint32_t, Planner::Trials> trials;
   for (const auto& [id, count] : elements) {
     Slot& slot = slots_.at(id);
-    const Sample sample = std::exchange(slot.sample, {});
+    Sample sample = std::exchange(slot.sample, {});
+    sample.busy = planner_->busy_with_fp32(id);
     if (!planner_->may_gain(id, count)) continue;
     trials[id] = thinreduce::try_candidates(setup, *slot.given, sample);
   }

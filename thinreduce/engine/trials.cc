@@ -35,6 +35,10 @@ constexpr int kMostRuns = 3;
 // next finer one at most this many times smaller.
 constexpr double kLeastErrorRatio = 3;
 constexpr double kMostErrorRatio = 10;
+// The part of its bytes that dqsg may save with the next coarser setting.
+constexpr double kRefinement = 0.3;
+// A candidate runs again if it may be faster by this part of the time: a busy moment matters then.
+constexpr double kBusyMoment = 0.25;
 // The bits that an uncompressed element takes.
 constexpr double kFloatBits = 32;
 // Candidates that are seldom chosen are tried at once if this many steps can make up for the trials.
@@ -74,11 +78,11 @@ class BucketTrials {
     }
   }
 
-  Planner::Trials run() {
+  Planner::Trials run(const RegisteredBucket& bucket) {
     if (setup_.options.try_all) {
       try_group({0});
       for (const Candidates* list : {&bf16_, &dqsg_, &others_}) try_in_turn(*list);
-    } else if (!dqsg_.empty() && is_rate_slow(link_)) {
+    } else if (!dqsg_.empty() && bytes_decide(bucket)) {
       try_on_slow_link();
     } else {
       try_on_fast_link();
@@ -93,6 +97,15 @@ class BucketTrials {
     std::unique_ptr<Trial> trial;
   };
   using Group = std::vector<Entry>;
+
+  // Returns whether even half of the bytes take far longer than the computing of dqsg.
+  [[nodiscard]] bool bytes_decide(const RegisteredBucket& bucket) const {
+    if (is_rate_slow(link_)) return true;
+    if (!(link_.bytes_per_second > 0) || !(sample_.busy > 0)) return false;
+    const auto bytes = static_cast<double>((bucket.elements() - bucket.raw) * sizeof(float));
+    const double half = bytes * (world_ - 1) / world_ / link_.bytes_per_second;
+    return half >= 2 * kBusyOfDqsg * sample_.busy;
+  }
 
   // The bytes decide. fp32 need not be tried if its mean is known, nor bf16 if it can't win.
   void try_on_slow_link() {
@@ -127,13 +140,22 @@ class BucketTrials {
     for (;;) {
       const std::optional<std::size_t> next = next_dqsg();
       if (!next) break;
-      if (!is_worthwhile(1)) return;
+      if (!is_refinement_worthwhile()) return;
       try_group({*next});
     }
-    // ndqsg sends as few bytes as the next coarser setting, often with a smaller error.
-    if (ndqsg_ && !is_allowed(coarser_dqsg()) && is_worthwhile(1)) try_group({*ndqsg_});
+    // ndqsg sends as few bytes as the default of dqsg, often with a smaller error.
+    const std::size_t coarser = dqsg_[std::min<std::size_t>(2, dqsg_.size() - 1)];
+    if (ndqsg_ && !is_allowed(coarser) && is_refinement_worthwhile()) try_group({*ndqsg_});
   }
-  [[nodiscard]] std::size_t coarser_dqsg() const { return dqsg_[std::min<std::size_t>(2, dqsg_.size() - 1)]; }
+
+  // Returns whether a trial of the next setting may be worth its cost.
+  [[nodiscard]] bool is_refinement_worthwhile() const {
+    const Prediction best = predicted(fastest());
+    if (!std::ranges::any_of(dqsg_, [&](std::size_t i) { return is_allowed(i); })) {
+      return is_worthwhile(1);
+    }
+    return cost_of_trial() <= Planner::kStepsToGain * kRefinement * best.wire;
+  }
 
   // Returns a setting of dqsg that was not tried: a coarser one than those that are allowed, or a
   // finer one if none is, as far as its error may be within the bound.
@@ -257,7 +279,7 @@ class BucketTrials {
     const std::size_t best = fastest();
     if (candidate == best || !is_allowed(candidate)) return false;
     const double gain = predicted(best).seconds - predicted(candidate).wire - link_seconds();
-    return gain >= Planner::kPossibleGain * predicted(best).seconds &&
+    return gain >= kBusyMoment * predicted(best).seconds &&
            trials_.figures[candidate].seconds <= Planner::kStepsToGain * gain;
   }
 
@@ -269,7 +291,9 @@ class BucketTrials {
     const double peers = world_ - 1;
     const double copies = by == SumBy::direct ? peers : 2 * peers / world_;
     trials_.tried[0] = true;
-    trials_.figures[0] = {.seconds = predict_seconds(by, world_, sample, link_),
+    const double busy = sample_.busy / trials_.times;
+    trials_.figures[0] = {.seconds = busy + predict_seconds(by, world_, sample, link_),
+                          .decode = busy,
                           .bytes = copies * static_cast<double>(sample)};
   }
 
@@ -366,7 +390,7 @@ std::vector<float> take_sample(const BucketLayout& layout, std::span<const float
 
 Planner::Trials try_candidates(const TrialSetup& setup, const RegisteredBucket& bucket,
                                const Sample& sample) {
-  return BucketTrials(setup, bucket, sample).run();
+  return BucketTrials(setup, bucket, sample).run(bucket);
 }
 
 }  // namespace thinreduce

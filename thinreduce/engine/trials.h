@@ -35,6 +35,8 @@ struct TrialSetup {
 struct Sample {
   std::vector<float> values;  // of this rank
   std::vector<float> mean;    // exact, of all ranks; empty if it is not known
+  // Seconds that a rank computed in the bucket's last step, with fp32; 0: not known.
+  double busy = 0;
 };
 
 // Tries the candidates on this rank's sample of a bucket. All ranks must call it for the same

@@ -13,8 +13,6 @@ constexpr double kLatenciesOfRaw = 4;
 constexpr double kLatenciesOfTrials = 8;
 // The error of bf16 without a trial: at most half of its last bit in each of two roundings.
 constexpr double kErrorOfBf16 = 2.0 / (256 * 256);
-// dqsg computes about this many times as long as fp32, and half as many times as long as bf16.
-constexpr double kBusyOfDqsg = 5;
 
 }  // namespace
 
@@ -67,6 +65,12 @@ bool Planner::link_may_gain(const std::map<std::uint32_t, std::uint64_t>& elemen
   const std::lock_guard lock(mutex_);
   return std::ranges::any_of(elements,
                              [&](const auto& entry) { return link_gains(entry.second); });
+}
+
+double Planner::busy_with_fp32(std::uint32_t bucket) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = buckets_.find(bucket);
+  return found != buckets_.end() && found->second.choice == 0 ? found->second.last.busy : 0;
 }
 
 bool Planner::may_gain(std::uint32_t bucket, std::uint64_t elements) {

@@ -182,7 +182,8 @@ bool Planner::is_off() {
 bool Planner::is_large_change(double ratio) const {
   double change = std::abs(ratio - usual_ratio_);
   if (previous_ratio_ > 0) change = std::max(change, std::abs(ratio - previous_ratio_));
-  return cost_ <= kStepsToGain * change * finish_with(current());
+  return change > kLargeChange * usual_ratio_ &&
+         cost_ <= kStepsToGain * change * finish_with(current());
 }
 
 bool Planner::fall_back() {

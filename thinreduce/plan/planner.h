@@ -34,6 +34,8 @@ class Planner {
   // Steps at the start that travel as fp32 before samples are taken.
   static constexpr std::uint64_t kFirstSteps = 1;
   static constexpr double kTolerance = 0.15;
+  // A change that has trials at once; a smaller one waits until they take kTrialFraction.
+  static constexpr double kLargeChange = 0.4;
   // A plan must be faster than a more exact one by this fraction, and than the current one.
   static constexpr double kWorthwhile = 0.01;
   static constexpr double kHysteresis = 0.05;
@@ -76,6 +78,8 @@ class Planner {
   // Returns whether compressing a bucket, of which a method may compress `elements` elements, might
   // shorten a step at all. If not, its candidates need no trial.
   [[nodiscard]] bool may_gain(std::uint32_t bucket, std::uint64_t elements);
+  // Returns the seconds of computing in the bucket's last step, if that was fp32; else 0.
+  [[nodiscard]] double busy_with_fp32(std::uint32_t bucket) const;
   // Returns whether the trials that come now include candidates that are seldom chosen: the session
   // has gone on for long enough, or a bucket has one of them.
   [[nodiscard]] bool tries_others() const;
