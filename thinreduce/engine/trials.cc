@@ -143,9 +143,11 @@ class BucketTrials {
       if (!is_refinement_worthwhile()) return;
       try_group({*next});
     }
-    // ndqsg sends as few bytes as the default of dqsg, often with a smaller error.
+    // ndqsg sends as few bytes as the default of dqsg, often with a smaller error, and computes for
+    // much longer.
     const std::size_t coarser = dqsg_[std::min<std::size_t>(2, dqsg_.size() - 1)];
-    if (ndqsg_ && !is_allowed(coarser) && is_refinement_worthwhile()) try_group({*ndqsg_});
+    if (!ndqsg_ || !is_rate_slow(link_) || is_allowed(coarser)) return;
+    if (is_refinement_worthwhile()) try_group({*ndqsg_});
   }
 
   // Returns whether a trial of the next setting may be worth its cost.
