@@ -48,6 +48,8 @@ struct PlanOptions {
   std::string spec = "auto";        // with its options
   std::size_t floats = 25'600'000;  // of a synthetic gradient
   std::filesystem::path gradients;  // folder of recorded gradients; empty: a synthetic gradient
+  std::string model;                // of the trainer, whose gradients are to be recorded; "": none
+  std::filesystem::path data_dir;   // of its data; empty: the trainer's default
   bool probe = false;               // on real ranks; else on a virtual cluster
   double compute = 0;               // seconds per step without exchange; 0: not known
   std::string html;                 // page to write; "": none

@@ -8,8 +8,10 @@
 
 #include "apps/command_line.h"
 #include "apps/commands.h"
+#include "apps/model_gradients.h"
 #include "apps/program.h"
 #include "apps/resnet_layout.h"
+#include "apps/train/model_info.h"
 #include "thinreduce/engine/session.h"
 #include "thinreduce/error.h"
 #include "thinreduce/method/registry.h"
@@ -31,8 +33,7 @@ std::vector<std::string> checked_specs(std::vector<std::string> specs) {
 // Training needs libtorch, which takes longer to load than most commands run, so it is a program of
 // its own beside this one. Returns only when that program can't be started.
 int run_trainer(int argc, char** argv) {
-  const std::string own = own_path();
-  const std::string program = own.substr(0, own.rfind('/') + 1) + "thinreduce-train";
+  const std::string program = trainer_path();
   std::vector<char*> arguments(argv + 1, argv + argc);
   arguments.push_back(nullptr);
   ::execv(program.c_str(), arguments.data());
@@ -120,6 +121,24 @@ CLI::App* add_reduce(CLI::App& bench, BenchReduceOptions& options) {
   return command;
 }
 
+void add_model_options(CLI::App& command, PlanOptions& options) {
+  std::vector<std::string> names;
+  for (const train::ModelInfo& model : train::models()) names.push_back(model.name);
+  command
+      .add_option("--model", options.model,
+                  "Network of `thinreduce train` to plan for, in place of a synthetic gradient: "
+                  "with its tensors and buckets, and with the gradients of the first steps of a "
+                  "training on its data, which are computed before.")
+      ->type_name("NAME")
+      ->transform(one_of(names));
+  command
+      .add_option("--data-dir", options.data_dir,
+                  "With --model: folder that holds the data sets or receives them, as in "
+                  "`thinreduce train`.")
+      ->type_name("DIR")
+      ->transform(not_empty());
+}
+
 CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
   auto* command = app.add_subcommand("plan",
                                      "Shows which methods auto chooses on a link, and the time, "
@@ -132,6 +151,7 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
       ->type_name("N")
       ->transform(whole_number(1, 4294967296.0));
   add_gradients_option(*command, options.gradients);
+  add_model_options(*command, options);
   command->add_flag("--probe", options.probe,
                     "Runs in real time on the network between the ranks. Without it, the ranks are "
                     "a virtual cluster: each has a core and the link of --link.");
@@ -155,8 +175,31 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
           "Link to plan for, BANDWIDTH[,LATENCY], for example 100mbit,15ms; required "
           "without --probe. With --probe it is emulated in real time.")
       ->default_str("");
-  command->footer("Example: thinreduce plan --link 100mbit,15ms --ranks 8 --floats 1e6");
+  command->footer("Example: thinreduce plan --link 100mbit,15ms --ranks 8 --model gpt");
   return command;
+}
+
+// Throws unless one source of gradients is given, or none.
+void check_gradients(const CLI::App& command, const PlanOptions& options) {
+  if (!options.gradients.empty() && command.count("--floats") > 0) {
+    throw Error(ErrorCode::bad_input,
+                "--floats does not apply to recorded gradients: leave out --floats or --gradients");
+  }
+  if (options.model.empty()) {
+    if (options.data_dir.empty()) return;
+    throw Error(ErrorCode::bad_input, "--data-dir needs --model: add it, or leave out --data-dir");
+  }
+  for (const char* option : {"--floats", "--gradients"}) {
+    if (command.count(option) == 0) continue;
+    throw Error(ErrorCode::bad_input,
+                fmt::format("--model has gradients of its own: leave out --model or {}", option));
+  }
+  if (options.launch.transport == "threads") return;
+  throw Error(ErrorCode::bad_input,
+              fmt::format("--model computes the gradients of all ranks in one process: for "
+                          "--transport {0}, record them with `thinreduce train --model {1} "
+                          "--save-gradients DIR` on every machine, and give --gradients DIR",
+                          options.launch.transport, options.model));
 }
 
 // A virtual cluster has the link that would otherwise be emulated.
@@ -167,10 +210,7 @@ void finish_plan(const CLI::App& command, PlanOptions& options) {
                             "measure {0}, run `thinreduce bench reduce --method {0}`",
                             options.spec));
   }
-  if (!options.gradients.empty() && command.count("--floats") > 0) {
-    throw Error(ErrorCode::bad_input,
-                "--floats does not apply to recorded gradients: leave out --floats or --gradients");
-  }
+  check_gradients(command, options);
   if (options.probe) return;
   if (options.launch.transport != "threads") {
     throw Error(ErrorCode::bad_input,

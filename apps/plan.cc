@@ -1,6 +1,7 @@
 // `thinreduce plan`: what `auto` would choose on a link, and why.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <future>
 #include <memory>
 #include <optional>
@@ -8,6 +9,7 @@
 
 #include "apps/commands.h"
 #include "apps/files.h"
+#include "apps/model_gradients.h"
 #include "apps/plan_json.h"
 #include "apps/plan_page.h"
 #include "apps/plan_rates.h"
@@ -112,9 +114,23 @@ void print_rates(const PlanBucket& bucket) {
   fmt::print("bucket {} at other rates, with the same latency:\n{}\n", bucket.id, table(rows));
 }
 
+std::string describe_model(const std::string& model, int ranks) {
+  const int recorded = std::min(ranks, ModelGradients::kMaxRanks);
+  std::string text = fmt::format("gradients of the first {} steps of {} on {} ranks",
+                                 ModelGradients::kSteps, model, recorded);
+  if (recorded < ranks) {
+    text += "; further ranks repeat them, so that errors look smaller than they are";
+  }
+  return text;
+}
+
 void print(const Plan& plan, const PlanOptions& options, int ranks) {
-  fmt::print("{} ranks; the link as measured: {}; spec {}\n\n", ranks, plan.link.to_string(),
+  fmt::print("{} ranks; the link as measured: {}; spec {}\n", ranks, plan.link.to_string(),
              options.spec);
+  if (!options.model.empty()) {
+    fmt::print("{}", wrapped(describe_model(options.model, ranks), 0));
+  }
+  fmt::print("\n");
   for (const PlanBucket& bucket : plan.buckets) {
     if (bucket.candidates.empty()) {
       fmt::print("bucket {}: nothing in it is compressed\n\n", bucket.id);
@@ -132,7 +148,15 @@ void print(const Plan& plan, const PlanOptions& options, int ranks) {
 
 }  // namespace
 
-int plan(const PlanOptions& options) {
+int plan(const PlanOptions& given) {
+  PlanOptions options = given;
+  std::optional<ModelGradients> computed;
+  if (!options.model.empty()) {
+    computed.emplace(ModelGradientsOptions{.model = options.model,
+                                           .ranks = ranks_of(options.launch),
+                                           .data_dir = options.data_dir});
+    options.gradients = computed->folder();
+  }
   return launch(options.launch, [&](const std::shared_ptr<Transport>& transport) {
     const Plan made = make_plan(options, transport);
     if (transport->rank() != 0) return;
@@ -143,6 +167,7 @@ int plan(const PlanOptions& options) {
     if (options.json) {
       Json json = to_json(made);
       json["ranks"] = transport->size();
+      if (!options.model.empty()) json["model"] = options.model;
       fmt::print("{}\n", json.dump(2));
     } else {
       print(made, options, transport->size());

@@ -70,9 +70,17 @@ def bench(program: str, place: Place, methods: list[str], *more: str) -> list[Po
     return parsed if isinstance(parsed, list) else [parsed]
 
 
+def first_steps(result: Point) -> float:
+    """The mean of the first STEPS steps; those that were not measured are like the last ones."""
+    seconds: list[float] = result["step_seconds"]
+    last = statistics.median(seconds[-LAST:])
+    return (sum(seconds) + (STEPS - len(seconds)) * last) / STEPS
+
+
 def measure(program: str, place: Place) -> Point:
-    steps = MEASURED[place.size]
-    [planned] = bench(program, place, ["auto"], "--warmup", "0", "--steps", str(steps))
+    first = ["--warmup", "0", "--steps", str(MEASURED[place.size])]
+    [planned] = bench(program, place, ["auto"], *first)
+    plain = bench(program, place, ["fp32", "bf16"], *first)
     [tried] = bench(program, place, ["auto:try=all"], "--steps", "1")
     [bucket] = tried["plan"]["buckets"]
     candidates = {c["spec"]: c for c in bucket["candidates"] if c["allowed"]}
@@ -81,7 +89,8 @@ def measure(program: str, place: Place) -> Point:
     plan = planned["plan"]
     return {
         "choice": plan["buckets"][0]["spec"],
-        "mean": (sum(planned["step_seconds"]) + (STEPS - steps) * last) / STEPS,
+        "mean": first_steps(planned),
+        "plain_mean": min(first_steps(one) for one in plain),
         "last": last,
         "planning": plan["planning_seconds"],
         "predicted": {name: c["seconds"] for name, c in candidates.items()},
@@ -97,8 +106,8 @@ def percentile(values: list[float], fraction: float) -> float:
 class Verdict(NamedTuple):
     """How `auto` does at a point, relative to fixed methods."""
 
-    mean: float  # over 50 steps, planning included, against the better of fp32 and bf16
-    last: float  # the same of the last steps
+    mean: float  # over 50 steps, planning included, against as many of the better of fp32 and bf16
+    last: float  # of the last steps, against the better of fp32 and bf16 later
     regret: float  # time of the last steps relative to the best fixed candidate's
     off: list[float]  # predictions of all candidates
     best: str
@@ -110,7 +119,7 @@ def judge(point: Point) -> Verdict:
     best = min(measured, key=lambda name: measured[name])
     off = [abs(predicted[name] / measured[name] - 1) for name in measured]
     regret = point["last"] / measured[best] - 1
-    return Verdict(point["mean"] / plain, point["last"] / plain, regret, off, best)
+    return Verdict(point["mean"] / point["plain_mean"], point["last"] / plain, regret, off, best)
 
 
 def spread(values: list[float], show: str) -> str:

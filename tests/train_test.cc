@@ -224,6 +224,7 @@ TEST(TrainUsage, ExitsWithTwoAndSaysWhatToDo) {
       {{"--steps", "many"}, ", such as 1000, 1e3 or 1k; got 'many'"},
       {{"--resume", ""}, "--resume must not be empty"},
       {{"--save-every", "5"}, "--save-every needs --save-gradients"},
+      {{"--record-only"}, "--record-only needs --save-gradients DIR"},
       {{"--nonsense"}, "`thinreduce train` has no option '--nonsense'"},
       {{"--link", "fast"}, "100mbit,5ms"},
   };

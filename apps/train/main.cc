@@ -13,6 +13,7 @@
 #include "apps/train/bench_second_moment.h"
 #include "apps/train/dataset.h"
 #include "apps/train/model_info.h"
+#include "apps/train/record_gradients.h"
 #include "apps/train/run_folder.h"
 #include "apps/train/trainer.h"
 #include "thinreduce/error.h"
@@ -216,6 +217,10 @@ void add_run_options(CLI::App& app, TrainOptions& options) {
       ->type_name("N")
       ->transform(whole_number(1, 1000000))
       ->group(group);
+  app.add_flag("--record-only", options.record_only,
+               "With --save-gradients: writes no run folder and evaluates nothing. --stop-after "
+               "ends the recording.")
+      ->group(group);
 }
 
 void add_options(CLI::App& app, Arguments& arguments) {
@@ -265,6 +270,11 @@ void check_options(const CLI::App& app) {
   if (app.count("--save-every") > 0 && app.count("--save-gradients") == 0) {
     throw Error(ErrorCode::bad_input,
                 "--save-every needs --save-gradients DIR: add it, or leave out --save-every");
+  }
+  if (app.count("--record-only") > 0 &&
+      (app.count("--save-gradients") == 0 || app.count("--resume") > 0)) {
+    throw Error(ErrorCode::bad_input,
+                "--record-only needs --save-gradients DIR and can't be used with --resume");
   }
   if (app.count("--resume") == 0) return;
   if (app.count("--overwrite") > 0 && app.count("--save-gradients") == 0) {
@@ -368,9 +378,14 @@ int run(int argc, char** argv) {
   }
   if (arguments.bench_plain) return bench_plain(options, data.get(options));
   // An error is reported once, not by every rank, where this process starts them.
-  if (!apps::is_elastic_rank()) RunFolder::check_unused(options);
+  if (!options.record_only && !apps::is_elastic_rank()) RunFolder::check_unused(options);
   if (options.launch.transport == "threads") data.get(options);
 
+  if (options.record_only) {
+    return apps::launch(options.launch, [&](const std::shared_ptr<Transport>& transport) {
+      record_gradients(options, data.get(options), transport);
+    });
+  }
   Outcome outcome;  // of rank 0, or of the only rank in this process
   const auto show = [&] {
     if (outcome.summary.is_null()) return;

@@ -147,6 +147,10 @@ void settle(TrainOptions& options, int ranks, std::size_t training_samples) {
   if (!options.threads) options.threads = ranks > 1 ? 1 : cores;
 }
 
+std::uint64_t steps_to_do(const TrainOptions& options) {
+  return std::min(*options.steps, options.stop_after.value_or(*options.steps));
+}
+
 Json to_json(const TrainOptions& options) {
   return {{"method", options.method},
           {"data", options.data},

@@ -62,6 +62,7 @@ struct TrainOptions {
   std::optional<std::uint64_t> checkpoint_every;
   std::filesystem::path save_gradients;
   std::uint64_t save_every = 10;
+  bool record_only = false;        // no run folder and no evaluations
   std::filesystem::path data_dir;  // empty: the user's cache
   bool json = false;
   bool elastic = false;       // ranks may die, leave and join
@@ -84,6 +85,9 @@ void settle(TrainOptions& options, int ranks, std::size_t training_samples);
 
 // Returns the number of images, or of windows of the model's context, in a training set.
 [[nodiscard]] std::size_t training_samples(const TrainOptions& options, const Dataset& data);
+
+// Returns the number of steps after which a run ends or stops.
+[[nodiscard]] std::uint64_t steps_to_do(const TrainOptions& options);
 
 // Convert the settings to the JSON of config.json, and back. `from_json` throws Error{bad_input},
 // in which `what` names the file.

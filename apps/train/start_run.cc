@@ -100,7 +100,7 @@ std::optional<apps::GradientWriter> start_recording(const TrainOptions& options,
       fs::remove(folder / "gradients.json");
     }
     const std::uint64_t records =
-        *options.steps / options.save_every * static_cast<std::uint64_t>(transport.size());
+        steps_to_do(options) / options.save_every * static_cast<std::uint64_t>(transport.size());
     apps::require_space(folder, records * replica.parameters() * sizeof(float));
   }
   // The other ranks wait until the folder exists.

@@ -33,7 +33,7 @@ void try_all(Input input) {
   ScriptedTransport transport(0, 2, input, kMaxBytes);
   static const RegisteredBucket bucket({.id = 3, .elements = kElements, .tensors = {}},
                                        Spec::parse("auto"), 16);
-  static const auto sample = gradient_of(kElements, 1);
+  static const Sample sample{.values = gradient_of(kElements, 1), .mean = {}};
   const auto make = [&](const FrameId& id) {
     transport.begin(id);
     Exchange exchange(transport, Seconds(20), id);
@@ -41,7 +41,7 @@ void try_all(Input input) {
     return exchange;
   };
   accepts([&] {
-    const auto trials = try_candidates({options(), 0, make}, bucket, sample);
+    const auto trials = try_candidates({.options = options(), .make_exchange = make}, bucket, sample);
     Planner planner(options(), 2);
     planner.note(3, kElements, {.seconds = 1e-3, .wait = 1e-4});
     for (const auto& [id, choice] : planner.decide({{3, trials}}, kSlowLink)) {

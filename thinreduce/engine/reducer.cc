@@ -221,6 +221,7 @@ Report Reducer::reduce(Job& job, Transport& track) {
     slot.sample = {};  // it may hold what the step failed by
     throw;
   }
+  if (keeping_samples_) keep_mean_of_sample(slot, job);
 
   ++slot.step;
   const auto every = options_.check_replicas_every;

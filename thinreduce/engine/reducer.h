@@ -17,6 +17,7 @@
 #include "thinreduce/engine/registered_bucket.h"
 #include "thinreduce/engine/session.h"
 #include "thinreduce/engine/state_file.h"
+#include "thinreduce/engine/trials.h"
 #include "thinreduce/error.h"
 #include "thinreduce/method/spec.h"
 #include "thinreduce/plan/planner.h"
@@ -87,7 +88,7 @@ class Reducer {
     std::shared_ptr<const RegisteredBucket> bucket;
     std::size_t variant = 0;
     StepFigures figures;        // of the last step, for the planner
-    std::vector<float> sample;  // of the last step that kept one
+    Sample sample;              // of the last step that kept one
     bool confirmed = false;     // all ranks have agreed on the layout once
     std::uint64_t step = 0;
     std::uint64_t last_result = 0;   // hash of the last mean, 0 unless the ranks compare it
@@ -143,6 +144,10 @@ class Reducer {
   [[nodiscard]] Exchange make_exchange(Transport& track, const FrameId& id, SpareBuffers& spare);
   // Keeps a sample of an `auto` bucket's gradient, for trials before the next step.
   void keep_sample(Slot& slot, const Job& job) const;
+  // Adds the exact mean to the sample, if the step was fp32.
+  void keep_mean_of_sample(Slot& slot, const Job& job) const;
+  // Checks that all ranks are about to try the same, which also lets them start together.
+  void begin_trials(Transport& track);
   void try_candidates(Transport& track);
   // Gives the buckets the methods of a new plan.
   void follow(const Planner::Choices& choices);

@@ -40,20 +40,37 @@ void Reducer::keep_sample(Slot& slot, const Job& job) const {
   const bool compresses = given.raw < given.elements() && slot.step >= options_.warmup_steps;
   if (given.variants.empty() || !compresses) return;
   const std::size_t size = sample_size(link_, transport_.size(), given.elements() - given.raw);
-  slot.sample = take_sample(given.compressed, job.values, size);
+  slot.sample = {.values = take_sample(given.compressed, job.values, size), .mean = {}};
 }
 
-void Reducer::try_candidates(Transport& track) {
-  // All ranks must be about to try the same; this also lets them start together.
+void Reducer::keep_mean_of_sample(Slot& slot, const Job& job) const {
+  // All ranks must decide the same, so an unsent gradient of one of them counts as an error.
+  if (slot.sample.values.empty() || slot.variant != 0) return;
+  const RegisteredBucket& given = *slot.given;
+  const std::size_t size = sample_size(link_, transport_.size(), given.elements() - given.raw);
+  slot.sample.mean = take_sample(given.compressed, job.values, size);
+}
+
+void Reducer::begin_trials(Transport& track) {
   Statement statement;
   statement.id.method = auto_info().wire_id;
   statement.id.bucket = kNoBucket;
   statement.id.step = planner_->opened();
   for (const auto& [id, slot] : slots_) {
-    if (!slot.sample.empty()) statement.id.elements += id + slot.sample.size();
+    if (!slot.sample.values.empty()) statement.id.elements += id + slot.sample.values.size();
   }
+  // The largest bucket's last step: its first one, of which the planner knows, allocated memory.
+  const auto size = [](const auto& entry) {
+    return entry.second.sample.values.empty() ? 0 : entry.second.given->elements();
+  };
+  const auto largest = std::ranges::max_element(slots_, {}, size);
+  if (largest != slots_.end() && size(*largest) > 0) statement.figures = largest->second.figures;
   try {
-    agree(track, statement, options_.limits(), {});
+    const BucketTimes last = agree(track, statement, options_.limits(), {}).times;
+    if (last.seconds > 0) {
+      const RegisteredBucket& bucket = *largest->second.given;
+      planner_->note(largest->first, bucket.elements() - bucket.raw, last);
+    }
   } catch (const Error& error) {
     if (error.code() != ErrorCode::mismatch && error.code() != ErrorCode::bad_input) throw;
     planner_->freeze();
@@ -64,7 +81,22 @@ void Reducer::try_candidates(Transport& track) {
             "submit the same buckets in the same order: {}",
             error.what()))};
   }
-  // The first trials follow the probe at the start.
+}
+
+void Reducer::try_candidates(Transport& track) {
+  std::map<std::uint32_t, std::uint64_t> elements;  // that a method may compress, by bucket
+  for (const auto& [id, slot] : slots_) {
+    if (!slot.sample.values.empty()) elements[id] = slot.given->elements() - slot.given->raw;
+  }
+  // The first trials follow the probe at the start. Where they can't be worth a message, they do
+  // not send any.
+  if (!has_tried_) planner_->set_link(link_);
+  if (!has_tried_ && !planner_->link_may_gain(elements)) {
+    for (const auto& [id, count] : elements) slots_.at(id).sample = {};
+    has_tried_ = true;
+    return follow(planner_->decide({}, link_));
+  }
+  begin_trials(track);
   if (has_tried_) link_ = agree_on_link(track, options_.limits(), options_.link);
   has_tried_ = true;
   planner_->set_link(link_);
@@ -73,12 +105,14 @@ void Reducer::try_candidates(Transport& track) {
                          .seed = options_.seed,
                          .make_exchange = [&](const FrameId& id) {
                            return make_exchange(track, id, spare.lent.buffers);
-                         }};
+                         },
+                         .try_others = planner_->tries_others()};
   std::map<std::uint32_t, Planner::Trials> trials;
-  for (auto& [id, slot] : slots_) {
-    if (slot.sample.empty()) continue;
-    const std::vector<float> sample = std::exchange(slot.sample, {});
-    if (!planner_->may_gain(slot.given->elements() - slot.given->raw)) continue;
+  for (const auto& [id, count] : elements) {
+    Slot& slot = slots_.at(id);
+    Sample sample = std::exchange(slot.sample, {});
+    sample.busy = planner_->busy_with_fp32(id);
+    if (!planner_->may_gain(id, count)) continue;
     trials[id] = thinreduce::try_candidates(setup, *slot.given, sample);
   }
   follow(planner_->decide(trials, link_));

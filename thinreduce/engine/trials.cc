@@ -1,19 +1,16 @@
 #include "thinreduce/engine/trials.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 
-#include "thinreduce/collective/gather.h"
-#include "thinreduce/error.h"
+#include "thinreduce/collective/choose.h"
 #include "thinreduce/method/bucket.h"
-#include "thinreduce/wire/bytes.h"
 
 namespace thinreduce {
 namespace {
@@ -22,183 +19,230 @@ constexpr std::size_t kSmallestSample = std::size_t{16} * 1024;
 constexpr std::size_t kLargestSample = std::size_t{256} * 1024;
 // The time that an uncompressed sample may take on the link.
 constexpr double kSampleSeconds = 0.02;
+// A latency beside which a sample is computed in no time.
+constexpr double kLongLatency = 1e-3;
 // Magnitudes of a sample are cut off here: a candidate whose sums overflow must not end a session
 // whose own step succeeded, and 256 Ki squares still add up in float32.
 constexpr float kLargestMagnitude = 1e15F;
 // A larger part of a bucket says hardly more, and trials of it take as long as steps.
 constexpr std::size_t kLargestPart = 16;
-// Where computing counts, the first run of a candidate allocates memory, and the next one counts.
+// Where computing counts, a candidate runs twice, because its first run allocates memory. Where the
+// link is slow, it runs once. The shortest time counts.
 constexpr int kRuns = 2;
-// The candidates in the groups of two at the start.
-constexpr std::size_t kFirstGroups = 4;
+// Max runs of a candidate that is not the fastest, and would be if it computed in no time.
+constexpr int kMostRuns = 3;
+// The error of the next coarser setting of dqsg is at least this many times larger, and that of the
+// next finer one at most this many times smaller.
+constexpr double kLeastErrorRatio = 3;
+constexpr double kMostErrorRatio = 10;
+// The part of its bytes that dqsg may save with the next coarser setting.
+constexpr double kRefinement = 0.3;
+// A candidate runs again if it may be faster by this part of the time: a busy moment matters then.
+constexpr double kBusyMoment = 0.25;
+// The bits that an uncompressed element takes.
+constexpr double kFloatBits = 32;
+// Candidates that are seldom chosen are tried at once if this many steps can make up for the trials.
+constexpr double kStepsToGainByOthers = 1;
 
-// Returns the squared error of `mean` relative to the sum of squares of `exact`.
-double relative_error(std::span<const float> mean, std::span<const float> exact) {
-  double error = 0;
-  double energy = 0;
-  for (std::size_t i = 0; i < exact.size(); ++i) {
-    const double difference = static_cast<double>(mean[i]) - static_cast<double>(exact[i]);
-    error += difference * difference;
-    energy += static_cast<double>(exact[i]) * static_cast<double>(exact[i]);
-  }
-  if (error == 0) return 0;
-  return energy > 0 ? error / energy : 1e30;
-}
-
-// Returns whether the time of a trial is mostly the link's.
-bool slow(const Link& link) {
+// Return whether the time of a trial is mostly the link's, and whether it is mostly that of bytes.
+bool is_rate_slow(const Link& link) {
   const double rate = link.bytes_per_second;
-  return link.latency.count() > kSampleSeconds / 4 ||
-         (rate > 0 && double{kSmallestSample * sizeof(float)} / rate > kSampleSeconds / 4);
+  return rate > 0 && double{kSmallestSample * sizeof(float)} / rate > kSampleSeconds / 4;
 }
-
-// One candidate on one sample.
-class Trial {
- public:
-  Trial(const TrialSetup& setup, const Spec& spec, FrameId id, std::span<const float> sample,
-        double times)
-      : setup_(setup), spec_(spec), id_(id), sample_(sample), times_(times) {
-    id_.method = spec.info->wire_id;
-    id_.elements = sample.size();
-  }
-
-  // Reduces the sample this many times, and returns the figures of the last run.
-  TrialFigures run(int times) {
-    TrialFigures last;
-    for (int run = 0; run < times; ++run) last = run_once();
-    return last;
-  }
-
-  // Returns the mean of the first run.
-  [[nodiscard]] std::span<const float> mean() const { return first_mean_; }
-
- private:
-  TrialFigures run_once() {
-    Exchange exchange = setup_.make_exchange(id_);
-    exchange.stands_for = times_;
-    BucketLayout layout;
-    layout.id = id_.bucket;
-    layout.elements = sample_.size();
-    if (!method_) {
-      method_ = spec_.make({.layout = layout,
-                            .rank = exchange.rank(),
-                            .world = exchange.size(),
-                            .seed = setup_.seed,
-                            .stands_for = times_});
-    }
-    Transport& transport = exchange.transport();
-    mean_.assign(sample_.begin(), sample_.end());
-    const Traffic before = transport.total_traffic();
-    const auto start = transport.now();
-    method_->reduce(Bucket{layout, mean_, {}}, exchange);
-    TrialFigures figures;
-    figures.seconds = Seconds(transport.now() - start).count();
-    figures.encode = exchange.stages.encode;
-    figures.decode = exchange.stages.decode;
-    figures.bytes = static_cast<double>(transport.total_traffic().bytes_sent - before.bytes_sent);
-    ++id_.step;
-    if (first_mean_.empty()) first_mean_ = mean_;
-    return figures;
-  }
-
-  const TrialSetup& setup_;
-  const Spec& spec_;
-  FrameId id_;
-  std::span<const float> sample_;
-  double times_;
-  std::unique_ptr<Method> method_;
-  std::vector<float> mean_;
-  std::vector<float> first_mean_;
-};
-
-// Replaces each rank's figures by the largest of any rank.
-void agree_on_figures(Exchange& exchange, std::vector<TrialFigures*>& figures) {
-  constexpr std::size_t kFigures = 4;
-  std::vector<double> own;
-  for (const TrialFigures* one : figures) {
-    own.insert(own.end(), {one->seconds, one->encode, one->decode, one->bytes});
-  }
-  const auto bytes = std::as_bytes(std::span(own));
-  std::vector<double> most(own.size(), 0.0);
-  gather(exchange, bytes, bytes.size(), [&](int rank, std::span<const std::byte> got) {
-    for (std::size_t i = 0; i < most.size(); ++i) {
-      const bool complete = got.size() == bytes.size();
-      const double value = complete ? load_value<double>(got, i * sizeof(double)) : -1;
-      if (!(value >= 0) || !std::isfinite(value)) {
-        throw Error(ErrorCode::bad_frame,
-                    fmt::format("rank {} sent invalid figures of a trial: {} of {} bytes, figure "
-                                "{} is {}; they must be finite and at least 0",
-                                rank, got.size(), bytes.size(), i, value));
-      }
-      most[i] = std::max(most[i], value);
-    }
-  });
-  for (std::size_t i = 0; i < figures.size(); ++i) {
-    figures[i]->seconds = most[kFigures * i];
-    figures[i]->encode = most[kFigures * i + 1];
-    figures[i]->decode = most[kFigures * i + 2];
-    figures[i]->bytes = most[kFigures * i + 3];
-  }
+bool is_slow(const Link& link) {
+  return link.latency.count() > kLongLatency || is_rate_slow(link);
 }
 
 // The trials of one bucket. All its decisions follow from agreed figures, so all ranks try the
 // same.
 class BucketTrials {
  public:
-  BucketTrials(const TrialSetup& setup, const RegisteredBucket& bucket,
-               std::span<const float> sample)
+  BucketTrials(const TrialSetup& setup, const RegisteredBucket& bucket, const Sample& sample)
       : setup_(setup),
         sample_(sample),
         id_{.bucket = bucket.id(), .step = 0, .layout_hash = bucket.hash},
-        link_(setup.make_exchange(id_).link),
-        is_link_slow_(slow(link_)) {
+        exact_(sample.mean) {
+    const Exchange exchange = setup.make_exchange(id_);
+    link_ = exchange.link;
+    world_ = exchange.size();
+    is_link_slow_ = is_slow(link_);
     const std::size_t candidates = setup.options.candidates.size();
-    trials_.times =
-        static_cast<double>(bucket.elements() - bucket.raw) / static_cast<double>(sample.size());
+    trials_.times = static_cast<double>(bucket.elements() - bucket.raw) /
+                    static_cast<double>(sample.values.size());
     trials_.tried.resize(candidates);
     trials_.figures.resize(candidates);
+    for (std::size_t i = 1; i < candidates; ++i) {
+      const std::string name = setup.options.candidates[i].name();
+      if (name == "ndqsg") ndqsg_ = i;
+      (name == "bf16" ? bf16_ : name == "dqsg" ? dqsg_ : others_).push_back(i);
+    }
   }
 
-  // Tries the candidates in groups, and the ranks agree after each group: two that need hardly any
-  // computing, two that are often chosen, and the others, which are one group where a latency is
-  // long.
-  Planner::Trials run() {
-    const std::size_t count = trials_.tried.size();
-    for (std::size_t first = 0; first < count;) {
-      std::size_t size = first < kFirstGroups ? 2 : 1;
-      if (first >= kFirstGroups && is_link_slow_) size = count - first;
-      size = std::min(size, count - first);
-      if (first > 0 && !setup_.options.try_all && !is_worthwhile(first, size)) break;
-      try_group(first, size);
-      first += size;
+  Planner::Trials run(const RegisteredBucket& bucket) {
+    if (setup_.options.try_all) {
+      try_group({0});
+      for (const Candidates* list : {&bf16_, &dqsg_, &others_}) try_in_turn(*list);
+    } else if (!dqsg_.empty() && bytes_decide(bucket)) {
+      try_on_slow_link();
+    } else {
+      try_on_fast_link();
     }
     return std::move(trials_);
   }
 
  private:
+  using Candidates = std::vector<std::size_t>;
   struct Entry {
     std::size_t candidate;
     std::unique_ptr<Trial> trial;
   };
   using Group = std::vector<Entry>;
 
-  void try_group(std::size_t first, std::size_t size) {
-    Group group;
-    for (std::size_t i = first; i < first + size; ++i) {
-      const Spec& spec = setup_.options.candidates[i];
-      if (too_coarse_.contains(spec.name())) continue;
-      group.push_back({i, std::make_unique<Trial>(setup_, spec, id_, sample_, trials_.times)});
-      Trial& trial = *group.back().trial;
-      trials_.figures[i] = trial.run(runs());
-      trials_.tried[i] = true;
-      if (i == 0) exact_.assign(trial.mean().begin(), trial.mean().end());
-      trials_.figures[i].error = relative_error(trial.mean(), exact_);
-      if (trials_.figures[i].error > setup_.options.max_error) too_coarse_.insert(spec.name());
-    }
-    agree(group);
+  // Returns whether even half of the bytes take far longer than the computing of dqsg.
+  [[nodiscard]] bool bytes_decide(const RegisteredBucket& bucket) const {
+    if (is_rate_slow(link_)) return true;
+    if (!(link_.bytes_per_second > 0) || !(sample_.busy > 0)) return false;
+    const auto bytes = static_cast<double>((bucket.elements() - bucket.raw) * sizeof(float));
+    const double half = bytes * (world_ - 1) / world_ / link_.bytes_per_second;
+    return half >= 2 * kBusyOfDqsg * sample_.busy;
   }
 
-  [[nodiscard]] int runs() const { return is_link_slow_ ? 1 : kRuns; }
+  // The bytes decide. fp32 need not be tried if its mean is known, nor bf16 if it can't win.
+  void try_on_slow_link() {
+    if (exact_.empty()) {
+      try_group({0, first_dqsg()});
+    } else {
+      assume_fp32();
+      try_group({first_dqsg()});
+    }
+    refine_dqsg();
+    const double half = predicted(0).wire / 2 + link_seconds();
+    if (!bf16_.empty() && half < predicted(fastest()).seconds) try_group(bf16_);
+    try_others();
+  }
+
+  // Computing counts as well: the candidates that need hardly any come first.
+  void try_on_fast_link() {
+    Candidates first{0};
+    first.insert(first.end(), bf16_.begin(), bf16_.end());
+    try_group(first);
+    if (dqsg_.empty()) return try_while_worthwhile(others_);
+    if (!is_worthwhile(1)) return;
+    try_group({first_dqsg()});
+    refine_dqsg();
+    try_others();
+  }
+
+  // Returns the setting with which the search for the coarsest that is allowed begins.
+  [[nodiscard]] std::size_t first_dqsg() const { return dqsg_[dqsg_.size() > 1 ? 1 : 0]; }
+
+  void refine_dqsg() {
+    for (;;) {
+      const std::optional<std::size_t> next = next_dqsg();
+      if (!next) break;
+      if (!is_refinement_worthwhile()) return;
+      try_group({*next});
+    }
+    // ndqsg sends as few bytes as the default of dqsg, often with a smaller error, and computes for
+    // much longer.
+    const std::size_t coarser = dqsg_[std::min<std::size_t>(2, dqsg_.size() - 1)];
+    if (!ndqsg_ || !is_rate_slow(link_) || is_allowed(coarser)) return;
+    if (is_refinement_worthwhile()) try_group({*ndqsg_});
+  }
+
+  // Returns whether a trial of the next setting may be worth its cost.
+  [[nodiscard]] bool is_refinement_worthwhile() const {
+    const Prediction best = predicted(fastest());
+    if (!std::ranges::any_of(dqsg_, [&](std::size_t i) { return is_allowed(i); })) {
+      return is_worthwhile(1);
+    }
+    return cost_of_trial() <= Planner::kStepsToGain * kRefinement * best.wire;
+  }
+
+  // Returns a setting of dqsg that was not tried: a coarser one than those that are allowed, or a
+  // finer one if none is, as far as its error may be within the bound.
+  [[nodiscard]] std::optional<std::size_t> next_dqsg() const {
+    const double bound = setup_.options.max_error;
+    for (std::size_t i = dqsg_.size(); i-- > 0;) {
+      if (!trials_.tried[dqsg_[i]]) continue;
+      const double error = trials_.figures[dqsg_[i]].error;
+      if (error <= bound) {
+        const bool coarser = i + 1 < dqsg_.size() && !trials_.tried[dqsg_[i + 1]];
+        if (coarser && kLeastErrorRatio * error <= bound) return dqsg_[i + 1];
+        return {};
+      }
+      const bool finer = i > 0 && !trials_.tried[dqsg_[i - 1]];
+      if (finer) {
+        if (error <= kMostErrorRatio * bound) return dqsg_[i - 1];
+        return {};
+      }
+    }
+    return {};
+  }
+
+  // Tries the candidates that are seldom chosen, or notes what that would cost.
+  void try_others() {
+    if (setup_.try_others) return try_while_worthwhile(others_);
+    const Prediction best = predicted(fastest());
+    // Fewer bits than these have a larger error, if the elements are normally distributed.
+    const double least_bits = std::max(0.0, -0.5 * std::log2(setup_.options.max_error));
+    const double bits = kFloatBits * best.bytes / std::max(1.0, predicted(0).bytes);
+    const double gain =
+        std::min(possible_gain(), best.wire * std::max(0.0, 1 - least_bits / std::max(bits, 1e-9)));
+    if (gain < Planner::kPossibleGain * best.seconds) return;
+    const double cost = static_cast<double>(others_.size()) * cost_of_trial();
+    if (cost <= kStepsToGainByOthers * gain) return try_while_worthwhile(others_);
+    trials_.left_out = cost;
+  }
+
+  // Where a latency is long, all of them are one group.
+  void try_while_worthwhile(const Candidates& candidates) {
+    if (is_link_slow_) {
+      if (is_worthwhile(candidates.size())) try_group(candidates);
+      return;
+    }
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      if (!is_worthwhile(candidates.size() - i)) return;
+      try_group({candidates[i]});
+    }
+  }
+
+  void try_in_turn(const Candidates& candidates) {
+    for (const std::size_t one : candidates) try_group({one});
+  }
+
+  // Tries candidates, after which the ranks agree on their figures. Coarser settings of a method
+  // are left out if a finer one is too coarse.
+  void try_group(const Candidates& candidates) {
+    Group group;
+    for (const std::size_t i : candidates) {
+      const Spec& spec = setup_.options.candidates[i];
+      if (trials_.tried[i]) continue;
+      if (too_coarse_.contains(spec.name()) && i > too_coarse_.at(spec.name())) continue;
+      group.push_back({i, std::make_unique<Trial>(Trial::Setup{.make_exchange = setup_.make_exchange,
+                                                               .seed = setup_.seed,
+                                                               .id = id_,
+                                                               .times = trials_.times},
+                                                  spec, sample_.values)});
+      const Trial& trial = *group.back().trial;
+      trials_.tried[i] = true;
+      run(group.back(), is_link_slow_ ? 1 : kRuns);
+      if (i == 0) exact_.assign(trial.mean().begin(), trial.mean().end());
+      double& error = trials_.figures[i].error;
+      error = relative_error(trial.mean(), exact_);
+      if (error > setup_.options.max_error) too_coarse_[spec.name()] = i;
+    }
+    agree(group);
+    repeat_losers(group);
+  }
+
+  void run(Entry& entry, int times) {
+    TrialFigures& figures = trials_.figures[entry.candidate];
+    const double error = figures.error;
+    figures = entry.trial->run(times);
+    figures.error = error;
+    runs_ += times;
+  }
 
   // Replaces the figures of the candidates by the largest of any rank, and counts their cost.
   void agree(const Group& group) {
@@ -209,9 +253,56 @@ class BucketTrials {
     id.step = ++agreements_;
     Exchange exchange = setup_.make_exchange(id);
     agree_on_figures(exchange, figures);
-    for (const TrialFigures* one : figures) trials_.cost += runs() * one->seconds;
+    double seconds = 0;
+    for (const TrialFigures* one : figures) seconds += one->seconds;
+    tried_ += group.size();
+    trials_.cost += std::exchange(runs_, 0) * seconds / static_cast<double>(figures.size());
   }
 
+  // Lets candidates run again that are not the fastest only because of the time in which they
+  // computed or waited for another rank: a machine may have been busy in that moment.
+  void repeat_losers(Group& group) {
+    for (;;) {
+      Group again;
+      for (Entry& one : group) {
+        if (one.trial->runs() < kMostRuns && may_be_fastest(one.candidate)) {
+          again.push_back(std::move(one));
+        }
+      }
+      if (again.empty()) return;
+      for (Entry& one : again) run(one, 1);
+      agree(again);
+      group = std::move(again);
+    }
+  }
+
+  // Returns whether a candidate that is not the fastest would be if it computed in no time.
+  [[nodiscard]] bool may_be_fastest(std::size_t candidate) const {
+    const std::size_t best = fastest();
+    if (candidate == best || !is_allowed(candidate)) return false;
+    const double gain = predicted(best).seconds - predicted(candidate).wire - link_seconds();
+    return gain >= kBusyMoment * predicted(best).seconds &&
+           trials_.figures[candidate].seconds <= Planner::kStepsToGain * gain;
+  }
+
+  // Gives fp32 the figures that follow from the link.
+  void assume_fp32() {
+    const std::size_t sample = sample_.values.size() * sizeof(float);
+    const auto bucket = static_cast<std::size_t>(trials_.times * static_cast<double>(sample));
+    const SumBy by = choose_sum(world_, bucket, link_, true);
+    const double peers = world_ - 1;
+    const double copies = by == SumBy::direct ? peers : 2 * peers / world_;
+    trials_.tried[0] = true;
+    const double busy = sample_.busy / trials_.times;
+    trials_.figures[0] = {.seconds = busy + predict_seconds(by, world_, sample, link_),
+                          .decode = busy,
+                          .bytes = copies * static_cast<double>(sample)};
+  }
+
+  // Returns the seconds of latency that no candidate avoids.
+  [[nodiscard]] double link_seconds() const {
+    return (1 + kLatenciesPerReduce) * link_.latency.count();
+  }
   [[nodiscard]] Prediction predicted(std::size_t candidate) const {
     return predict(trials_.figures[candidate], trials_.times, link_);
   }
@@ -226,38 +317,49 @@ class BucketTrials {
     return best;
   }
 
-  // Returns whether the candidates that were not tried yet might gain more than their trials cost.
-  [[nodiscard]] bool is_worthwhile(std::size_t first, std::size_t size) const {
-    // The others compute for at least as long as bf16 and as dqsg, as far as these were tried.
-    std::map<std::string, double> busy;
-    double tried = 0;
-    for (std::size_t i = 0; i < first; ++i) {
-      if (!trials_.tried[i]) continue;
-      ++tried;
-      const std::string name = setup_.options.candidates[i].name();
-      if (name != "bf16" && name != "dqsg") continue;
-      const auto least = busy.try_emplace(name, predicted(i).busy()).first;
-      least->second = std::min(least->second, predicted(i).busy());
-    }
+  // Returns the seconds by which the fastest candidate so far may be too slow. The others compute
+  // for at least as long as bf16 and as dqsg, as far as these were tried.
+  [[nodiscard]] double possible_gain() const {
     double least_busy = 0;
-    for (const auto& [name, least] : busy) least_busy = std::max(least_busy, least);
+    for (const Candidates* method : {&bf16_, &dqsg_}) {
+      std::optional<double> least;
+      for (const std::size_t i : *method) {
+        if (!trials_.tried[i]) continue;
+        least = std::min(least.value_or(predicted(i).busy()), predicted(i).busy());
+      }
+      least_busy = std::max(least_busy, least.value_or(0));
+    }
     const Prediction best = predicted(fastest());
-    const double gain = best.seconds - best.latency - least_busy;
-    // The last candidates are tried all or not at all.
-    const std::size_t next = first < kFirstGroups ? size : trials_.tried.size() - first;
-    return gain >= Planner::kPossibleGain * best.seconds &&
-           static_cast<double>(next) * trials_.cost / tried <= Planner::kStepsToGain * gain;
+    return best.seconds - best.latency - least_busy;
+  }
+
+  [[nodiscard]] double cost_of_trial() const {
+    return trials_.cost / static_cast<double>(std::max<std::size_t>(tried_, 1));
+  }
+
+  // Returns whether this many further candidates might gain more than their trials cost.
+  [[nodiscard]] bool is_worthwhile(std::size_t further) const {
+    const double gain = possible_gain();
+    return gain >= Planner::kPossibleGain * predicted(fastest()).seconds &&
+           static_cast<double>(further) * cost_of_trial() <= Planner::kStepsToGain * gain;
   }
 
   const TrialSetup& setup_;
-  std::span<const float> sample_;
+  const Sample& sample_;
   FrameId id_;
+  std::vector<float> exact_;  // the mean of the sample
   Link link_;
-  bool is_link_slow_;
+  int world_ = 1;
+  bool is_link_slow_ = false;
+  Candidates bf16_;  // these three without fp32, most exact first
+  Candidates dqsg_;
+  Candidates others_;
+  std::optional<std::size_t> ndqsg_;  // one of the others
   Planner::Trials trials_;
   std::uint64_t agreements_ = 0;
-  std::vector<float> exact_;
-  std::set<std::string> too_coarse_;
+  std::size_t tried_ = 0;
+  int runs_ = 0;  // of candidates, since the last agreement
+  std::map<std::string, std::size_t> too_coarse_;  // by method, the setting that is
 };
 
 }  // namespace
@@ -289,8 +391,8 @@ std::vector<float> take_sample(const BucketLayout& layout, std::span<const float
 }
 
 Planner::Trials try_candidates(const TrialSetup& setup, const RegisteredBucket& bucket,
-                               std::span<const float> sample) {
-  return BucketTrials(setup, bucket, sample).run();
+                               const Sample& sample) {
+  return BucketTrials(setup, bucket, sample).run(bucket);
 }
 
 }  // namespace thinreduce

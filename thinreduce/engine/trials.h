@@ -1,17 +1,14 @@
-// Trials: the ranks reduce samples of their buckets with every candidate of `auto`, to measure
-// the time and the error of each. All figures are agreed: the same on all ranks.
+// Trials: the ranks reduce samples of their buckets with candidates of `auto`, to measure the time
+// and the error of each. All figures are agreed: the same on all ranks.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
 #include <span>
 #include <vector>
 
-#include "thinreduce/collective/exchange.h"
 #include "thinreduce/engine/registered_bucket.h"
+#include "thinreduce/engine/trial.h"
 #include "thinreduce/plan/planner.h"
 
 namespace thinreduce {
@@ -26,21 +23,26 @@ namespace thinreduce {
 [[nodiscard]] std::vector<float> take_sample(const BucketLayout& layout,
                                              std::span<const float> values, std::size_t most);
 
-// Makes the exchange of one trial.
-using MakeExchange = std::function<Exchange(const FrameId& id)>;
-
 struct TrialSetup {
   const AutoOptions& options;
   std::uint64_t seed = 0;
   MakeExchange make_exchange;
+  // Whether candidates are tried that are seldom chosen, whatever their trials cost.
+  bool try_others = false;
+};
+
+// The sample of one bucket.
+struct Sample {
+  std::vector<float> values;  // of this rank
+  std::vector<float> mean;    // exact, of all ranks; empty if it is not known
+  // Seconds that a rank computed in the bucket's last step, with fp32; 0: not known.
+  double busy = 0;
 };
 
 // Tries the candidates on this rank's sample of a bucket. All ranks must call it for the same
-// buckets in the same order. Not tried are coarser settings of a method whose error is too large
-// already, and candidates that can't be faster than the best so far by as much as their trials
-// cost.
+// buckets in the same order. Not tried are candidates that can't be faster than the best so far by
+// as much as their trials cost, and those whose error is too large because that of others is.
 [[nodiscard]] Planner::Trials try_candidates(const TrialSetup& setup,
-                                             const RegisteredBucket& bucket,
-                                             std::span<const float> sample);
+                                             const RegisteredBucket& bucket, const Sample& sample);
 
 }  // namespace thinreduce

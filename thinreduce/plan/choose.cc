@@ -1,5 +1,6 @@
 // The choice among the candidates, by their predicted costs.
 #include <algorithm>
+#include <string>
 
 #include "thinreduce/plan/planner.h"
 
@@ -33,7 +34,19 @@ double Planner::uncompressed_bytes(std::uint64_t elements) const {
   return 2 * others * sizeof(float) * static_cast<double>(elements);
 }
 
-bool Planner::gains(std::uint64_t elements) const {
+bool Planner::may_beat_bf16(const Known& bucket) const {
+  const std::string used = options_.candidates[bucket.choice].name();
+  const double times = used == "fp32" ? kBusyOfDqsg : used == "bf16" ? kBusyOfDqsg / 2 : 0;
+  const double half = uncompressed_bytes(bucket.elements) / now_.link.bytes_per_second / 2;
+  return times * bucket.last.busy < half;
+}
+
+bool Planner::gains(const Known& bucket) const {
+  if (!link_gains(bucket.elements)) return false;
+  return options_.try_all || !(now_.link.bytes_per_second > 0) || may_beat_bf16(bucket);
+}
+
+bool Planner::link_gains(std::uint64_t elements) const {
   if (elements == 0) return false;
   if (options_.try_all) return true;
   const double rate = now_.link.bytes_per_second;
@@ -48,9 +61,22 @@ bool Planner::gains(std::uint64_t elements) const {
   return gain >= kPossibleGain * step && cost <= paid;
 }
 
-bool Planner::may_gain(std::uint64_t elements) const {
+bool Planner::link_may_gain(const std::map<std::uint32_t, std::uint64_t>& elements) const {
   const std::lock_guard lock(mutex_);
-  return gains(elements);
+  return std::ranges::any_of(elements,
+                             [&](const auto& entry) { return link_gains(entry.second); });
+}
+
+double Planner::busy_with_fp32(std::uint32_t bucket) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = buckets_.find(bucket);
+  return found != buckets_.end() && found->second.choice == 0 ? found->second.last.busy : 0;
+}
+
+bool Planner::may_gain(std::uint32_t bucket, std::uint64_t elements) {
+  const std::lock_guard lock(mutex_);
+  buckets_[bucket].elements = elements;
+  return gains(buckets_[bucket]);
 }
 
 template <typename Ready, typename Cost>

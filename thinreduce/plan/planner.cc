@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "thinreduce/plan/steps_in_common.h"
 
@@ -63,8 +64,10 @@ Planner::Task Planner::open_step() {
     return Task::try_candidates;
   }
   if (planned_) learn_usual_ratio();
-  if (planned_ && (follow_link() || fall_back())) return Task::change_plan;
-  sampling_ = planned_ ? is_off() || has_new_bucket() : opened_ > kFirstSteps;
+  if (planned_ && (reconsider() || follow_link() || fall_back() || come_back())) {
+    return Task::change_plan;
+  }
+  sampling_ = planned_ ? is_off() || has_new_bucket() || others_are_due() : opened_ > kFirstSteps;
   return sampling_ ? Task::keep_samples : Task::none;
 }
 
@@ -86,7 +89,7 @@ bool Planner::has_new_bucket() const {
   if (opened_ < tried_at_ + interval_) return false;
   return std::ranges::any_of(buckets_, [&](const auto& entry) {
     const Known& bucket = entry.second;
-    return is_active(bucket) && !was_tried(bucket) && gains(bucket.elements);
+    return is_active(bucket) && !was_tried(bucket) && gains(bucket);
   });
 }
 
@@ -116,16 +119,17 @@ void Planner::watch() {
   const std::optional<Observed> step = observe();
   if (!step) return;
   if (!planned_) {
-    if (!compresses()) uncompressed_ = step->finish;
+    if (!compresses()) note_uncompressed(step->finish);
     return;
   }
   if (trials_ == 1 && began_with_fp32_ && opened_ == tried_at_ + 1) {
     // The last step before the plan; the ones before it allocated memory.
-    uncompressed_ = step->finish;
+    note_uncompressed(step->finish);
     for (auto& [id, bucket] : buckets_) take_step_as_trial(bucket);
     predict_all();
+    assumed_anew_ = true;
     const double fp32 = finish_of_last(all_fp32());
-    if (fp32 > 0) fp32_ratio_ = uncompressed_ / fp32;
+    if (fp32 > 0) fp32_ratio_ = step->finish / fp32;
   }
   if (opened_ < settled_at_) return;
   finish_ = step->finish;
@@ -138,13 +142,24 @@ void Planner::watch() {
   if (seen_.size() > kWindow) seen_.pop_front();
 }
 
+void Planner::note_uncompressed(double seconds) {
+  uncompressed_ = uncompressed_ > 0 ? std::min(uncompressed_, seconds) : seconds;
+}
+
 void Planner::learn_usual_ratio() {
   if (ratios_.size() < kWindow || usual_ratio_ > 0) return;
   usual_ratio_ = median(ratios_);
-  const double measured = usual_ratio_ * finish_with(current());
+  // A busy moment only ever makes a step look slower, so the fastest one counts.
+  const double measured = *std::ranges::min_element(ratios_) * finish_with(current());
+  if (!compresses()) {
+    if (left_) left_->is_better = left_->seconds <= measured;
+    if (left_) fp32_ratio_ = measured / finish_with(all_fp32());
+    return;
+  }
   // The link may have changed since, so the comparison is with fp32 as it would be now.
   const double fp32 = fp32_ratio_ * finish_with(all_fp32());
-  slower_ = compresses() && fp32 > 0 && measured > (1 + kWorthwhile) * fp32;
+  slower_ = fp32 > 0 && measured > (1 + kWorthwhile) * fp32;
+  if (slower_) left_ = Left{.choices = current(), .seconds = measured};
 }
 
 bool Planner::is_off() {
@@ -152,7 +167,7 @@ bool Planner::is_off() {
   const double ratio = median(ratios_);
   const bool changed = all_differ(ratios_, usual_ratio_, kTolerance) ||
                        (previous_ratio_ > 0 && all_differ(ratios_, previous_ratio_, kTolerance));
-  if (changed && ratio_differs(ratio, 1) && may_react()) {
+  if (changed && ratio_differs(ratio, 1) && is_large_change(ratio) && may_react()) {
     interval_ = kMinInterval;
     if (opened_ < tried_at_ + interval_) return false;
     react();
@@ -160,14 +175,46 @@ bool Planner::is_off() {
   }
   if (!changed && ratio_differs(ratio, usual_ratio_)) return false;  // a change has begun, or noise
   if (opened_ < hold_until_) return false;
+  if (std::exchange(hold_until_, 0) > 0 && !compresses()) return true;
   return ratio_differs(ratio, 1) && opened_ >= tried_at_ + std::max(interval_, affordable_);
+}
+
+bool Planner::is_large_change(double ratio) const {
+  double change = std::abs(ratio - usual_ratio_);
+  if (previous_ratio_ > 0) change = std::max(change, std::abs(ratio - previous_ratio_));
+  return change > kLargeChange * usual_ratio_ &&
+         cost_ <= kStepsToGain * change * finish_with(current());
 }
 
 bool Planner::fall_back() {
   if (!slower_) return false;
+  const std::optional<Left> left = left_;
   adopt(all_fp32());
+  left_ = left;
   hold_until_ = opened_ + hold_;
   hold_ *= 2;
+  return true;
+}
+
+bool Planner::reconsider() {
+  if (!std::exchange(assumed_anew_, false)) return false;
+  if (std::ranges::any_of(buckets_, [](const auto& entry) { return was_tried(entry.second); })) {
+    return false;
+  }
+  const Choices choices = best();
+  if (choices == current()) return false;
+  adopt(choices);
+  return true;
+}
+
+bool Planner::come_back() {
+  if (!left_ || !left_->is_better) return false;
+  Choices choices = current();
+  for (const auto& [id, choice] : left_->choices) {
+    if (choices.contains(id)) choices[id] = choice;
+  }
+  hold_until_ = 0;
+  adopt(choices);
   return true;
 }
 
@@ -175,12 +222,14 @@ const Planner::Choices& Planner::decide(const std::map<std::uint32_t, Trials>& t
                                         const Link& link) {
   const std::lock_guard lock(mutex_);
   now_ = {.link = link};
-  double cost = trials_ > 0 ? probe_seconds(link) : 0;
+  double cost = probe_seconds(link);  // further trials begin with one
+  double left_out = 0;
   for (const auto& [id, one] : trials) {
     Known& bucket = buckets_[id];
     bucket.trials = one;
     bucket.trials.link = link;
     cost += one.cost;
+    left_out += one.left_out;
   }
   for (auto& [id, bucket] : buckets_) take_step_as_trial(bucket);
   predict_all();
@@ -191,10 +240,30 @@ const Planner::Choices& Planner::decide(const std::map<std::uint32_t, Trials>& t
   const Choices choices = held ? before : best();
   interval_ = choices != before ? kMinInterval : std::min(2 * interval_, kMaxInterval);
   adopt(choices);
-  const double step = std::max(finish_with(current()), 1e-9);
-  affordable_ = static_cast<std::uint64_t>(
-      std::clamp(cost / (kTrialFraction * step), double{kMinInterval}, double{kMaxInterval}));
+  others_tried_ = others_tried_ || others_are_due();
+  count_cost(cost, left_out);
   return choices_;
+}
+
+void Planner::count_cost(double tried, double left_out) {
+  const double step = std::max(finish_with(current()), 1e-9);
+  const auto steps = [&](double cost) {
+    return static_cast<std::uint64_t>(
+        std::clamp(cost / (kTrialFraction * step), double{kMinInterval}, double{kMaxInterval}));
+  };
+  cost_ = tried;
+  affordable_ = steps(tried);
+  // Once they were tried, the others come back only with a bucket that has one of them.
+  const bool wait = left_out > 0 && !others_tried_;
+  others_at_ = wait ? opened_ + steps(tried + left_out) : 0;
+}
+
+bool Planner::tries_others() const {
+  const std::lock_guard lock(mutex_);
+  return others_are_due() || std::ranges::any_of(buckets_, [&](const auto& entry) {
+           const std::string name = options_.candidates[entry.second.choice].name();
+           return name != "fp32" && name != "bf16" && name != "dqsg";
+         });
 }
 
 void Planner::adopt(const Choices& choices) {
@@ -204,6 +273,7 @@ void Planner::adopt(const Choices& choices) {
   }
   planned_ = true;
   slower_ = false;
+  left_.reset();
   ratios_.clear();
   seen_.clear();
   usual_.reset();

@@ -34,6 +34,8 @@ class Planner {
   // Steps at the start that travel as fp32 before samples are taken.
   static constexpr std::uint64_t kFirstSteps = 1;
   static constexpr double kTolerance = 0.15;
+  // A change that has trials at once; a smaller one waits until they take kTrialFraction.
+  static constexpr double kLargeChange = 0.4;
   // A plan must be faster than a more exact one by this fraction, and than the current one.
   static constexpr double kWorthwhile = 0.01;
   static constexpr double kHysteresis = 0.05;
@@ -70,14 +72,23 @@ class Planner {
 
   // Sets the link of the trials that come now.
   void set_link(const Link& link);
-  // Returns whether compressing a bucket of `elements` elements might shorten a step at all. If
-  // not, its candidates need no trial.
-  [[nodiscard]] bool may_gain(std::uint64_t elements) const;
+  // Returns whether any bucket is so large that trials may be worth their cost on the link, however
+  // fast the processor is.
+  [[nodiscard]] bool link_may_gain(const std::map<std::uint32_t, std::uint64_t>& elements) const;
+  // Returns whether compressing a bucket, of which a method may compress `elements` elements, might
+  // shorten a step at all. If not, its candidates need no trial.
+  [[nodiscard]] bool may_gain(std::uint32_t bucket, std::uint64_t elements);
+  // Returns the seconds of computing in the bucket's last step, if that was fp32; else 0.
+  [[nodiscard]] double busy_with_fp32(std::uint32_t bucket) const;
+  // Returns whether the trials that come now include candidates that are seldom chosen: the session
+  // has gone on for long enough, or a bucket has one of them.
+  [[nodiscard]] bool tries_others() const;
 
   // The trials of one bucket, one per candidate; those that were not tried have no figures.
   struct Trials {
     double times = 1;      // how many times larger the bucket is than its sample
     double cost = 0;       // seconds of all runs
+    double left_out = 0;   // seconds of trials that may be useful, and were too long for now
     bool assumed = false;  // the figures follow from a step with fp32, without trials
     std::vector<bool> tried;
     std::vector<TrialFigures> figures;
@@ -134,7 +145,10 @@ class Planner {
   // Returns whether anything but fp32 was tried.
   [[nodiscard]] static bool was_tried(const Known& bucket);
   [[nodiscard]] double uncompressed_bytes(std::uint64_t elements) const;
-  [[nodiscard]] bool gains(std::uint64_t elements) const;
+  [[nodiscard]] bool gains(const Known& bucket) const;
+  [[nodiscard]] bool link_gains(std::uint64_t elements) const;
+  // Returns whether a method that computes for as long as dqsg may be faster than bf16.
+  [[nodiscard]] bool may_beat_bf16(const Known& bucket) const;
 
   // Returns when a step is done: as predicted; with the ready times of the last step; under other
   // conditions.
@@ -155,15 +169,28 @@ class Planner {
   [[nodiscard]] Choices best() const;
 
   [[nodiscard]] bool has_new_bucket() const;
+  // Returns whether the session has gone on for long enough for the trials that were left out.
+  [[nodiscard]] bool others_are_due() const { return others_at_ > 0 && opened_ >= others_at_; }
+  // Notes the seconds of trials, and when the next ones may come.
+  void count_cost(double tried, double left_out);
   // Returns the times of the last step; nothing if they are incomplete.
   [[nodiscard]] std::optional<Observed> observe() const;
   void watch();
+  // Takes note of a step that sent fp32 before the first plan.
+  void note_uncompressed(double seconds);
   // Learns from the first steps of a plan how well it is predicted, and whether fp32 was faster.
   void learn_usual_ratio();
   // Returns whether trials are due because predictions are off.
   [[nodiscard]] bool is_off();
+  // Returns whether a step has changed by so much that a few steps can make up for trials.
+  [[nodiscard]] bool is_large_change(double ratio) const;
   // Goes back to fp32 if the plan was measured to be slower. Returns whether it did.
   [[nodiscard]] bool fall_back();
+  // Returns to the plan before that if fp32 was measured to be no faster. Returns whether it did.
+  [[nodiscard]] bool come_back();
+  // Chooses between fp32 and bf16 anew, by the last step with fp32, if nothing was tried. Returns
+  // whether the plan has changed.
+  [[nodiscard]] bool reconsider();
   // Returns whether times that have changed may have consequences in this step.
   [[nodiscard]] bool may_react() const;
   // Takes note that they have. A link that changes all the time is followed less and less often.
@@ -190,20 +217,31 @@ class Planner {
   std::uint64_t tried_at_ = 0;  // the step before which candidates were tried last
   std::uint64_t interval_ = kMinInterval;
   std::uint64_t affordable_ = kMinInterval;  // the interval at which trials take kTrialFraction
+  double cost_ = 0;                          // seconds of the last trials, and of a probe
+  std::uint64_t others_at_ = 0;              // step for the trials that were left out; 0: none
+  bool others_tried_ = false;
   std::uint64_t hold_ = kFirstHold;
   std::uint64_t hold_until_ = 0;
   bool frozen_ = false;
   bool sampling_ = false;  // the current step keeps samples
   bool planned_ = false;
+  bool assumed_anew_ = false;  // the figures of a bucket without trials have changed
   bool began_with_fp32_ = false;  // when the first plan was made
   std::uint64_t settled_at_ = 0;  // the first step whose figures belong to the current plan
   std::deque<double> ratios_;     // measured over predicted, of the last steps of this plan
   double finish_ = 0;             // measured, of the last step
   double usual_ratio_ = 0;        // 0: not known yet
   double previous_ratio_ = 0;     // the usual one of the plan before
-  double uncompressed_ = 0;       // measured, of the last step before the first plan
+  double uncompressed_ = 0;       // measured, of the fastest step before the first plan
   double fp32_ratio_ = 0;         // that over the first prediction for fp32; 0: not known
   bool slower_ = false;           // the plan was measured to be slower than fp32
+  // The plan that was measured to be slower than fp32, until fp32 has been measured again.
+  struct Left {
+    Choices choices;
+    double seconds = 0;     // of its fastest step
+    bool is_better = false;  // fp32 was measured to be no faster
+  };
+  std::optional<Left> left_;
   std::deque<Seen> seen_;         // the last steps of this plan
   std::optional<Seen> usual_;     // of the first ones
   std::uint64_t reacted_at_ = 0;  // to a change, by a new plan or by trials

@@ -265,12 +265,48 @@ TEST(Planner, ALongFirstStepDoesNotMakeFp32LookFaster) {
   EXPECT_NE(planner.plan().buckets.at(0).spec, "fp32");
 }
 
+TEST(Planner, ComesBackFromFp32WhereThatIsNoFaster) {
+  Planner planner = make_planner();
+  EXPECT_EQ(choose(planner, 12.5e6, 0.32), kCoarse);
+  planner.note(7, 1'000'000, times_of(0, 0.32));
+  EXPECT_LE(open_until_new_plan(planner, 40, times_of(0, 0.35)), 12);
+  ASSERT_EQ(planner.choices().at(7), kFp32);
+  // The machine has become busy: fp32 takes longer than it did, too.
+  EXPECT_LE(open_until_new_plan(planner, 40, times_of(0, 0.6)), 12);
+  EXPECT_EQ(planner.choices().at(7), kCoarse);
+  // fp32 is known to be no faster now.
+  for (int step = 0; step < 9; ++step) {
+    EXPECT_NE(planner.open_step(), Planner::Task::change_plan);
+    planner.note(7, 1'000'000, times_of(0, 0.35));
+  }
+}
+
+TEST(Planner, TriesAgainAfterFp32WasKept) {
+  Planner planner = make_planner();
+  EXPECT_EQ(choose(planner, 12.5e6, 0.32), kCoarse);
+  planner.note(7, 1'000'000, times_of(0, 0.32));
+  EXPECT_LE(open_until_new_plan(planner, 40, times_of(0, 0.35)), 12);
+  ASSERT_EQ(planner.choices().at(7), kFp32);
+  EXPECT_EQ(open_until_trials(planner, 45, 0.32), Planner::Task::try_candidates);
+}
+
+TEST(Planner, AFewSlowStepsDoNotMeanThatFp32IsFaster) {
+  Planner planner = make_planner();
+  EXPECT_EQ(choose(planner, 12.5e6, 0.32), kCoarse);
+  planner.note(7, 1'000'000, times_of(0, 0.32));
+  for (int step = 0; step < 12; ++step) {
+    EXPECT_NE(planner.open_step(), Planner::Task::change_plan) << "step " << step;
+    planner.note(7, 1'000'000, times_of(0, step % 4 == 3 ? 0.06 : 0.5));
+  }
+  EXPECT_EQ(planner.choices().at(7), kCoarse);
+}
+
 TEST(Planner, TriesNothingWhereTheBytesTakeHardlyAnyTime) {
   for (const double rate : {0.0, 1e12}) {
     Planner planner = make_planner();
     EXPECT_EQ(open_until_trials(planner, 10, 0.01), Planner::Task::try_candidates);
     planner.set_link({.bytes_per_second = rate, .latency = Seconds{0}});
-    EXPECT_FALSE(planner.may_gain(1'000'000));
+    EXPECT_FALSE(planner.may_gain(7, 1'000'000));
     EXPECT_EQ(planner.decide({}, {.bytes_per_second = rate, .latency = Seconds{0}}).at(7), kFp32);
     EXPECT_NE(planner.plan().reason.find("nothing was tried"), std::string::npos)
         << planner.plan().reason;
@@ -279,7 +315,23 @@ TEST(Planner, TriesNothingWhereTheBytesTakeHardlyAnyTime) {
   Planner planner = make_planner();
   EXPECT_EQ(open_until_trials(planner, 10, 0.01), Planner::Task::try_candidates);
   planner.set_link({.bytes_per_second = 1e9, .latency = Seconds{0}});
-  EXPECT_TRUE(planner.may_gain(1'000'000));
+  EXPECT_TRUE(planner.may_gain(7, 1'000'000));
+}
+
+TEST(Planner, TriesNothingWhereComputingTakesLongerThanTheBytes) {
+  Planner planner = make_planner();
+  BucketTimes times = times_of(0, 0.01);
+  times.busy = 1e-3;
+  for (int step = 0; step < 3; ++step) {
+    static_cast<void>(planner.open_step());
+    planner.note(7, 1'000'000, times);
+  }
+  // Half of the bytes take 2 ms, dqsg would compute for 5 ms.
+  planner.set_link({.bytes_per_second = 1e9, .latency = Seconds{0}});
+  EXPECT_FALSE(planner.may_gain(7, 1'000'000));
+  EXPECT_EQ(planner.decide({}, {.bytes_per_second = 1e9, .latency = Seconds{0}}).at(7), kBf16);
+  planner.set_link({.bytes_per_second = 1e8, .latency = Seconds{0}});
+  EXPECT_TRUE(planner.may_gain(7, 1'000'000));
 }
 
 TEST(Planner, RecommendsLocalStepsWhereTheMachineIsMostlyIdle) {
@@ -315,6 +367,23 @@ TEST(Planner, TriesANewBucket) {
   choose(planner, 12.5e6, 1);
   const double usual = planner.plan().predicted;
   EXPECT_EQ(open_until_trials(planner, 20, usual, {7, 8}), Planner::Task::try_candidates);
+}
+
+TEST(Planner, TriesTheOthersOnceWhenTheSessionHasGoneOnForLong) {
+  Planner planner = make_planner();
+  EXPECT_EQ(open_until_trials(planner, 10, 0.3), Planner::Task::try_candidates);
+  EXPECT_FALSE(planner.tries_others());
+  const Link link{.bytes_per_second = 12.5e6, .latency = Seconds{0}};
+  auto trials = trials_of(planner, 12.5e6);
+  trials.cost = 0.01;
+  trials.left_out = 0.005;  // with a probe of 10 ms, 0.5 % of about 120 steps of 42 ms
+  EXPECT_EQ(planner.decide({{7, trials}}, link).at(7), kCoarse);
+  const double usual = planner.plan().predicted;
+  EXPECT_EQ(open_until_trials(planner, 90, usual), Planner::Task::none);
+  EXPECT_EQ(open_until_trials(planner, 60, usual), Planner::Task::try_candidates);
+  EXPECT_TRUE(planner.tries_others());
+  static_cast<void>(planner.decide({{7, trials}}, link));
+  EXPECT_EQ(open_until_trials(planner, 1000, usual), Planner::Task::none);
 }
 
 TEST(Cost, IsExactForTheSampleItself) {
