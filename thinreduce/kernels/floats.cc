@@ -1,18 +1,38 @@
 #include "thinreduce/kernels/floats.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 
 #include "thinreduce/ensure.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thinreduce/kernels/floats.cc"
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "thinreduce/kernels/dispatch.h"
+
+#ifndef THINREDUCE_KERNELS_FLOATS_ONCE
+#define THINREDUCE_KERNELS_FLOATS_ONCE
+namespace thinreduce::kernels {
+namespace {
+
+constexpr std::size_t kSquareSums = 8;
+
+// Adds the squares of the last values, at most one per sum, and the sums.
+double add_up(std::array<double, kSquareSums>& sums, std::span<const float> last) {
+  for (std::size_t i = 0; i < last.size(); ++i) sums[i] += static_cast<double>(last[i]) * last[i];
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
+}  // namespace
+}  // namespace thinreduce::kernels
+#endif  // THINREDUCE_KERNELS_FLOATS_ONCE
 
 HWY_BEFORE_NAMESPACE();
 namespace thinreduce::kernels::HWY_NAMESPACE {
@@ -28,7 +48,8 @@ void add(std::span<float> sum, std::span<const float> in) {
   reference::add(sum.subspan(i), in.subspan(i));
 }
 
-// Two independent maxima hide the latency of a comparison.
+// Two independent maxima hide the latency of a comparison. The sums after these are loaded ahead:
+// callers go through memory in runs that are too short for the CPU to foresee.
 bool add_exchange(std::span<float> sum, std::span<float> in) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> bits;
@@ -39,6 +60,7 @@ bool add_exchange(std::span<float> sum, std::span<float> in) {
   const auto exchange = [&](std::size_t at) HWY_ATTR {
     const auto old = hn::LoadU(d, &sum[at]);
     const auto both = hn::Add(old, hn::LoadU(d, &in[at]));
+    hwy::Prefetch(sum.data() + at + sum.size());
     hn::StoreU(both, d, &sum[at]);
     hn::StoreU(old, d, &in[at]);
     return hn::And(hn::BitCast(bits, both), magnitude);
@@ -150,6 +172,36 @@ std::size_t first_no_square(std::span<const float> values) {
   return i + reference::first_no_square(values.subspan(i));
 }
 
+#if HWY_TARGET == HWY_SCALAR || HWY_HAVE_SCALABLE
+
+double square_sum(std::span<const float> values) {
+  return reference::square_sum(values);
+}
+
+#else
+
+// The eight sums are in as many vectors as they need; the rest of the values go to the first ones.
+double square_sum(std::span<const float> values) {
+  const hn::CappedTag<double, kSquareSums> d;
+  const hn::Rebind<float, decltype(d)> floats;
+  constexpr std::size_t kLanes = hn::MaxLanes(decltype(d)());
+  constexpr std::size_t kVectors = kSquareSums / kLanes;
+  hn::Vec<decltype(d)> vectors[kVectors];
+  for (auto& vector : vectors) vector = hn::Zero(d);
+  std::size_t i = 0;
+  for (; i + kSquareSums <= values.size(); i += kSquareSums) {
+    for (std::size_t k = 0; k < kVectors; ++k) {
+      const auto value = hn::PromoteTo(d, hn::LoadU(floats, &values[i + k * kLanes]));
+      vectors[k] = hn::Add(vectors[k], hn::Mul(value, value));
+    }
+  }
+  alignas(64) std::array<double, kSquareSums> sums;
+  for (std::size_t k = 0; k < kVectors; ++k) hn::Store(vectors[k], d, &sums[k * kLanes]);
+  return add_up(sums, values.subspan(i));
+}
+
+#endif
+
 }  // namespace thinreduce::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -204,6 +256,15 @@ std::size_t first_no_square(std::span<const float> values) {
   return values.size();
 }
 
+double square_sum(std::span<const float> values) {
+  std::array<double, kSquareSums> sums{};
+  const std::size_t whole = values.size() / kSquareSums * kSquareSums;
+  for (std::size_t i = 0; i < whole; ++i) {
+    sums[i % kSquareSums] += static_cast<double>(values[i]) * values[i];
+  }
+  return add_up(sums, values.subspan(whole));
+}
+
 }  // namespace reference
 
 THINREDUCE_KERNEL(add);
@@ -214,6 +275,7 @@ THINREDUCE_KERNEL(maximum);
 THINREDUCE_KERNEL(largest_magnitude);
 THINREDUCE_KERNEL(first_nonfinite);
 THINREDUCE_KERNEL(first_no_square);
+THINREDUCE_KERNEL(square_sum);
 
 void add(std::span<float> sum, std::span<const float> in) {
   ensure(sum.size() == in.size(), "add: spans must have the same length", sum.size(), in.size());
@@ -252,6 +314,10 @@ std::size_t first_nonfinite(std::span<const float> values) {
 
 std::size_t first_no_square(std::span<const float> values) {
   return THINREDUCE_CALL(first_no_square)(values);
+}
+
+double square_sum(std::span<const float> values) {
+  return THINREDUCE_CALL(square_sum)(values);
 }
 
 }  // namespace thinreduce::kernels

@@ -24,6 +24,9 @@ void maximum(std::span<float> most, std::span<const float> in);
 // Returns the index of the first value that cannot be a sum of squares: negative, NaN or Inf;
 // values.size() if there is none.
 [[nodiscard]] std::size_t first_no_square(std::span<const float> values);
+// Returns the sum of squares, in double: value i is added to sum i % 8, and the eight sums in
+// order.
+[[nodiscard]] double square_sum(std::span<const float> values);
 
 // The definition of the results above.
 namespace reference {
@@ -35,6 +38,7 @@ void maximum(std::span<float> most, std::span<const float> in);
 [[nodiscard]] float largest_magnitude(std::span<const float> values);
 [[nodiscard]] std::size_t first_nonfinite(std::span<const float> values);
 [[nodiscard]] std::size_t first_no_square(std::span<const float> values);
+[[nodiscard]] double square_sum(std::span<const float> values);
 }  // namespace reference
 
 }  // namespace thinreduce::kernels

@@ -45,6 +45,24 @@ TEST(Floats, EqualTheReferenceOnEveryTarget) {
   });
 }
 
+TEST(Floats, SquareSumEqualsTheReferenceOnEveryTarget) {
+  on_every_target([] {
+    at_every_size([](std::size_t size, std::size_t offset) {
+      const auto values = mixed_floats(size, 1);
+      Guarded<float> guarded(std::span<const float>(values), offset);
+      const double sum = square_sum(guarded.span());
+      const double expected = reference::square_sum(values);
+      EXPECT_TRUE(same_bits<double>(std::span(&sum, 1), std::span(&expected, 1))) << size;
+    });
+  });
+}
+
+TEST(Floats, SquareSumIsTheSumOfSquares) {
+  EXPECT_EQ(square_sum({}), 0);
+  EXPECT_EQ(square_sum(std::vector<float>{3, -4}), 25);
+  EXPECT_EQ(square_sum(std::vector<float>(1001, 2)), 4004);
+}
+
 TEST(Floats, AddExchangeEqualsTheReferenceOnEveryTarget) {
   on_every_target([] {
     at_every_size([](std::size_t size, std::size_t offset) {

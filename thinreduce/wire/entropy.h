@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "thinreduce/kernels/rans.h"
+
 namespace thinreduce {
 
 // With fewer symbols the table costs more than the coder saves.
@@ -36,14 +38,6 @@ class EntropyCoder {
     std::uint32_t start = 0;
     std::uint32_t count = 0;
   };
-  // The constants that encode a group with a multiplication instead of a division.
-  struct EncodeEntry {
-    std::uint32_t most = 0;  // from this state on, 16 bits are emitted first
-    std::uint32_t reciprocal = 0;
-    std::uint32_t bias = 0;
-    std::uint16_t complement = 0;
-    std::uint16_t shift = 0;
-  };
 
   [[nodiscard]] std::size_t groups_of(std::size_t symbols) const {
     return (symbols + group_ - 1) / group_;
@@ -53,16 +47,17 @@ class EntropyCoder {
   void make_frequencies();
   void write_table(std::vector<std::byte>& out) const;
   void read_table(std::span<const std::byte>& bytes, std::string_view what);
-  [[nodiscard]] std::span<const std::uint16_t> encode_groups(std::span<std::uint32_t> states);
+  [[nodiscard]] std::span<const std::uint16_t> encode_groups(kernels::RansStates& states);
   void expand(std::span<std::uint8_t> symbols) const;
 
   std::uint32_t alphabet_;
-  std::size_t group_;        // symbols per group
+  std::size_t group_;  // symbols per group
+  std::uint64_t group_factor_ = 0;
   std::uint32_t kinds_ = 1;  // number of different groups
   std::vector<std::uint8_t> groups_;
   std::vector<std::uint32_t> counts_;
   std::vector<Frequency> frequencies_;
-  std::vector<EncodeEntry> entries_;
+  std::vector<kernels::RansEntry> entries_;
   std::vector<std::uint16_t> words_;    // filled from the end
   std::vector<std::uint32_t> slots_;    // of the decoder: group, frequency, place in it
   std::vector<std::uint64_t> symbols_;  // of each group, one symbol per byte

@@ -16,12 +16,6 @@
 
 namespace thinreduce {
 
-// Begins to load memory into the cache.
-inline void prefetch(std::span<const float> values) {
-  constexpr std::size_t kLine = 64 / sizeof(float);
-  for (std::size_t i = 0; i < values.size(); i += kLine) __builtin_prefetch(&values[i]);
-}
-
 class FftBlocks {
  public:
   FftBlocks(const BucketLayout& layout, std::size_t block_length, kernels::Transform transform);
@@ -39,12 +33,6 @@ class FftBlocks {
   // buckets.
   void to_spectrum(std::size_t group, std::span<const float> values, std::span<const float> more,
                    std::span<float> spectrum, std::size_t thread = 0);
-  // Loads a group's elements into the cache, if they are one run. A transform reads or writes 16
-  // rows at a time, which no CPU foresees.
-  void prefetch(std::size_t group, std::span<const float> values) const {
-    if (group >= groups_.size() || !groups_[group].one_run) return;
-    thinreduce::prefetch(values.subspan(groups_[group].offset, group_floats()));
-  }
   // Transforms a group back, multiplies it by `scale` and calls `take(offset, floats)` for each run
   // of the bucket in it.
   template <typename Take>

@@ -85,7 +85,6 @@ void FftMethod::write_mean(Groups run, std::span<const float> spectrum, int worl
   const float share = 1.0f / static_cast<float>(world);
   residual_.delivered(run);
   for (std::size_t group = run.begin; group < run.end; ++group) {
-    blocks_.prefetch(group + 1, values);
     blocks_.write_scaled(group,
                          spectrum.subspan((group - run.begin) * group_floats(), group_floats()),
                          share, values, thread);

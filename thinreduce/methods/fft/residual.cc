@@ -49,8 +49,6 @@ std::span<float> FftResidual::spectrum(std::size_t group) {
 std::span<const float> FftResidual::take_in(std::size_t group, std::span<const float> gradient,
                                             std::size_t thread) {
   if (feedback_ && groups_[group] == Group::taken) return spectrum(group);
-  blocks_.prefetch(group + 1, gradient);
-  if (feedback_ && group + 1 < groups_.size()) prefetch(spectrum(group + 1));
   const std::span<float> sum = rooms_[thread];
   blocks_.to_spectrum(group, gradient, unseen_, sum, thread);
   if (!feedback_) return sum;

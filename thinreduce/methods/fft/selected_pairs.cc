@@ -1,9 +1,7 @@
 #include "thinreduce/methods/fft/selected_pairs.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <numeric>
 
 #include "thinreduce/collective/workers.h"
 #include "thinreduce/kernels/floats.h"
@@ -118,17 +116,9 @@ void SelectedPairs::finish(std::size_t k, Workers workers) {
 }
 
 void SelectedPairs::measure_energy(const kernels::PairSelector::Result& selected) {
-  // Independent sums hide the latency of the additions.
-  std::array<double, 8> sums{};
-  const auto& values = selected.values;
-  for (std::size_t first = 0; first < values.size(); first += sums.size()) {
-    const std::size_t count = std::min(sums.size(), values.size() - first);
-    for (std::size_t i = 0; i < count; ++i) {
-      const double scaled = static_cast<double>(values[first + i]) * selected.scale;
-      sums[i] += scaled * scaled;
-    }
-  }
-  const double kept = std::accumulate(sums.begin(), sums.end(), 0.0);
+  // The scale is a power of two, so it does not matter whether values or sums are multiplied.
+  const double scale = selected.scale;
+  const double kept = kernels::square_sum(selected.values) * (scale * scale);
   const bool finite = std::isfinite(selected.energy);
   selection_.head.overflow =
       !finite && kernels::first_nonfinite(selected.values) < selected.values.size();

@@ -51,15 +51,15 @@ class NestedGather final : public Method {
     sent_nested_ = {};
     plain_ranks_ =
         side_.nests() ? std::min(options_.first_group, exchange.size()) : exchange.size();
-    exchange_plain(source, exchange);
     if (plain_ranks_ < exchange.size()) {
+      exchange_plain(source, exchange, y_);
       exchange_nested(source, exchange, bucket.values);
+      exchange.timed(Stage::decode, [&] {
+        for (float& value : bucket.values) value = finite(value);
+      });
     } else {
-      std::copy(y_.begin(), y_.end(), bucket.values.begin());
+      exchange_plain(source, exchange, bucket.values);
     }
-    exchange.timed(Stage::decode, [&] {
-      for (float& value : bucket.values) value = finite(value);
-    });
     // The payloads are delivered; until here residual and side information were unchanged.
     if (options_.feedback) std::swap(residual_, error_);
     end_step(exchange);
@@ -96,15 +96,15 @@ class NestedGather final : public Method {
     }
   }
 
-  // Gathers the payloads of the plain ranks and sets y.
-  void exchange_plain(std::span<const float> source, Exchange& exchange) {
+  // Gathers the payloads of the plain ranks and sets `mean` to their mean.
+  void exchange_plain(std::span<const float> source, Exchange& exchange, std::span<float> mean) {
     payload_.clear();
     if (exchange.rank() < plain_ranks_) {
       exchange.timed(Stage::encode, [&] { write_plain(source, key(exchange, exchange.rank())); });
     }
     gather(exchange, payload_, plain_.limit(), [&](int rank, std::span<const std::byte> payload) {
       if (rank < plain_ranks_) {
-        add_plain(payload, rank, exchange);
+        add_plain(payload, rank, exchange, mean);
       } else {
         require_empty(payload, rank);
       }
@@ -131,7 +131,8 @@ class NestedGather final : public Method {
                     what(rank), payload.size()));
   }
 
-  void add_plain(std::span<const std::byte> payload, int rank, const Exchange& exchange) {
+  void add_plain(std::span<const std::byte> payload, int rank, const Exchange& exchange,
+                 std::span<float> mean) {
     const RandomKey rank_key = key(exchange, rank);
     plain_.read(payload, what(rank), scales_,
                 [&](std::size_t first, std::span<const std::uint32_t> codes) {
@@ -140,14 +141,14 @@ class NestedGather final : public Method {
                                                 {.keys = std::span(&rank_key, 1)}, part);
                   if (rank == exchange.rank()) subtract_own(first, part);
                   kernels::scale(part, 1.0f / static_cast<float>(plain_ranks_));
-                  const auto y = std::span(y_).subspan(first, codes.size());
+                  const auto sum = mean.subspan(first, codes.size());
                   if (rank == 0) {
-                    std::copy(part.begin(), part.end(), y.begin());
+                    std::copy(part.begin(), part.end(), sum.begin());
                   } else {
-                    kernels::add(y, part);
+                    kernels::add(sum, part);
                   }
                   if (rank == plain_ranks_ - 1) {
-                    for (float& value : y) value = finite(value);
+                    for (float& value : sum) value = finite(value);
                   }
                 });
   }

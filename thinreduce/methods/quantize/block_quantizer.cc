@@ -1,7 +1,6 @@
 #include "thinreduce/methods/quantize/block_quantizer.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 
@@ -20,17 +19,6 @@ constexpr float kMaxStepSize = std::numeric_limits<float>::max();
 // little to be noticed.
 constexpr float kMargin = 1 + 0x1p-20f;
 
-// Adds in an order that does not depend on the vector width.
-double square_sum(std::span<const float> values) {
-  std::array<double, 8> sums{};
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    sums[i % 8] += static_cast<double>(values[i]) * values[i];
-  }
-  double sum = 0;
-  for (const double part : sums) sum += part;
-  return sum;
-}
-
 }  // namespace
 
 float BlockQuantizer::step_size(float scale) const {
@@ -47,7 +35,8 @@ void BlockQuantizer::measure(std::span<const float> values, std::size_t first, d
         const auto part = values.subspan(at, run);
         scales[index] = kernels::largest_magnitude(part);
         if (clip > 0 && std::isfinite(scales[index])) {
-          const double limit = clip * std::sqrt(square_sum(part) / static_cast<double>(run));
+          const double limit =
+              clip * std::sqrt(kernels::square_sum(part) / static_cast<double>(run));
           if (limit < scales[index]) scales[index] = static_cast<float>(limit);
         }
       });
@@ -71,7 +60,7 @@ void BlockQuantizer::measure_norm_from(std::span<const float> bucket, std::size_
   const auto values = bucket.subspan(part.first, part.end - part.first);
   grid.for_each_block(
       part.first, values.size(), [&](std::size_t index, std::size_t at, std::size_t run) {
-        const double norm = std::sqrt(square_sum(values.subspan(at, run)));
+        const double norm = std::sqrt(kernels::square_sum(values.subspan(at, run)));
         // Only Inf and NaN have no finite sum; readers must see them in the scale.
         scales[index] = std::isfinite(norm)
                             ? static_cast<float>(std::min<double>(norm, kMaxStepSize))
