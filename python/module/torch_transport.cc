@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "python/module/message_order.h"
 #include "python/module/thread_state.h"
 #include "python/module/waiting_threads.h"
 #include "thinreduce/error.h"
@@ -53,6 +54,7 @@ class TorchTransport final : public Transport {
       : rank_(messages.attr("rank").cast<int>()),
         size_(messages.attr("size").cast<int>()),
         messages_(std::make_unique<py::object>(std::move(messages))),
+        order_(size_),
         watchdog_(std::make_unique<std::thread>([this] { watch(); })) {}
   ~TorchTransport() override;
 
@@ -107,6 +109,7 @@ class TorchTransport final : public Transport {
   const int rank_;
   const int size_;
   OwnedHere<py::object> messages_;
+  MessageOrder order_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<Failure> failure_;
@@ -120,19 +123,28 @@ class TorchTransport final : public Transport {
 // One message in flight. Destroying PyTorch's object of it cancels it.
 class TorchOperation final : public Operation {
  public:
+  using Way = MessageOrder::Way;
+
   TorchOperation(TorchTransport& transport, int peer, Channel channel, std::span<std::byte> message,
-                 const char* verb)
-      : transport_(transport), peer_(peer), bytes_(message.size()), verb_(verb) {
+                 Way way)
+      : transport_(transport),
+        peer_(peer),
+        bytes_(message.size()),
+        verb_(way == Way::send ? "send" : "receive") {
     transport_.throw_if_failed();
+    place_ = transport_.order_.start(peer, way, channel, bytes_ >= kLongMessage);
     const auto what = transport_.call([&](py::object& messages) {
       const auto memory = py::memoryview::from_memory(static_cast<void*>(message.data()),
                                                       static_cast<py::ssize_t>(bytes_));
       work_ = messages.attr(verb_)(peer_, static_cast<int>(channel), memory);
       wait_ = messages.attr("wait");
     });
-    if (!what.empty()) throw transport_.explain(peer_, describe(), what);
+    if (what.empty()) return;
+    transport_.order_.forget(place_);
+    throw transport_.explain(peer_, describe(), what);
   }
   ~TorchOperation() override {
+    if (!done_) transport_.order_.forget(place_);
     if (!work_) return;
     const py::gil_scoped_acquire gil;
     work_ = py::object();
@@ -143,21 +155,22 @@ class TorchOperation final : public Operation {
 
   void wait(const Deadline& deadline) override {
     if (done_) return;
-    const bool is_long = bytes_ >= kLongMessage;
+    const bool may_be_forgotten = transport_.order_.may_be_forgotten(place_);
     const TorchTransport::Wait wait{
         .peer = peer_,
         .operation = describe(),
         .since = Clock::now(),
         .until = deadline.at,
         .allowed = deadline.allowed,
-        .elsewhere = is_long ? std::make_shared<DelegatedWait>() : nullptr};
+        .elsewhere = may_be_forgotten ? std::make_shared<DelegatedWait>() : nullptr};
     const double limit = Seconds(deadline.at - wait.since + kGrace).count();
     transport_.begin_wait(wait);
     const auto what =
-        is_long ? wait_elsewhere(wait.elsewhere, limit) : wait_here(wait_, work_, limit);
+        wait.elsewhere ? wait_elsewhere(wait.elsewhere, limit) : wait_here(wait_, work_, limit);
     transport_.end_wait(wait);
     done_ = what.empty();
     if (!done_) throw transport_.explain(peer_, describe(), what);
+    transport_.order_.pass(place_);
   }
 
  private:
@@ -189,6 +202,7 @@ class TorchOperation final : public Operation {
   const int peer_;
   const std::size_t bytes_;
   const char* const verb_;
+  MessageOrder::Place place_{};
   py::object work_;
   py::object wait_;
   bool done_ = false;
@@ -232,11 +246,11 @@ void TorchTransport::abandon(const std::string& reason) noexcept {
 Pending TorchTransport::start_send(int peer, Channel channel, std::span<const std::byte> message) {
   // PyTorch has one kind of tensor for both directions; it only reads from that of a send.
   const std::span writable(const_cast<std::byte*>(message.data()), message.size());
-  return std::make_unique<TorchOperation>(*this, peer, channel, writable, "send");
+  return std::make_unique<TorchOperation>(*this, peer, channel, writable, MessageOrder::Way::send);
 }
 
 Pending TorchTransport::start_receive(int peer, Channel channel, std::span<std::byte> message) {
-  return std::make_unique<TorchOperation>(*this, peer, channel, message, "receive");
+  return std::make_unique<TorchOperation>(*this, peer, channel, message, MessageOrder::Way::receive);
 }
 
 TorchTransport::Failure TorchTransport::note(Failure failure) {

@@ -39,10 +39,11 @@ CheckedSend::CheckedSend(Exchange& exchange, int peer, std::span<const std::byte
     bytes_ = exchange.transport().send(peer, Channel::data, copy_);
     return;
   }
-  checksum_ = exchange.transport().send(peer, Channel::header, copy_);
   bytes_ = exchange.transport().send(peer, Channel::data, bytes);
+  checksum_ = exchange.transport().send(peer, Channel::header, copy_);
 }
 
+// The checksum follows the bytes, so the first of the two waits is the only one that waits long.
 void CheckedSend::wait(Exchange& exchange) {
   if (checksum_) exchange.wait(*checksum_);
   exchange.wait(*bytes_);
@@ -57,8 +58,8 @@ CheckedReceive::CheckedReceive(Exchange& exchange, int peer, std::span<std::byte
     pending_bytes_ = exchange.transport().receive(peer, Channel::data, copy_);
     return;
   }
-  pending_checksum_ = exchange.transport().receive(peer, Channel::header, copy_);
   pending_bytes_ = exchange.transport().receive(peer, Channel::data, bytes);
+  pending_checksum_ = exchange.transport().receive(peer, Channel::header, copy_);
 }
 
 void CheckedReceive::wait(Exchange& exchange) {

@@ -81,7 +81,7 @@ class Ring {
         // world - 1 hops ago; that send must have completed.
         const std::size_t sent_as = posted_ - (world() - 1) * segments_;
         if (sent_as >= sent_) return;
-        release_sends(sent_as + 1);
+        if (sent_as >= released_) release_sends(releasable(sent_as, current));
         receive.bytes = codec_.wire(range, world_);
       }
       if (range.size() > 0) {
@@ -124,8 +124,22 @@ class Ring {
     ++sent_;
   }
 
-  // Waits for the first `count` sends.
+  // Returns how many sends to release when number `needed` must be, while transfer `current` is
+  // next. One wait releases several: those up to half way to `current`, which the right neighbour
+  // has most likely received. It waits for no send from `current` on, so it does not wait for this
+  // rank: whoever is furthest behind can go on.
+  [[nodiscard]] static std::size_t releasable(std::size_t needed, std::size_t current) {
+    return needed + 1 + (current > needed ? (current - needed) / 2 : 0);
+  }
+
+  // Waits for the first `count` sends; for the last one first, because they complete in order, so
+  // that the others need not be waited for.
   void release_sends(std::size_t count) {
+    if (count <= released_) return;
+    if (auto& last = sends_[count - released_ - 1]) {
+      last->wait(exchange_);
+      last.reset();
+    }
     for (; released_ < count; ++released_) {
       if (sends_.front()) sends_.front()->wait(exchange_);
       sends_.pop_front();
