@@ -108,15 +108,16 @@ std::size_t proposal_limit(const GradiveqLayer& layer) {
   return kHeadBytes + slice * slice * sizeof(float);
 }
 
-NewBasis read_proposal(ByteReader& reader, const GradiveqLayer& layer, int owner,
+NewBasis read_proposal(ByteReader& reader, const GradiveqLayer& layer, int keeper,
                        const Exchange& exchange) {
   const auto head = reader.take(kHeadBytes);
   const auto require = [&](bool holds, const std::string& expected) {
     if (holds) return;
-    throw Error(ErrorCode::bad_frame,
-                fmt::format("gradiveq: bucket {}, step {}: rank {} sent an invalid basis for "
-                            "tensor '{}': {}",
-                            exchange.id().bucket, exchange.id().step, owner, layer.name, expected));
+    throw Error(
+        ErrorCode::bad_frame,
+        fmt::format("gradiveq: bucket {}, step {}: rank {} sent an invalid basis for "
+                    "tensor '{}': {}",
+                    exchange.id().bucket, exchange.id().step, keeper, layer.name, expected));
   };
   NewBasis proposal{.layer = layer.number};
   proposal.candidate = load_value<std::uint32_t>(head, 0);
@@ -158,16 +159,16 @@ std::vector<NewBasis> exchange_bases(const GradiveqSettings& settings,
   exchange.timed(Stage::encode, [&] {
     for (const std::size_t layer : due) {
       limit += proposal_limit(layers[layer]);
-      if (layers[layer].owned) append_proposal(propose(settings, layers[layer]), own);
+      if (layers[layer].is_keeper) append_proposal(propose(settings, layers[layer]), own);
     }
   });
   if (due.empty()) return bases;
-  // All owners compute eigenvectors at the same time, and each sends all of its bases at once.
+  // All keepers compute eigenvectors at the same time, and each sends all of its bases at once.
   gather(exchange, own, limit, [&](int rank, std::span<const std::byte> payload) {
     const std::string what = fmt::format("gradiveq: the message with the bases of rank {}", rank);
     ByteReader reader(payload, what);
     for (std::size_t i = 0; i < due.size(); ++i) {
-      if (Archive::owner_of(due[i], exchange.size()) != rank) continue;
+      if (Archive::keeper_of(due[i], exchange.size()) != rank) continue;
       bases[i] = read_proposal(reader, layers[due[i]], rank, exchange);
     }
     reader.finish();
@@ -177,7 +178,7 @@ std::vector<NewBasis> exchange_bases(const GradiveqSettings& settings,
 
 void adopt(const GradiveqSettings& settings, const NewBasis& basis, std::uint64_t step,
            GradiveqLayer& layer) {
-  if (layer.owned) {
+  if (layer.is_keeper) {
     // The evidence for the next basis: old samples count less, in phases not at all.
     const std::size_t slice = layer.candidates[basis.candidate].slice();
     std::swap(layer.evidence[0], evidence_for(layer, basis.candidate));
