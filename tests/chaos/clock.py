@@ -20,8 +20,9 @@ from pathlib import Path
 import bodies
 import faults
 import oracle
+from ports import free_port
 from trial import Trial
-from world import World, free_port
+from world import World
 
 _DAY = 86400
 _STEPS = oracle.STEPS

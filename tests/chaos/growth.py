@@ -10,8 +10,9 @@ from pathlib import Path
 import bodies
 import faults
 import oracle
+from ports import free_port
 from trial import Trial
-from world import LastWords, World, free_port
+from world import LastWords, World
 
 import thinreduce
 
