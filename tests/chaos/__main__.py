@@ -24,8 +24,6 @@ from typing import NamedTuple
 # One thread per rank, also of numpy's and torch's libraries, which read this when they are loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# For ports.py, which the tests of the Python package use too.
-sys.path.append(str(Path(__file__).resolve().parents[2] / "python" / "tests"))
 
 import clock
 import faults

@@ -20,9 +20,8 @@ from pathlib import Path
 import bodies
 import faults
 import oracle
-from ports import free_port
 from trial import Trial
-from world import World
+from world import World, free_port
 
 _DAY = 86400
 _STEPS = oracle.STEPS

@@ -16,12 +16,11 @@ from typing import Any
 
 import bodies
 import oracle
-from ports import free_port
 from proxy import Fault, Proxy, Stream
 from thinreduce._arguments import SessionArguments
 from thinreduce.comm import Comm
 from trial import Trial, judge
-from world import LastWords, World
+from world import LastWords, World, free_port
 
 import thinreduce
 from thinreduce import _core

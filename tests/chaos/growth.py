@@ -10,9 +10,8 @@ from pathlib import Path
 import bodies
 import faults
 import oracle
-from ports import free_port
 from trial import Trial
-from world import LastWords, World
+from world import LastWords, World, free_port
 
 import thinreduce
 

@@ -6,11 +6,17 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "python" / "tests"))
+
+from ports import free_port as free_port  # the scenarios import it from here
 
 # Ranks are forked, because a new Python would import everything again, a second per rank.
 _fork = multiprocessing.get_context("fork")
