@@ -86,9 +86,9 @@ chaos: python build ## kill and stop ranks, alter their bytes, fill their disk: 
 	@PYTHONPATH=build/release/python PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 tests/chaos \
 	  $(if $(COUNT),--count $(COUNT)) $(if $(ONLY)$(COUNT),,--page docs/reliability.md) $(ONLY)
 
-bench: build ## time kernels, codecs and all-reduces, and compare with memcpy, Gloo and MPI
+bench: build ## time kernels, codecs and all-reduces, compare with memcpy, Gloo and MPI, and measure memory
 	@# Two of these are built only with Google Benchmark and FFTW.
-	@for bench in kernels_bench fft_bench entropy_bench variance_bench dqsg_bits; do \
+	@for bench in kernels_bench fft_bench entropy_bench variance_bench dqsg_bits memory_bench; do \
 	  if [ -x build/release/bin/$$bench ]; then build/release/bin/$$bench || exit 1; fi; done
 	@$(THINREDUCE) bench codec
 	@$(THINREDUCE) bench reduce --ranks 4 --transport gloo
@@ -125,7 +125,7 @@ peers: python ## write docs/peers.md: time to a loss against other tools on link
 	@PYTHONPATH=build/release/python PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -m peers $(if $(ONLY),--only "$(ONLY)") $(OPTIONS)
 
 # clang 14 fails on the headers of torch, so files that include them have only GCC's warnings.
-SEES_TORCH := bench_plain|bench_second_moment|feed|gpt|gradient_buckets|models|replica|replica_test|sample_groups|sample_groups_test|second_moment|second_moment_test|watched_layers
+SEES_TORCH := bench_plain|bench_second_moment|evaluate|feed|gpt|gradient_buckets|local_rounds|models|network_state|replica|replica_test|sample_groups|sample_groups_test|second_moment|second_moment_test|watched_layers
 LINTED = git ls-files '*.cc' | grep -vE '^(tests/consumer/.*|apps/train/($(SEES_TORCH)))\.cc$$'
 IS_TEST := ^tests/|_test\.cc$$
 TIDY := xargs -P $(JOBS) -n 4 clang-tidy --quiet -p build/lint

@@ -165,8 +165,9 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
       ->default_str("0");
   command->add_flag("--json", options.json, "Prints the plan as JSON.");
   command
-      ->add_option("--html", options.html,
-                   "HTML page to write, with a chart of predicted times over the rate of the link.")
+      ->add_option(
+          "--html", options.html,
+          "HTML page to write, with a chart of predicted times against the link's bandwidth.")
       ->type_name("FILE")
       ->transform(not_empty());
   add_launch_options(*command, options.launch);

@@ -132,8 +132,8 @@ std::string names(const Chart& chart, const PlanBucket& bucket) {
 std::string chart_of(const PlanBucket& bucket) {
   const Chart chart = scaled_to(bucket);
   std::string text = fmt::format(
-      "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"Predicted time per step over the rate "
-      "of the link\">\n{}",
+      "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"Predicted time per step against the "
+      "bandwidth of the link\">\n{}",
       Chart::kWidth, Chart::kHeight, grid(chart));
   text += fmt::format(
       "<polyline class=\"fastest\" points=\"{}\"/>\n",
@@ -148,7 +148,7 @@ std::string chart_of(const PlanBucket& bucket) {
   }
   return text + names(chart, bucket) +
          fmt::format(
-             "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">rate of the link</text></svg>\n",
+             "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">bandwidth of the link</text></svg>\n",
              (Chart::kLeft + Chart::kRight) / 2, Chart::kHeight - 8);
 }
 
@@ -185,14 +185,13 @@ std::string plan_page(const Plan& plan, const std::string& title) {
   const double mbit = plan.link.bytes_per_second * 8e-6;
   std::string body = fmt::format(
       "<h1>{}</h1>\n<p>Link as measured: {}, {:.3g} ms. The plan: {}.</p>\n", escape_html(title),
-      mbit > 0 ? fmt::format("{:.3g} Mbit per second", mbit) : "no limit of its rate",
+      mbit > 0 ? fmt::format("{:.3g} Mbit per second", mbit) : "no limit of the bandwidth",
       plan.link.latency.count() * 1e3, escape_html(plan.sentence()));
   if (const PlanBucket* largest = largest_bucket(plan)) {
     body += fmt::format(
-        "<h2>Predicted time per step over the rate of the link</h2>\n{}"
+        "<h2>Predicted time per step against the bandwidth of the link</h2>\n{}"
         "<p>Bucket {}, {} elements, alone on the link, with the latency that was measured. The "
-        "wide "
-        "band follows the fastest method within the error bound.</p>\n{}",
+        "wide band follows the fastest method within the error bound.</p>\n{}",
         chart_of(*largest), largest->id, largest->elements, ranges_of(*largest));
   }
   for (const PlanBucket& bucket : plan.buckets) {

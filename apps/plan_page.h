@@ -1,5 +1,5 @@
-// A plan as one HTML page: the choice, the candidates, and predicted times over the rate of the
-// link.
+// A plan as one HTML page: the choice, the candidates, and predicted times against the bandwidth of
+// the link.
 #pragma once
 
 #include <string>

@@ -183,7 +183,7 @@ TEST(GradiveqMemory, TwoFloatsAnElementAndTheBases) {
     double bases = 0;
     for (const auto& [name, floats] : archive.vectors) {
       shown += static_cast<double>(floats.size());
-      // An owner's moments, the samples that wait for them, and what they are added up in.
+      // A keeper's moments, the samples that wait for them, and what they are added up in.
       if (name == "moments") bases += 3 * static_cast<double>(floats.size());
       if (name == "basis") bases += 2 * static_cast<double>(floats.size());
     }

@@ -73,8 +73,8 @@ class MemoryArchive final : public Archive {
   std::vector<std::pair<std::string, std::uint64_t>> numbers;
 
  private:
-  void begin_part(std::size_t /*part*/) override {}
-  void end_part(std::size_t /*part*/) override {}
+  void begin_section(std::size_t /*number*/) override {}
+  void end_section(std::size_t /*number*/) override {}
   void floats(std::string_view name, std::vector<float>& values) {
     if (shows_back) {
       values = vectors.at(at_vector++).second;

@@ -8,20 +8,18 @@
 #include <array>
 #include <cmath>
 #include <future>
-#include <sstream>
 
 #include "apps/gather_values.h"
+#include "apps/train/evaluate.h"
 #include "apps/train/feed.h"
 #include "apps/train/gradient_buckets.h"
 #include "apps/train/local_rounds.h"
 #include "apps/train/models.h"
+#include "apps/train/network_state.h"
 #include "apps/train/optimizer.h"
 #include "apps/train/second_moment.h"
-#include "thinreduce/collective/broadcast.h"
 #include "thinreduce/error.h"
 #include "thinreduce/method/spec.h"
-#include "thinreduce/wire/bytes.h"
-#include "thinreduce/wire/checksum.h"
 
 namespace thinreduce::train {
 namespace {
@@ -63,9 +61,6 @@ class Replica::Torch {
     at::set_num_threads(*options.threads);
     network_ = make_network(options.model, options.seed);
     optimizer_ = make_optimizer(options, *network_);
-    for (const auto& buffer : network_->buffers()) {
-      if (buffer.is_floating_point()) buffers_.push_back(buffer);
-    }
     make_buckets();
     if (Spec::parse(options.method).info->second_moment && options.local_steps == 0) {
       moments_ = std::make_unique<SecondMoments>(*network_, buckets_->layouts());
@@ -113,46 +108,19 @@ class Replica::Torch {
   }
 
   Evaluation evaluate(std::size_t samples) {
-    // Samples whose activations stay in the caches.
-    const std::size_t batch = find_model(options_.model).is_language_model() ? 16 : 250;
-    const torch::NoGradGuard no_gradients;
-    samples = std::min(samples, feed_->test_samples());
-    const auto rank = static_cast<std::size_t>(transport_->rank());
-    const auto ranks = static_cast<std::size_t>(transport_->size());
-    broadcast_buffers();
+    broadcast_buffers(*network_, *transport_, options_.launch.timeout);
     if (is_local()) rounds_->show_shared();
-    network_->eval();
-    struct Sums {
-      double loss = 0;
-      double right = 0;
-      double targets = 0;  // one per image, or one per character
-    } own;
-    for (std::size_t first = samples * rank / ranks; first < samples * (rank + 1) / ranks;) {
-      const std::size_t count = std::min(batch, samples * (rank + 1) / ranks - first);
-      const Samples test = feed_->test(first, count);
-      const auto scores = network_->forward(test.inputs);
-      const auto targets = static_cast<double>(test.targets.numel());
-      own.right += scores.argmax(-1).eq(test.targets).sum().item<double>();
-      own.loss += mean_loss(scores, test.targets, 0).item<double>() * targets;
-      own.targets += targets;
-      first += count;
-    }
-    network_->train();
+    const Evaluation result =
+        train::evaluate(*network_, *feed_, *transport_,
+                        {.samples = samples,
+                         .is_language_model = find_model(options_.model).is_language_model(),
+                         .timeout = options_.launch.timeout});
     if (is_local()) rounds_->show_own();
-    Sums all;
-    for (const Sums& sums : apps::gather_values(*transport_, options_.launch.timeout, own)) {
-      all.loss += sums.loss;
-      all.right += sums.right;
-      all.targets += sums.targets;
-    }
-    Evaluation result{.accuracy = {}, .loss = all.loss / all.targets, .samples = samples};
-    if (!find_model(options_.model).is_language_model()) result.accuracy = all.right / all.targets;
     return result;
   }
 
   void check_replicas(std::uint64_t step) {
-    const auto all =
-        apps::gather_values(*transport_, options_.launch.timeout, parameters_checksum());
+    const auto all = apps::gather_values(*transport_, options_.launch.timeout, shared_checksum());
     std::vector<std::size_t> drifted;
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
       if (all[rank] != all[0]) drifted.push_back(rank);
@@ -164,30 +132,10 @@ class Replica::Torch {
                             step, fmt::join(drifted, ", ")));
   }
 
-  [[nodiscard]] std::vector<std::byte> save() const {
-    torch::serialize::OutputArchive archive;
-    torch::serialize::OutputArchive network;
-    torch::serialize::OutputArchive optimizer;
-    network_->save(network);
-    optimizer_->save(optimizer);
-    archive.write("network", network);
-    archive.write("optimizer", optimizer);
-    std::ostringstream out;
-    archive.save_to(out);
-    const std::string text = out.str();
-    const auto view = std::as_bytes(std::span(text));
-    return {view.begin(), view.end()};
-  }
+  [[nodiscard]] std::vector<std::byte> save() const { return save_network(*network_, *optimizer_); }
 
   void load(std::span<const std::byte> bytes) {
-    torch::serialize::InputArchive archive;
-    archive.load_from(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    torch::serialize::InputArchive network;
-    torch::serialize::InputArchive optimizer;
-    archive.read("network", network);
-    archive.read("optimizer", optimizer);
-    network_->load(network);
-    optimizer_->load(optimizer);
+    load_network(bytes, *network_, *optimizer_);
     // Loading replaces the parameters' tensors, so their gradients need new buckets.
     buckets_ = nullptr;
     make_buckets();
@@ -204,13 +152,8 @@ class Replica::Torch {
   // Returns whether the parameters of the ranks may differ.
   [[nodiscard]] bool is_local() const { return rounds_ && rounds_->begun(); }
 
-  [[nodiscard]] std::uint64_t parameters_checksum() const {
-    if (is_local()) return rounds_->shared_checksum();
-    std::vector<std::uint64_t> sums;
-    for (const auto& parameter : network_->parameters()) {
-      sums.push_back(checksum(bytes(parameter)));
-    }
-    return checksum(bytes_of(sums));
+  [[nodiscard]] std::uint64_t shared_checksum() const {
+    return is_local() ? rounds_->shared_checksum() : parameters_checksum(*network_);
   }
 
   void make_buckets() {
@@ -377,36 +320,12 @@ class Replica::Torch {
     if (failed) std::rethrow_exception(failed);
   }
 
-  // Copies rank 0's running statistics of batch norm to all ranks. Only an evaluation uses them;
-  // while a network trains, batch norm takes the statistics of the batch.
-  void broadcast_buffers() {
-    if (buffers_.empty() || transport_->size() == 1) return;
-    std::vector<std::byte> message;
-    for (const auto& buffer : buffers_) {
-      const auto view = bytes(buffer);
-      message.insert(message.end(), view.begin(), view.end());
-    }
-    Exchange exchange(*transport_, options_.launch.timeout, {});
-    broadcast(exchange, 0, message);
-    const std::byte* from = message.data();
-    for (auto& buffer : buffers_) {
-      const auto size = bytes(buffer).size();
-      std::memcpy(buffer.data_ptr(), from, size);
-      from += size;
-    }
-  }
-
-  static std::span<const std::byte> bytes(const torch::Tensor& tensor) {
-    return {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()};
-  }
-
   TrainOptions options_;
   const Dataset& data_;
   std::shared_ptr<Transport> transport_;
   std::unique_ptr<Feed> feed_;
   std::shared_ptr<Network> network_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  std::vector<torch::Tensor> buffers_;
   std::unique_ptr<GradientBuckets> buckets_;
   std::unique_ptr<SecondMoments> moments_;  // for methods that need them
   std::vector<BucketHandle> handles_;       // the status, and the gradient's buckets in order

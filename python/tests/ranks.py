@@ -2,51 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Union
 
 from forked_ranks import ForkedRank
+from ports import free_port
 
 ROOT = Path(__file__).parents[2]
 
 # Seconds until a test calls a process hung. Long, because a machine may be busy with other work.
 PATIENCE = 600
-
-
-# Below the ports of the C++ tests, which leave many of theirs in TIME_WAIT, and of the system.
-PORTS = range(2048, 10000)
-RESERVED = Path(tempfile.gettempdir()) / f"thinreduce-test-ports-{os.getuid()}"
-
-
-def free_port() -> int:
-    """Returns a port that nothing uses and that no other test gets.
-
-    A rank binds it seconds later; until then a file reserves it, for an hour at most.
-    """
-    RESERVED.mkdir(exist_ok=True)
-    while True:
-        port = random.SystemRandom().choice(PORTS)
-        reserved = RESERVED / str(port)
-        try:
-            reserved.touch(exist_ok=False)
-        except FileExistsError:
-            with contextlib.suppress(FileNotFoundError):
-                if time.time() - reserved.stat().st_mtime > 3600:
-                    reserved.unlink()
-            continue
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-
 
 Rank = Union["subprocess.Popen[str]", ForkedRank]
 

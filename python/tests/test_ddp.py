@@ -24,6 +24,7 @@ SCRIPTS = {
     "group_scenarios.py": 4,
     "local_scenarios.py": 3,
     "local_scenarios.py torch": 3,
+    "saving_scenarios.py": 2,
     "transport_scenarios.py": 3,
 }
 if not torch.__version__.startswith("1."):

@@ -6,12 +6,17 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import socket
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "python" / "tests"))
+
+from ports import free_port as free_port  # the scenarios import it from here
 
 # Ranks are forked, because a new Python would import everything again, a second per rank.
 _fork = multiprocessing.get_context("fork")
@@ -45,17 +50,6 @@ class LastWords:
 
 # The work of a rank. It calls `running()` when faults may begin, and counts its means in `words`.
 Body = Callable[[int, LastWords, Callable[[], None]], None]
-
-
-def free_port() -> int:
-    """Returns a port below those that the system gives to connections."""
-    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
-        first_of_system = int(file.read().split()[0])
-    for port in range(10000 + os.getpid() % 5000, first_of_system):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise OSError("no free port")
 
 
 def _run(body: Body, rank: int, pipe: Connection) -> None:

@@ -61,8 +61,8 @@ class Owes final : public Archive {
   bool any = false;
 
  private:
-  void begin_part(std::size_t) override {}
-  void end_part(std::size_t) override {}
+  void begin_section(std::size_t) override {}
+  void end_section(std::size_t) override {}
 };
 
 // One rank with its method, over some steps.

@@ -39,9 +39,9 @@ std::vector<StateField> fields_of(int rank, int world) {
   fields.push_back({"residual", FieldKind::summed, bytes({1, 2, 3, static_cast<float>(rank)})});
   fields.push_back({"basis", FieldKind::replicated, bytes({0.5F, 0.25F})});
   fields.push_back({"count", FieldKind::number, number});
-  for (int part = 0; part < 3; ++part) {
-    const bool owns = part % world == rank;
-    fields.push_back({"part", FieldKind::part, owns ? join_fields({fields[0]}) : Bytes{}});
+  for (int section = 0; section < 3; ++section) {
+    const bool keeps = section % world == rank;
+    fields.push_back({"part", FieldKind::section, keeps ? join_fields({fields[0]}) : Bytes{}});
   }
   return fields;
 }

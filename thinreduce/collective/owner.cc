@@ -17,38 +17,38 @@ namespace {
 
 enum class Kind : std::uint32_t { part = 0, answer = 1 };
 
-// The tag in front of a message's bytes, which says what the message holds.
-struct Tag {
+// The first bytes of a message, which say what it holds.
+struct Prefix {
   Kind kind = Kind::part;
   Range range;
 
   void append_to(std::vector<std::byte>& out) const {
     const std::size_t at = out.size();
-    out.resize(at + kOwnerTagBytes);
+    out.resize(at + kOwnerPrefixBytes);
     store_value(std::span(out), at, static_cast<std::uint32_t>(kind));
     store_value(std::span(out), at + 4, static_cast<std::uint32_t>(range.size()));
     store_value(std::span(out), at + 8, static_cast<std::uint64_t>(range.begin));
   }
 
-  // Returns the bytes after the tag. Throws if `message` has another tag.
+  // Returns the bytes after the prefix. Throws if `message` has another prefix.
   [[nodiscard]] std::span<const std::byte> check(const Exchange& exchange, int peer,
                                                  std::span<const std::byte> message) const {
     std::vector<std::byte> expected;
     append_to(expected);
-    if (message.size() < kOwnerTagBytes ||
+    if (message.size() < kOwnerPrefixBytes ||
         !std::equal(expected.begin(), expected.end(), message.begin())) {
       throw Error(ErrorCode::bad_frame,
                   fmt::format("rank {} sent {} for bucket {}, step {}, expected {}", peer,
                               describe(message), exchange.id().bucket, exchange.id().step,
                               describe(expected)));
     }
-    return message.subspan(kOwnerTagBytes);
+    return message.subspan(kOwnerPrefixBytes);
   }
 
  private:
   static std::string describe(std::span<const std::byte> message) {
-    if (message.size() < kOwnerTagBytes) {
-      return fmt::format("{} bytes without a tag", message.size());
+    if (message.size() < kOwnerPrefixBytes) {
+      return fmt::format("a message of {} bytes", message.size());
     }
     const auto kind = load_value<std::uint32_t>(message, 0);
     return fmt::format("{} of {} units from unit {} on",
@@ -94,7 +94,7 @@ class OwnerReduction {
     std::vector<FramedSend> sends;
   };
   struct Incoming {
-    Tag tag;
+    Prefix prefix;
     std::unique_ptr<FramedReceive> receive;
     bool open = false;  // its header has arrived
   };
@@ -144,13 +144,13 @@ class OwnerReduction {
       if (turn >= ahead_) post_one(rank, {Kind::answer, piece(rank, turn - ahead_)});
     });
   }
-  void post_one(int rank, const Tag& tag) {
-    if (tag.range.size() == 0) return;
+  void post_one(int rank, const Prefix& prefix) {
+    if (prefix.range.size() == 0) return;
     const std::size_t limit =
-        kOwnerTagBytes + (tag.kind == Kind::part ? codec_.max_part_bytes(tag.range)
-                                                 : codec_.max_answer_bytes(tag.range));
+        kOwnerPrefixBytes + (prefix.kind == Kind::part ? codec_.max_part_bytes(prefix.range)
+                                                       : codec_.max_answer_bytes(prefix.range));
     from(rank).push_back(
-        {tag, std::make_unique<FramedReceive>(exchange_, rank, limit, take_spare())});
+        {prefix, std::make_unique<FramedReceive>(exchange_, rank, limit, take_spare())});
   }
 
   // Waits for the header of a message of a rank, and for those of all before it.
@@ -158,7 +158,7 @@ class OwnerReduction {
     for (Incoming& message : from(rank)) {
       if (!message.open) message.receive->wait_header(exchange_);
       message.open = true;
-      if (message.tag.kind == kind && message.tag.range.begin == range.begin) break;
+      if (message.prefix.kind == kind && message.prefix.range.begin == range.begin) break;
     }
   }
 
@@ -187,27 +187,28 @@ class OwnerReduction {
     });
   }
 
-  // Passes the next message of `rank` to `use`, without its tag.
+  // Passes the next message of `rank` to `use`, without its prefix.
   template <typename Use>
   void consume(int rank, Use&& use) {
     Incoming& message = from(rank).front();
     message.receive->wait_payload(exchange_);
-    exchange_.timed(Stage::decode,
-                    [&] { use(message.tag.check(exchange_, rank, message.receive->payload())); });
+    exchange_.timed(Stage::decode, [&] {
+      use(message.prefix.check(exchange_, rank, message.receive->payload()));
+    });
     spare_.push_back(message.receive->release());
     from(rank).pop_front();
   }
 
   // Writes a message with `append`, which must keep its limit.
   template <typename Append>
-  void write(Outgoing& message, const Tag& tag, std::size_t limit, Append&& append) {
+  void write(Outgoing& message, const Prefix& prefix, std::size_t limit, Append&& append) {
     finish(message);
     message.bytes = take_spare();
     exchange_.timed(Stage::encode, [&] {
       message.bytes.clear();
-      tag.append_to(message.bytes);
+      prefix.append_to(message.bytes);
       append(message.bytes);
-      ensure(message.bytes.size() <= kOwnerTagBytes + limit, "a message must keep its limit",
+      ensure(message.bytes.size() <= kOwnerPrefixBytes + limit, "a message must keep its limit",
              message.bytes.size(), limit);
       message.header = encode_header(exchange_.id(), exchange_.rank(), message.bytes);
     });
@@ -248,7 +249,7 @@ class OwnerReduction {
     exchange_.keep_original_if_alone();
     exchange_.timed(Stage::decode, [&] {
       codec_.decode_answer(range, exchange_.rank(),
-                           std::span(answer.bytes).subspan(kOwnerTagBytes));
+                           std::span(answer.bytes).subspan(kOwnerPrefixBytes));
     });
   }
 
@@ -256,7 +257,7 @@ class OwnerReduction {
   void decode(std::size_t index) {
     take_all(Kind::answer, index, [&](int owner, Range range) {
       consume(owner, [&](auto bytes) {
-        answer_bytes_ += kFrameHeaderBytes + kOwnerTagBytes + bytes.size();
+        answer_bytes_ += kFrameHeaderBytes + kOwnerPrefixBytes + bytes.size();
         codec_.decode_answer(range, owner, bytes);
       });
     });

@@ -60,7 +60,7 @@ struct OwnerOptions {
 };
 
 // Bytes in front of each part and answer that say what they are; see docs/wire-format.md.
-inline constexpr std::size_t kOwnerTagBytes = 16;
+inline constexpr std::size_t kOwnerPrefixBytes = 16;
 
 // Returns the range of `units` units that `owner` owns in a world of `world` ranks.
 [[nodiscard]] inline Range owned_range(std::size_t units, int world, int owner) {

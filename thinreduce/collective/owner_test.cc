@@ -41,7 +41,7 @@ class FloatOwner final : public OwnerCodec {
   }
   void encode_part(Range range, std::vector<std::byte>& out) override {
     append(floats(range), range, out);
-    sent += kFrameHeaderBytes + kOwnerTagBytes + max_part_bytes(range);
+    sent += kFrameHeaderBytes + kOwnerPrefixBytes + max_part_bytes(range);
   }
   void begin_sum(Range range) override {
     EXPECT_EQ(added_, 0) << "one sum at a time";
@@ -63,7 +63,7 @@ class FloatOwner final : public OwnerCodec {
     added_ = 0;
     append(sum_, range, out);
     sent += static_cast<std::size_t>(world_ - 1) *
-            (kFrameHeaderBytes + kOwnerTagBytes + max_part_bytes(range));
+            (kFrameHeaderBytes + kOwnerPrefixBytes + max_part_bytes(range));
   }
   void decode_answer(Range range, int owner, std::span<const std::byte> answer) override {
     EXPECT_EQ(owner == rank_, !sum_.empty()) << "an owner decodes directly after encoding";
@@ -162,8 +162,8 @@ TEST_P(Owner, IsTheSumInTheStatedOrderAndSendsTheStatedBytes) {
   }
 }
 
-// One copy of the bucket: at most two bytes of filler and 80 of frame and tag per piece. A rank's
-// own part counts as the average of its others.
+// One copy of the bucket: at most two bytes of filler and 80 of frame and prefix per piece. A
+// rank's own part counts as the average of its others.
 TEST(OwnerReduction, CountsOneCopyOfThePayload) {
   for (const int world : {1, 2, 4}) {
     constexpr std::size_t kSize = 1200;
@@ -201,10 +201,10 @@ TEST(OwnerReduction, ALostRankEndsItOnAllOthers) {
   });
 }
 
-// Returns a message of rank 1 about units [begin, begin + units), with `bytes` after the tag.
+// Returns a message of rank 1 about units [begin, begin + units), with `bytes` after the prefix.
 std::vector<std::byte> message(std::uint32_t kind, std::uint32_t units, std::uint64_t begin,
                                std::size_t bytes) {
-  std::vector<std::byte> all(kOwnerTagBytes + bytes);
+  std::vector<std::byte> all(kOwnerPrefixBytes + bytes);
   store_value(std::span(all), 0, kind);
   store_value(std::span(all), 4, units);
   store_value(std::span(all), 8, begin);
@@ -248,7 +248,7 @@ TEST(OwnerReduction, ABadPartIsRefusedAndItsSenderNamed) {
   const std::pair<std::string, std::string> cases[] = {
       {error_of(message(0, 10, 0, kBytes + 1)), "announces a payload of 137 bytes"},
       {error_of(message(0, 10, 0, kBytes - 1)), "has 119 bytes"},
-      {error_of({}), "0 bytes without a tag"},
+      {error_of({}), "sent a message of 0 bytes"},
       {error_of(message(0, 10, 10, kBytes)), "a part of 10 units from unit 10 on"},
       {error_of(message(0, 9, 0, kBytes)), "a part of 9 units from unit 0 on"},
       {error_of(message(1, 10, 0, kBytes)), "an answer of 10 units from unit 0 on"},

@@ -55,7 +55,7 @@ void check_settings(const SessionState& own, const SessionState& other) {
 }
 
 void take_over_field(StateField& field, const StateField& other) {
-  if (field.kind == FieldKind::part) {
+  if (field.kind == FieldKind::section) {
     if (field.values.empty()) field.values = other.values;
     return;
   }
@@ -68,20 +68,20 @@ void take_over_field(StateField& field, const StateField& other) {
   field.values.assign(bytes.begin(), bytes.end());
 }
 
-// Calls change(field, number of the part or 0) for every field of a bucket.
+// Calls change(field, number of the section or 0) for every field of a bucket.
 template <typename Change>
 void change_fields(BucketState& bucket, Change change) {
   std::vector<StateField> fields = split_fields(bucket);
-  std::size_t part = 0;
+  std::size_t section = 0;
   for (StateField& field : fields) {
-    change(field, part);
-    if (field.kind == FieldKind::part) ++part;
+    change(field, section);
+    if (field.kind == FieldKind::section) ++section;
   }
   bucket.fields = join_fields(fields);
 }
 
 enum class Receiver {
-  survivor,  // has a state, and lacks only the parts that it did not own before
+  survivor,  // has a state, and lacks only the sections that it did not keep before
   joiner,    // has no state
 };
 
@@ -106,15 +106,15 @@ SessionState without_debts(const SessionState& state) {
   return result;
 }
 
-// Returns the part of a state without debts that rank `to` of the new world needs: parts that it
-// will own and, for a joiner, all that ranks have in common.
+// Returns the part of a state without debts that rank `to` of the new world needs: sections that
+// it will keep and, for a joiner, all that ranks have in common.
 SessionState extract(const SessionState& state, const RankInWorld& to, Receiver receiver) {
   SessionState result = state;
   for (const auto& [id, given] : state.buckets) {
     bool useful = receiver == Receiver::joiner;
-    change_fields(result.buckets.at(id), [&](StateField& field, std::size_t part) {
-      if (field.kind == FieldKind::part) {
-        if (Archive::owner_of(part, to.world) != to.rank) field.values.clear();
+    change_fields(result.buckets.at(id), [&](StateField& field, std::size_t section) {
+      if (field.kind == FieldKind::section) {
+        if (Archive::keeper_of(section, to.world) != to.rank) field.values.clear();
         useful = useful || !field.values.empty();
       } else if (receiver == Receiver::survivor) {
         field.values.clear();
@@ -126,13 +126,15 @@ SessionState extract(const SessionState& state, const RankInWorld& to, Receiver 
   return result;
 }
 
-// Makes a state of the old world one of rank `place` in the new world: drops parts that others own.
+// Makes a state of the old world one of rank `place` in the new world: drops sections
+// that others keep.
 void move_to(SessionState& state, const RankInWorld& place) {
   for (auto& [id, bucket] : state.buckets) {
-    const auto is_part = [](const FieldView& field) { return field.kind == FieldKind::part; };
-    if (std::ranges::none_of(view_fields(bucket), is_part)) continue;
-    change_fields(bucket, [&](StateField& field, std::size_t part) {
-      if (field.kind == FieldKind::part && Archive::owner_of(part, place.world) != place.rank) {
+    const auto is_section = [](const FieldView& field) { return field.kind == FieldKind::section; };
+    if (std::ranges::none_of(view_fields(bucket), is_section)) continue;
+    change_fields(bucket, [&](StateField& field, std::size_t section) {
+      if (field.kind == FieldKind::section &&
+          Archive::keeper_of(section, place.world) != place.rank) {
         field.values.clear();
       }
     });
@@ -225,7 +227,7 @@ void take_over(SessionState& state, const SessionState& other) {
     }
     const std::vector<StateField> others = split_fields(theirs);
     std::size_t at = 0;
-    change_fields(found->second, [&](StateField& field, std::size_t /*part*/) {
+    change_fields(found->second, [&](StateField& field, std::size_t /*section*/) {
       if (at >= others.size() || others[at].name != field.name || others[at].kind != field.kind) {
         refuse(other, fmt::format("bucket {} has other fields than this rank's", id));
       }

@@ -22,12 +22,12 @@ namespace thinreduce {
 // Replaces `message` by that of rank `root`, in pieces for the same reason.
 void broadcast_message(Exchange& exchange, int root, std::vector<std::byte>& message);
 
-// Adds what another rank of the run owes to `state`, and takes the owned parts that `state` lacks.
+// Adds what another rank of the run owes to `state`, and takes the sections that `state` lacks.
 // Throws Error{bad_state} unless both are states of one run at the same step.
 void take_over(SessionState& state, const SessionState& other);
 
 // Turns this rank's state in the old world into the one with which it starts in the new world. What
-// a rank owes stays with it. The owners of parts get them from their old owners, if these are
+// a rank owes stays with it. The keepers of sections get them from their old keepers, if these are
 // members. Ranks that join get everything that ranks have in common, from the first that does not.
 // Throws Error{bad_state} for a state from a peer that does not fit.
 void exchange_states(Exchange& exchange, const std::vector<Member>& members, SessionState& state);

@@ -94,7 +94,7 @@ void for_mutations(const Bytes& saved, const std::function<void(const Altered&)>
   const auto fields = split_fields(bucket);
   const auto try_each = [&](const std::vector<StateField>& among, const auto& rejoin) {
     for (std::size_t i = 0; i < among.size(); ++i) {
-      if (among[i].kind == FieldKind::part) continue;
+      if (among[i].kind == FieldKind::section) continue;
       for (const Mutation& mutation : mutations_of(among[i].kind)) {
         auto altered = among;
         mutation.mutate(altered[i].values);
@@ -110,13 +110,13 @@ void for_mutations(const Bytes& saved, const std::function<void(const Altered&)>
     }
   };
   try_each(fields, join_fields);
-  for (std::size_t part = 0; part < fields.size(); ++part) {
-    if (fields[part].kind != FieldKind::part) continue;
+  for (std::size_t section = 0; section < fields.size(); ++section) {
+    if (fields[section].kind != FieldKind::section) continue;
     BucketState inner;
-    inner.fields = fields[part].values;
+    inner.fields = fields[section].values;
     try_each(split_fields(inner), [&](const std::vector<StateField>& altered) {
       auto whole = fields;
-      whole[part].values = join_fields(altered);
+      whole[section].values = join_fields(altered);
       return join_fields(whole);
     });
   }

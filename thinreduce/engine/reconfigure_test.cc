@@ -134,10 +134,10 @@ std::vector<StateField> fields_of(const std::vector<std::byte>& state) {
   return fields;
 }
 
-// A rank joins two others: all have what redistribute() would have given them, owned parts at their
-// new owners included.
+// A rank joins two others: all have what redistribute() would have given them, sections at their
+// new keepers included.
 TEST_P(Reconfigure, GivesARankThatJoinsWhatRedistributeWould) {
-  // With four compressed tensors, one part moves to the rank that joins and one to another rank.
+  // With four compressed tensors, one section moves to the rank that joins and one to another rank.
   BucketLayout layout = mixed_layout(0);
   layout.add("third.weight", {30, 70});
   layout.add("fourth.weight", {25, 60});

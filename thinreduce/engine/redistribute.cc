@@ -85,15 +85,15 @@ void check_fields(const Fields& fields, std::uint32_t bucket) {
 std::vector<StateField> fields_of(const Fields& fields, int rank, int world) {
   const auto old_world = static_cast<int>(fields.size());
   std::vector<StateField> own = fields[static_cast<std::size_t>(rank % old_world)];
-  std::size_t next_part = 0;
+  std::size_t next_section = 0;
   for (std::size_t i = 0; i < own.size(); ++i) {
     if (own[i].kind == FieldKind::summed) own[i].values = merged(fields, i, rank, world);
-    if (own[i].kind != FieldKind::part) continue;
-    const std::size_t part = next_part++;
+    if (own[i].kind != FieldKind::section) continue;
+    const std::size_t section = next_section++;
     own[i].values.clear();
-    if (Archive::owner_of(part, world) == rank) {
+    if (Archive::keeper_of(section, world) == rank) {
       own[i].values =
-          fields[static_cast<std::size_t>(Archive::owner_of(part, old_world))][i].values;
+          fields[static_cast<std::size_t>(Archive::keeper_of(section, old_world))][i].values;
     }
   }
   return own;

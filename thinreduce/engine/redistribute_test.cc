@@ -153,7 +153,8 @@ TEST(Redistribute, ForgedFieldsAreRefused) {
   for (const FieldKind kind : {FieldKind::summed, FieldKind::replicated, FieldKind::number}) {
     auto fields = good;
     for (StateField& field : fields) {
-      if (field.kind == FieldKind::part) field = {.name = field.name, .kind = kind, .values = {}};
+      if (field.kind == FieldKind::section)
+        field = {.name = field.name, .kind = kind, .values = {}};
     }
     bucket.fields = join_fields(fields);
     EXPECT_NE(thrown_text(ErrorCode::bad_state, [&] { (void)redistributed(states, 3); })
@@ -162,25 +163,25 @@ TEST(Redistribute, ForgedFieldsAreRefused) {
   }
 }
 
-// Two old ranks own one layer each; every layer is with its owner in any new world.
-TEST(Redistribute, PartsMoveToTheirNewOwners) {
-  const auto parts = [](const SessionState& state) {
+// Two old ranks keep one layer each; every layer is with its keeper in any new world.
+TEST(Redistribute, SectionsMoveToTheirNewKeepers) {
+  const auto sections = [](const SessionState& state) {
     std::vector<std::vector<std::byte>> result;
     for (const StateField& field : split_fields(state.buckets.at(3))) {
-      if (field.kind == FieldKind::part) result.push_back(field.values);
+      if (field.kind == FieldKind::section) result.push_back(field.values);
     }
     return result;
   };
   const auto old = run(2, "gradiveq:warmup=2");
-  const std::vector<std::vector<std::byte>> owned = {parts(old[0]).at(0), parts(old[1]).at(1)};
-  EXPECT_FALSE(owned[0].empty());
-  EXPECT_FALSE(owned[1].empty());
-  EXPECT_TRUE(parts(old[0]).at(1).empty());
-  EXPECT_EQ(parts(redistributed(old, 1)[0]), owned);
+  const std::vector<std::vector<std::byte>> kept = {sections(old[0]).at(0), sections(old[1]).at(1)};
+  EXPECT_FALSE(kept[0].empty());
+  EXPECT_FALSE(kept[1].empty());
+  EXPECT_TRUE(sections(old[0]).at(1).empty());
+  EXPECT_EQ(sections(redistributed(old, 1)[0]), kept);
   const auto three = redistributed(old, 3);
-  EXPECT_EQ(parts(three[1]).at(1), owned[1]);
-  EXPECT_TRUE(parts(three[2]).at(0).empty());
-  EXPECT_TRUE(parts(three[2]).at(1).empty());
+  EXPECT_EQ(sections(three[1]).at(1), kept[1]);
+  EXPECT_TRUE(sections(three[2]).at(0).empty());
+  EXPECT_TRUE(sections(three[2]).at(1).empty());
 }
 
 // Ranks that owe the same owe it each.

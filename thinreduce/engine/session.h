@@ -242,7 +242,7 @@ class THINREDUCE_EXPORT Session {
 //
 // Residuals of old rank r go to new rank r mod M and are added where several meet, so their sum
 // over all ranks stays the same; a new rank that gets none starts with zeros. State that all ranks
-// share is copied. Data that one rank owns moves to the rank that owns it in the new world.
+// share is copied. Data that only one rank keeps moves to its keeper in the new world.
 //
 // Takes what Session::save_bytes() returned on all old ranks, in any order; returns the argument of
 // Session::load_bytes() for every new rank, in rank order. Throws Error{bad_state} unless the

@@ -124,7 +124,7 @@ void Session::Implementation::require_own_process() const {
   throw Error(ErrorCode::unavailable,
               fmt::format("rank {}: the session belongs to process {}, this is its forked child "
                           "{}; create a session of its own",
-                          transport_->rank(), owner_, ::getpid()));
+                          transport_->rank(), creator_, ::getpid()));
 }
 
 }  // namespace thinreduce

@@ -29,7 +29,7 @@ class Session::Implementation {
   Implementation(std::shared_ptr<Transport> transport, const SessionOptions& options);
 
   // Returns whether this is the process that made it, and not a forked child without its threads.
-  [[nodiscard]] bool here() const { return ::getpid() == owner_; }
+  [[nodiscard]] bool here() const { return ::getpid() == creator_; }
 
   [[nodiscard]] std::shared_ptr<const RegisteredBucket> add_bucket(BucketLayout layout) const;
 
@@ -95,7 +95,7 @@ class Session::Implementation {
   void require_own_process() const;
 
   std::shared_ptr<Transport> transport_;
-  const pid_t owner_ = ::getpid();
+  const pid_t creator_ = ::getpid();
   SessionOptions options_;
   Spec spec_;
   std::string settings_;

@@ -55,14 +55,15 @@ std::string read_text(ByteReader& reader) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// The name of the fields that hold an owned part.
-constexpr std::string_view kPart = "part";
+// The name of the fields that hold a section. Its word is older than the one in the code, and stays
+// so that saved states can be loaded.
+constexpr std::string_view kSection = "part";
 
 std::size_t width_of(FieldKind kind) {
   switch (kind) {
     case FieldKind::number:
       return sizeof(std::uint64_t);
-    case FieldKind::part:
+    case FieldKind::section:
       return 1;
     default:
       return sizeof(float);
@@ -95,15 +96,16 @@ class FieldWriter final : public Archive {
   [[nodiscard]] std::vector<std::byte> take() { return std::move(writer_.out); }
 
  private:
-  void begin_part(std::size_t part) override {
-    ensure(part == parts_ && enclosing_.size() == 0, "parts must be shown in order and not nested");
+  void begin_section(std::size_t number) override {
+    ensure(number == sections_ && enclosing_.size() == 0,
+           "sections must be shown in order and not nested");
     enclosing_ = std::exchange(writer_, ByteWriter{});
     if (enclosing_.counts_only()) writer_.count_only();
-    ++parts_;
+    ++sections_;
   }
-  void end_part(std::size_t /*part*/) override {
+  void end_section(std::size_t /*number*/) override {
     const ByteWriter inner = std::exchange(writer_, std::exchange(enclosing_, ByteWriter{}));
-    head(kPart, FieldKind::part, inner.size());
+    head(kSection, FieldKind::section, inner.size());
     writer_.append(inner);
   }
 
@@ -119,8 +121,8 @@ class FieldWriter final : public Archive {
   }
 
   ByteWriter writer_;
-  ByteWriter enclosing_;  // while a part is written
-  std::size_t parts_ = 0;
+  ByteWriter enclosing_;  // while a section is written
+  std::size_t sections_ = 0;
 };
 
 // Reads fields in the order in which the method shows them.
@@ -149,15 +151,15 @@ class FieldReader final : public Archive {
     value = values[0];
   }
   [[nodiscard]] bool loading() const override { return true; }
-  [[nodiscard]] bool part_is_lost() const override { return part_.empty(); }
+  [[nodiscard]] bool section_is_lost() const override { return section_.empty(); }
   void finish() const { reader_.finish(); }
 
  private:
-  void begin_part(std::size_t /*part*/) override {
-    read(kPart, FieldKind::part, part_);
-    enclosing_ = std::exchange(reader_, ByteReader(part_, "the state"));
+  void begin_section(std::size_t /*number*/) override {
+    read(kSection, FieldKind::section, section_);
+    enclosing_ = std::exchange(reader_, ByteReader(section_, "the state"));
   }
-  void end_part(std::size_t /*part*/) override {
+  void end_section(std::size_t /*number*/) override {
     reader_.finish();
     reader_ = enclosing_;
   }
@@ -200,8 +202,8 @@ class FieldReader final : public Archive {
 
   std::uint64_t elements_;
   ByteReader reader_;
-  ByteReader enclosing_;  // while a part is read
-  std::vector<std::byte> part_;
+  ByteReader enclosing_;  // while a section is read
+  std::vector<std::byte> section_;
 };
 
 }  // namespace
@@ -302,7 +304,7 @@ std::vector<FieldView> view_fields(const BucketState& state) {
       field.kind = static_cast<FieldKind>(reader.value<std::uint8_t>());
       const auto count = reader.value<std::uint64_t>();
       const std::size_t width = width_of(field.kind);
-      if (field.kind > FieldKind::part || count > reader.left() / width) {
+      if (field.kind > FieldKind::section || count > reader.left() / width) {
         throw Error(ErrorCode::bad_state, fmt::format("field '{}' is damaged", field.name));
       }
       field.values = reader.take(count * width);

@@ -5,7 +5,7 @@
 //   at the end, u64 XXH3 of everything before.
 //
 // A text is a u32 length and its bytes. A field is a text name, a u8 kind (see FieldKind), a u64
-// count, and its values: floats, a u64 for a number, or the bytes of the fields of an owned part.
+// count, and its values: floats, a u64 for a number, or the bytes of the fields of a section.
 #pragma once
 
 #include <cstddef>
@@ -52,7 +52,7 @@ enum class FieldKind : std::uint8_t {
   summed = 0,
   replicated = 1,
   number = 2,
-  part = 3,  // fields that one rank owns; no values at the other ranks
+  section = 3,  // fields that one rank keeps, with the name "part"; no values at the other ranks
 };
 
 // One stored field of a bucket's state.

@@ -5,8 +5,8 @@
 // conditions over several fields itself, when loading() is true.
 //
 // A field's kind says what happens to it when a run continues with another number of ranks: summed
-// fields of ranks that become one are added, replicated ones are copied from one rank, and an owned
-// part moves to its new owner. The engine needs no other knowledge of a method for that.
+// fields of ranks that become one are added, replicated ones are copied from one rank, and a
+// section moves to its new keeper. The engine needs no other knowledge of a method for that.
 #pragma once
 
 #include <cstddef>
@@ -70,17 +70,17 @@ class Archive {
   // Throws Error{bad_state} if one of these loaded values is outside the range.
   void check_range(std::string_view name, const std::vector<float>& values, Range range) const;
 
-  // Shows fields that only the owner of `part` keeps: calls `show` at that rank alone, unless the
-  // part was lost with its last owner. Parts must be numbered 0, 1, 2, ... in the order in which
-  // they are shown, the same on all ranks.
-  void owned(std::size_t part, const std::function<void()>& show) {
-    begin_part(part);
-    if (owner_of(part, world_) == rank_ && !part_is_lost()) show();
-    end_part(part);
+  // Shows a section: fields that only one rank has, its keeper. Calls `show` at the keeper alone,
+  // unless the section was lost with its last keeper. Sections must be numbered 0, 1, 2, ... in the
+  // order in which they are shown, the same on all ranks.
+  void section(std::size_t number, const std::function<void()>& show) {
+    begin_section(number);
+    if (keeper_of(number, world_) == rank_ && !section_is_lost()) show();
+    end_section(number);
   }
-  // Returns the rank that owns `part` in a world of `world` ranks.
-  [[nodiscard]] static int owner_of(std::size_t part, int world) {
-    return static_cast<int>(part % static_cast<std::size_t>(world));
+  // Returns the rank that keeps this section in a world of `world` ranks.
+  [[nodiscard]] static int keeper_of(std::size_t section, int world) {
+    return static_cast<int>(section % static_cast<std::size_t>(world));
   }
 
  protected:
@@ -91,11 +91,11 @@ class Archive {
   static void check_count(std::string_view name, std::uint64_t value, std::uint64_t max);
   double exchange_real(std::string_view name, double value, Range range);
 
-  // Enclose the fields of a part. On ranks that do not own it the part is empty.
-  virtual void begin_part(std::size_t part) = 0;
-  virtual void end_part(std::size_t part) = 0;
-  // Returns whether the part that has begun has nothing to load, although this rank owns it.
-  [[nodiscard]] virtual bool part_is_lost() const { return false; }
+  // Enclose the fields of a section, which is empty on every rank but its keeper.
+  virtual void begin_section(std::size_t number) = 0;
+  virtual void end_section(std::size_t number) = 0;
+  // Returns whether the section that has begun has nothing to load, although this rank keeps it.
+  [[nodiscard]] virtual bool section_is_lost() const { return false; }
 
   int rank_;
   int world_;

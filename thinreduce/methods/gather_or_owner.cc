@@ -11,9 +11,9 @@ namespace {
 // The bytes that pass in one latency: 1 Gbit/s and 0.1 ms. On a slower or a longer way the gather
 // of a small bucket is as good or better; a large bucket's bytes count on any.
 constexpr double kLatencyBytes = 12500;
-// The bytes of a part or an answer that do not depend on its length: its frame, its tag, and about
-// as many in its payload.
-constexpr double kMessageBytes = kFrameHeaderBytes + 2.0 * kOwnerTagBytes;
+// The bytes of a part or an answer that do not depend on its length: its frame, its prefix, and
+// about as many in its payload.
+constexpr double kMessageBytes = kFrameHeaderBytes + 2.0 * kOwnerPrefixBytes;
 
 }  // namespace
 

@@ -24,7 +24,7 @@ namespace thinreduce::hostile_owner_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-// Changes the bytes of a message after its tag.
+// Changes the bytes of a message after its prefix.
 using Alter = std::function<void(Bytes& body)>;
 enum class Kind { part, answer };
 
@@ -59,9 +59,9 @@ class HostileTransport final : public Transport {
     sent->payload.assign(message.begin(), message.end());
     const bool is_answer = sent->payload[0] == std::byte{1};
     if (is_answer == (kind_ == Kind::answer)) {
-      Bytes body(sent->payload.begin() + kOwnerTagBytes, sent->payload.end());
+      Bytes body(sent->payload.begin() + kOwnerPrefixBytes, sent->payload.end());
       alter_(body);
-      sent->payload.resize(kOwnerTagBytes);
+      sent->payload.resize(kOwnerPrefixBytes);
       sent->payload.insert(sent->payload.end(), body.begin(), body.end());
     }
     sent->header = encode_header(id_, rank(), sent->payload);

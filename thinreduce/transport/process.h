@@ -28,13 +28,13 @@ class OwnedHere {
   }
 
   // Returns whether this is the process that made it.
-  [[nodiscard]] bool here() const { return ::getpid() == owner_; }
+  [[nodiscard]] bool here() const { return ::getpid() == creator_; }
   [[nodiscard]] T* get() const { return object_.get(); }
   T* operator->() const { return object_.get(); }
   T& operator*() const { return *object_; }
 
  private:
-  pid_t owner_ = ::getpid();
+  pid_t creator_ = ::getpid();
   std::unique_ptr<T> object_;
 };
 

@@ -109,15 +109,16 @@ std::size_t proposal_limit(const GradiveqLayer& layer) {
   return kHeadBytes + slice * slice * sizeof(float);
 }
 
-NewBasis read_proposal(ByteReader& reader, const GradiveqLayer& layer, int owner,
+NewBasis read_proposal(ByteReader& reader, const GradiveqLayer& layer, int keeper,
                        const Exchange& exchange) {
   const auto head = reader.take(kHeadBytes);
   const auto require = [&](bool holds, const std::string& expected) {
     if (holds) return;
-    throw Error(ErrorCode::bad_frame,
-                fmt::format("gradiveq: bucket {}, step {}: rank {} sent an invalid basis for "
-                            "tensor '{}': {}",
-                            exchange.id().bucket, exchange.id().step, owner, layer.name, expected));
+    throw Error(
+        ErrorCode::bad_frame,
+        fmt::format("gradiveq: bucket {}, step {}: rank {} sent an invalid basis for "
+                    "tensor '{}': {}",
+                    exchange.id().bucket, exchange.id().step, keeper, layer.name, expected));
   };
   NewBasis proposal{.layer = layer.number};
   proposal.candidate = load_value<std::uint32_t>(head, 0);
@@ -159,16 +160,16 @@ std::vector<NewBasis> exchange_bases(const GradiveqSettings& settings,
   exchange.timed(Stage::encode, [&] {
     for (const std::size_t layer : due) {
       limit += proposal_limit(layers[layer]);
-      if (layers[layer].owned) append_proposal(propose(settings, layers[layer]), own);
+      if (layers[layer].is_keeper) append_proposal(propose(settings, layers[layer]), own);
     }
   });
   if (due.empty()) return bases;
-  // All owners compute eigenvectors at the same time, and each sends all of its bases at once.
+  // All keepers compute eigenvectors at the same time, and each sends all of its bases at once.
   gather(exchange, own, limit, [&](int rank, std::span<const std::byte> payload) {
     const std::string what = fmt::format("gradiveq: the message with the bases of rank {}", rank);
     ByteReader reader(payload, what);
     for (std::size_t i = 0; i < due.size(); ++i) {
-      if (Archive::owner_of(due[i], exchange.size()) != rank) continue;
+      if (Archive::keeper_of(due[i], exchange.size()) != rank) continue;
       bases[i] = read_proposal(reader, layers[due[i]], rank, exchange);
     }
     reader.finish();
@@ -185,7 +186,7 @@ Adoption prepare(const GradiveqSettings& settings, const NewBasis& basis,
                     .owed = layer.no_errors(slicing, basis.size)};
   if (basis.size > 0) adoption.basis = Basis(basis.columns, slicing.slice(), basis.size);
   scratch.reserve(slicing, basis.size);
-  if (!layer.owned) return adoption;
+  if (!layer.is_keeper) return adoption;
   // The evidence for the next basis: old samples count less, in phases not at all.
   const SliceStatistics none(slicing.slice());
   adoption.evidence.push_back({none, none});
@@ -198,7 +199,7 @@ Adoption prepare(const GradiveqSettings& settings, const NewBasis& basis,
 }
 
 void adopt(Adoption&& adoption, std::uint64_t step, GradiveqLayer& layer) noexcept {
-  if (layer.owned) {
+  if (layer.is_keeper) {
     layer.evidence = std::move(adoption.evidence);
     layer.agreement /= 2;
     layer.strength /= 2;

@@ -1,4 +1,4 @@
-// New bases for layers, from the samples that the layers' owners hold.
+// New bases for layers, from the samples that the layers' keepers hold.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +19,9 @@ struct NewBasis {
   std::vector<float> columns{};  // U, row-major
 };
 
-// Computes a new basis for each of the layers `due` at its owner and sends it to all ranks. Changes
-// no layer, so that all are as before if the exchange fails. Throws Error{bad_frame} that names the
-// owner of an invalid basis.
+// Computes a new basis for each of the layers `due` at its keeper and sends it to all ranks.
+// Changes no layer, so that all are as before if the exchange fails. Throws Error{bad_frame} that
+// names the keeper that sent an invalid basis.
 [[nodiscard]] std::vector<NewBasis> exchange_bases(const GradiveqSettings& settings,
                                                    std::span<const GradiveqLayer> layers,
                                                    const std::vector<std::size_t>& due,

@@ -24,7 +24,7 @@ namespace {
 //   sum       g' and the whole slices over the ranks                  sum.cc, projections.cc
 //   rebuild   (U * sum + weight * mean) / N replaces g                sum.cc
 //   learn     the samples enter the mean and the second moments       learner.cc, basis.cc
-//   renew     owners turn moments into bases and send them to all     bases.cc
+//   renew     keepers turn moments into bases and send them to all    bases.cc
 //   residual  what the old basis did not send, for the new one        layer.cc
 
 // Votes renew a basis at most this many times per interval.

@@ -36,7 +36,7 @@ std::vector<GradiveqLayer> cut_layers(const GradiveqSettings& settings, const Me
     GradiveqLayer layer;
     layer.name = tensor.name;
     layer.number = layers.size();
-    layer.owned = Archive::owner_of(layer.number, setup.world) == setup.rank;
+    layer.is_keeper = Archive::keeper_of(layer.number, setup.world) == setup.rank;
     layer.quantized = settings.quantizer && settings.feedback;
     layer.mean_weight = settings.phases ? 1 : 0;
     layer.candidates = candidates_of(tensor, settings.layout);
@@ -46,7 +46,7 @@ std::vector<GradiveqLayer> cut_layers(const GradiveqSettings& settings, const Me
         slicing.cut(settings.slice > 0 ? settings.slice : slicing.natural_slice());
       }
       const SliceStatistics none(slicing.slice());
-      if (layer.owned) layer.evidence.push_back({none, none});
+      if (layer.is_keeper) layer.evidence.push_back({none, none});
     }
     layers.push_back(std::move(layer));
   }
@@ -120,8 +120,8 @@ void GradiveqLayer::state(Archive& archive) {
   // A state that is saved stays as it is, also if memory runs out meanwhile.
   if (archive.loading()) load_basis(columns, size, std::move(errors));
   const SliceStatistics none(slicing().slice());
-  if (owned && decided && evidence.size() != 1) evidence.assign(1, {none, none});
-  archive.owned(number, [&] {
+  if (is_keeper && decided && evidence.size() != 1) evidence.assign(1, {none, none});
+  archive.section(number, [&] {
     archive.real("agreement", agreement, {-1e100, 1e100});
     archive.real("strength", strength, {0, 1e100});
     for (Evidence& part : evidence) {

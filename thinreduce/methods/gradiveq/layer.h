@@ -31,7 +31,7 @@ struct GradiveqLayer {
   std::string name;
   std::size_t number = 0;           // in the bucket
   std::vector<Slicing> candidates;  // the orders to try; without slices: never compressed
-  bool owned = false;               // this rank keeps the statistics and computes the basis
+  bool is_keeper = false;           // this rank keeps the statistics and computes the basis
   bool quantized = false;           // `owed` is kept
 
   std::size_t chosen = 0;  // in candidates
@@ -54,7 +54,7 @@ struct GradiveqLayer {
   float lost = 0;
   float energy = 0;
 
-  // Statistics at the owner. Until the samples have decided on a candidate, every other step of
+  // Statistics at the keeper. Until the samples have decided on a candidate, every other step of
   // samples tests the basis that the others give.
   struct Evidence {
     SliceStatistics fit;

@@ -120,7 +120,7 @@ void GradiveqLearner::collect(GradiveqLayer& layer, std::size_t index, const Sli
 
 void GradiveqLearner::learn(const GradiveqSum& sums) {
   for (GradiveqLayer& layer : state_.layers) {
-    if (!layer.owned) continue;
+    if (!layer.is_keeper) continue;
     collect(layer, 0, layer.slicing(), 1, [&](std::size_t slice, std::span<float> sum) {
       return sums.sample_sum(layer, slice, sum);
     });

@@ -33,7 +33,7 @@ class GradiveqLearner {
   // Returns the fraction of this rank's energy that the bases lose.
   [[nodiscard]] double loss() const;
 
-  // Take the samples of a compressed step into the statistics of the layers' owners, and into the
+  // Take the samples of a compressed step into the statistics of the layers' keepers, and into the
   // means of all ranks.
   void learn(const GradiveqSum& sums);
   void move_means(const GradiveqSum& sums);

@@ -236,7 +236,7 @@ TEST(Sketch, BytesDoNotGrowWithTheRanks) {
 // The same with the defaults, where one rank names elements to all others.
 TEST(Sketch, NomineesDoNotGrowWithTheRanks) {
   constexpr std::size_t kElements = 200000;
-  constexpr std::size_t kMessage = kFrameHeaderBytes + kOwnerTagBytes + sizeof(float);
+  constexpr std::size_t kMessage = kFrameHeaderBytes + kOwnerPrefixBytes + sizeof(float);
   std::uint64_t first = 0;
   for (const int world : {2, 4, 8}) {
     TestWorld ranks(world, "sketch", kElements);

@@ -102,8 +102,8 @@ TEST(SketchValues, TakeHalfTheBytes) {
     return ranks.payload_bytes[0];
   };
   constexpr std::size_t kRow = std::size_t{160} * 2;  // bytes of the cells of one row
-  // Frame, tag and scale of each of three messages with cells; 4 bytes for the quantum of i16.
-  constexpr std::size_t kMessages = 3 * (kFrameHeaderBytes + kOwnerTagBytes + 4);
+  // Frame, prefix and scale of each of three messages with cells; 4 bytes for the quantum of i16.
+  constexpr std::size_t kMessages = 3 * (kFrameHeaderBytes + kOwnerPrefixBytes + 4);
   EXPECT_EQ(payload(",rows=1"), kRow + kMessages + 4 + 2 * 2000);
   EXPECT_EQ(payload(",rows=3,values=f32"), 3 * kRow + kMessages + 4 * 2000);
 }
