@@ -62,18 +62,12 @@ int run_silently(const std::vector<std::string>& command) {
 std::vector<std::string> recording_command(const ModelGradientsOptions& options,
                                            const fs::path& folder) {
   const int ranks = std::min(options.ranks, ModelGradients::kMaxRanks);
-  std::vector<std::string> command{trainer_path(),
-                                   "--record-only",
-                                   "--model",
-                                   options.model,
-                                   "--ranks",
-                                   std::to_string(ranks),
-                                   "--save-every",
-                                   "1",
-                                   "--stop-after",
-                                   std::to_string(ModelGradients::kSteps),
-                                   "--save-gradients",
-                                   folder.string()};
+  std::vector<std::string> command{trainer_path(),     "--record-only",
+                                   "--model",          options.model,
+                                   "--ranks",          std::to_string(ranks),
+                                   "--save-every",     "1",
+                                   "--stop-after",     std::to_string(ModelGradients::kSteps),
+                                   "--save-gradients", folder.string()};
   if (!options.data_dir.empty()) {
     command.insert(command.end(), {"--data-dir", options.data_dir.string()});
   }

@@ -152,9 +152,8 @@ int plan(const PlanOptions& given) {
   PlanOptions options = given;
   std::optional<ModelGradients> computed;
   if (!options.model.empty()) {
-    computed.emplace(ModelGradientsOptions{.model = options.model,
-                                           .ranks = ranks_of(options.launch),
-                                           .data_dir = options.data_dir});
+    computed.emplace(ModelGradientsOptions{
+        .model = options.model, .ranks = ranks_of(options.launch), .data_dir = options.data_dir});
     options.gradients = computed->folder();
   }
   return launch(options.launch, [&](const std::shared_ptr<Transport>& transport) {

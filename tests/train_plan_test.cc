@@ -18,8 +18,8 @@ class PlanModel : public TrainTest {
                               std::map<std::string, std::string> environment = {}) const {
     fs::create_directories(temporary);
     environment["TMPDIR"] = temporary.string();
-    std::vector<std::string> words{
-        THINREDUCE_PROGRAM, "plan", "--model", "gpt", "--link", "10mbit,1ms", "--ranks", "2"};
+    std::vector<std::string> words{THINREDUCE_PROGRAM, "plan",       "--model", "gpt",
+                                   "--link",           "10mbit,1ms", "--ranks", "2"};
     words.insert(words.end(), more.begin(), more.end());
     return run(words, environment);
   }

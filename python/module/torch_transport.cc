@@ -250,7 +250,8 @@ Pending TorchTransport::start_send(int peer, Channel channel, std::span<const st
 }
 
 Pending TorchTransport::start_receive(int peer, Channel channel, std::span<std::byte> message) {
-  return std::make_unique<TorchOperation>(*this, peer, channel, message, MessageOrder::Way::receive);
+  return std::make_unique<TorchOperation>(*this, peer, channel, message,
+                                          MessageOrder::Way::receive);
 }
 
 TorchTransport::Failure TorchTransport::note(Failure failure) {

@@ -41,7 +41,8 @@ void try_all(Input input) {
     return exchange;
   };
   accepts([&] {
-    const auto trials = try_candidates({.options = options(), .make_exchange = make}, bucket, sample);
+    const auto trials =
+        try_candidates({.options = options(), .make_exchange = make}, bucket, sample);
     Planner planner(options(), 2);
     planner.note(3, kElements, {.seconds = 1e-3, .wait = 1e-4});
     for (const auto& [id, choice] : planner.decide({{3, trials}}, kSlowLink)) {

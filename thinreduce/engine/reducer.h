@@ -87,9 +87,9 @@ class Reducer {
     // The same; with the spec `auto`, the variant of it that is in use, and its number.
     std::shared_ptr<const RegisteredBucket> bucket;
     std::size_t variant = 0;
-    StepFigures figures;        // of the last step, for the planner
-    Sample sample;              // of the last step that kept one
-    bool confirmed = false;     // all ranks have agreed on the layout once
+    StepFigures figures;     // of the last step, for the planner
+    Sample sample;           // of the last step that kept one
+    bool confirmed = false;  // all ranks have agreed on the layout once
     std::uint64_t step = 0;
     std::uint64_t last_result = 0;   // hash of the last mean, 0 unless the ranks compare it
     std::unique_ptr<Method> method;  // null when the bucket needs none

@@ -101,12 +101,12 @@ void Reducer::try_candidates(Transport& track) {
   has_tried_ = true;
   planner_->set_link(link_);
   Spare spare(*this);
-  const TrialSetup setup{.options = planner_->options(),
-                         .seed = options_.seed,
-                         .make_exchange = [&](const FrameId& id) {
-                           return make_exchange(track, id, spare.lent.buffers);
-                         },
-                         .try_others = planner_->tries_others()};
+  const TrialSetup setup{
+      .options = planner_->options(),
+      .seed = options_.seed,
+      .make_exchange =
+          [&](const FrameId& id) { return make_exchange(track, id, spare.lent.buffers); },
+      .try_others = planner_->tries_others()};
   std::map<std::uint32_t, Planner::Trials> trials;
   for (const auto& [id, count] : elements) {
     Slot& slot = slots_.at(id);

@@ -27,8 +27,8 @@ class Trial {
   struct Setup {
     const MakeExchange& make_exchange;
     std::uint64_t seed = 0;
-    FrameId id;         // of the bucket
-    double times = 1;   // how many times larger the bucket is than its sample
+    FrameId id;        // of the bucket
+    double times = 1;  // how many times larger the bucket is than its sample
   };
 
   // `sample` and what the setup refers to must outlive this.

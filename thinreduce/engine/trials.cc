@@ -41,7 +41,8 @@ constexpr double kRefinement = 0.3;
 constexpr double kBusyMoment = 0.25;
 // The bits that an uncompressed element takes.
 constexpr double kFloatBits = 32;
-// Candidates that are seldom chosen are tried at once if this many steps can make up for the trials.
+// Candidates that are seldom chosen are tried at once if this many steps can make up for the
+// trials.
 constexpr double kStepsToGainByOthers = 1;
 
 // Return whether the time of a trial is mostly the link's, and whether it is mostly that of bytes.
@@ -219,11 +220,12 @@ class BucketTrials {
       const Spec& spec = setup_.options.candidates[i];
       if (trials_.tried[i]) continue;
       if (too_coarse_.contains(spec.name()) && i > too_coarse_.at(spec.name())) continue;
-      group.push_back({i, std::make_unique<Trial>(Trial::Setup{.make_exchange = setup_.make_exchange,
-                                                               .seed = setup_.seed,
-                                                               .id = id_,
-                                                               .times = trials_.times},
-                                                  spec, sample_.values)});
+      group.push_back(
+          {i, std::make_unique<Trial>(Trial::Setup{.make_exchange = setup_.make_exchange,
+                                                   .seed = setup_.seed,
+                                                   .id = id_,
+                                                   .times = trials_.times},
+                                      spec, sample_.values)});
       const Trial& trial = *group.back().trial;
       trials_.tried[i] = true;
       run(group.back(), is_link_slow_ ? 1 : kRuns);
@@ -358,7 +360,7 @@ class BucketTrials {
   Planner::Trials trials_;
   std::uint64_t agreements_ = 0;
   std::size_t tried_ = 0;
-  int runs_ = 0;  // of candidates, since the last agreement
+  int runs_ = 0;                                   // of candidates, since the last agreement
   std::map<std::string, std::size_t> too_coarse_;  // by method, the setting that is
 };
 

@@ -66,11 +66,9 @@ Result try_on_two_ranks(const AutoOptions& options, const Case& given) {
             sample.mean.push_back(static_cast<float>(value));
           }
         }
-        all[static_cast<std::size_t>(own->rank())] =
-            try_candidates({.options = options,
-                            .make_exchange = make_exchange,
-                            .try_others = given.try_others},
-                           bucket, sample);
+        all[static_cast<std::size_t>(own->rank())] = try_candidates(
+            {.options = options, .make_exchange = make_exchange, .try_others = given.try_others},
+            bucket, sample);
       });
     }
   }

@@ -63,8 +63,7 @@ bool Planner::link_gains(std::uint64_t elements) const {
 
 bool Planner::link_may_gain(const std::map<std::uint32_t, std::uint64_t>& elements) const {
   const std::lock_guard lock(mutex_);
-  return std::ranges::any_of(elements,
-                             [&](const auto& entry) { return link_gains(entry.second); });
+  return std::ranges::any_of(elements, [&](const auto& entry) { return link_gains(entry.second); });
 }
 
 double Planner::busy_with_fp32(std::uint32_t bucket) const {

@@ -225,7 +225,7 @@ class Planner {
   bool frozen_ = false;
   bool sampling_ = false;  // the current step keeps samples
   bool planned_ = false;
-  bool assumed_anew_ = false;  // the figures of a bucket without trials have changed
+  bool assumed_anew_ = false;     // the figures of a bucket without trials have changed
   bool began_with_fp32_ = false;  // when the first plan was made
   std::uint64_t settled_at_ = 0;  // the first step whose figures belong to the current plan
   std::deque<double> ratios_;     // measured over predicted, of the last steps of this plan
@@ -238,7 +238,7 @@ class Planner {
   // The plan that was measured to be slower than fp32, until fp32 has been measured again.
   struct Left {
     Choices choices;
-    double seconds = 0;     // of its fastest step
+    double seconds = 0;      // of its fastest step
     bool is_better = false;  // fp32 was measured to be no faster
   };
   std::optional<Left> left_;
