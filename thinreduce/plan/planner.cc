@@ -31,7 +31,8 @@ void Planner::note(std::uint32_t bucket, std::uint64_t elements, const BucketTim
   known.seen_at = opened_;
   // The figures are those of the step before. Trials in it delayed its buckets.
   if (known.noted && tried_at_ > 0 && opened_ == tried_at_ + 1) return;
-  known.ready = known.noted ? 0.7 * known.ready + 0.3 * times.ready : times.ready;
+  // The first step of a bucket allocates memory, so the second one replaces its figure.
+  known.ready = ++known.steps > 2 ? 0.7 * known.ready + 0.3 * times.ready : times.ready;
   known.last = times;
   known.noted = true;
 }
@@ -127,7 +128,7 @@ void Planner::watch() {
     note_uncompressed(step->finish);
     for (auto& [id, bucket] : buckets_) take_step_as_trial(bucket);
     predict_all();
-    assumed_anew_ = true;
+    has_last_fp32_ = true;
     const double fp32 = finish_of_last(all_fp32());
     if (fp32 > 0) fp32_ratio_ = step->finish / fp32;
   }
@@ -197,10 +198,7 @@ bool Planner::fall_back() {
 }
 
 bool Planner::reconsider() {
-  if (!std::exchange(assumed_anew_, false)) return false;
-  if (std::ranges::any_of(buckets_, [](const auto& entry) { return was_tried(entry.second); })) {
-    return false;
-  }
+  if (!std::exchange(has_last_fp32_, false)) return false;
   const Choices choices = best();
   if (choices == current()) return false;
   adopt(choices);

@@ -118,6 +118,7 @@ class Planner {
   struct Known {
     std::uint64_t elements = 0;
     double ready = 0;           // smoothed over steps
+    std::uint64_t steps = 0;    // with a figure for it
     BucketTimes last;           // the last step's
     bool noted = false;         // the figures above are there
     std::uint64_t seen_at = 0;  // the step in which it was noted last
@@ -188,8 +189,8 @@ class Planner {
   [[nodiscard]] bool fall_back();
   // Returns to the plan before that if fp32 was measured to be no faster. Returns whether it did.
   [[nodiscard]] bool come_back();
-  // Chooses between fp32 and bf16 anew, by the last step with fp32, if nothing was tried. Returns
-  // whether the plan has changed.
+  // Chooses anew by the last step before the plan: buckets of steps before that may have been ready
+  // late. Returns whether the plan has changed.
   [[nodiscard]] bool reconsider();
   // Returns whether times that have changed may have consequences in this step.
   [[nodiscard]] bool may_react() const;
@@ -225,7 +226,7 @@ class Planner {
   bool frozen_ = false;
   bool sampling_ = false;  // the current step keeps samples
   bool planned_ = false;
-  bool assumed_anew_ = false;     // the figures of a bucket without trials have changed
+  bool has_last_fp32_ = false;    // the figures of the last step before the plan have come in
   bool began_with_fp32_ = false;  // when the first plan was made
   std::uint64_t settled_at_ = 0;  // the first step whose figures belong to the current plan
   std::deque<double> ratios_;     // measured over predicted, of the last steps of this plan
