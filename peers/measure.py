@@ -63,6 +63,9 @@ class Ranks:
             "PEERS_INTERFACE": network.interface,
             "PYTHONPATH": f"{ROOT}:{ROOT}/build/release/python",
             "PYTHONDONTWRITEBYTECODE": "1",
+            # The operation that DeepSpeed compiles, and the ninja that it looks for.
+            "TORCH_EXTENSIONS_DIR": str(ROOT / "build/peers/extensions"),
+            "PATH": f"{python.parent.absolute()}:{os.environ['PATH']}",
         }
         self.servers = []
         for rank in range(RANKS):

@@ -23,6 +23,10 @@ for package in "${packages[@]:2}"; do
   "${pip[@]}" --no-build-isolation -c <(printf '%s\n' "${packages[@]:0:2}") "$package" \
     >"$folder/pip-${package%%=*}.log" 2>&1 || true
 done
+# DeepSpeed compiles an operation at its first start, which takes minutes: longer than its ranks wait.
+PATH="$PWD/$folder/venv/bin:$PATH" TORCH_EXTENSIONS_DIR="$PWD/$folder/extensions" \
+  "$folder/venv/bin/python" -c "from deepspeed.comm.torch import build_shm_op; build_shm_op()" \
+  >"$folder/compile-deepspeed.log" 2>&1 || true
 "$folder/venv/bin/python" scripts/peers_packages.py "$folder" "${packages[@]:2}" \
   >"$folder/packages.json"
 cp "$requirements" "$folder/installed.txt"
