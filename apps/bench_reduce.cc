@@ -292,7 +292,7 @@ class RankBench {
                  options_.launch.transport, show_seconds(*reference_seconds_),
                  fp32_seconds_ / *reference_seconds_);
     }
-    fmt::print("; latency of {} (1,000 floats): {:.0f} µs\n", options_.specs[0],
+    fmt::print("; {} takes {:.0f} µs for 1,000 floats\n", options_.specs[0],
                results[0]["latency_us"].get<double>());
     if (const auto min = SessionOptions{}.min_elements; options_.floats < min) {
       fmt::print("Buckets with fewer than {} elements are reduced uncompressed by every method.\n",

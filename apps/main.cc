@@ -223,13 +223,17 @@ void finish_plan(const CLI::App& command, PlanOptions& options) {
                 "give the link to plan for, for example --link 100mbit,15ms, or --probe to measure "
                 "the network between the ranks");
   }
+  if (ranks_of(options.launch) == 1) {
+    throw Error(ErrorCode::bad_input,
+                "one rank exchanges nothing, so there is nothing to plan: give --ranks 2 or more");
+  }
   options.launch.simulate = ClusterLinks::parse(options.launch.link.to_string());
   options.launch.link = Link{};
 }
 
 CLI::App* add_report(CLI::App& app, ReportOptions& options) {
   auto* command = app.add_subcommand("report", "Compares training runs on one HTML page.");
-  command->add_option("RUN", options.runs, "One or more folders that `thinreduce train` wrote.")
+  command->add_option("RUN", options.runs, "Run folders that `thinreduce train` wrote, one or more.")
       ->type_name("")
       ->required();
   command

@@ -159,10 +159,6 @@ int plan(const PlanOptions& given) {
   return launch(options.launch, [&](const std::shared_ptr<Transport>& transport) {
     const Plan made = make_plan(options, transport);
     if (transport->rank() != 0) return;
-    if (!options.html.empty()) {
-      write_text(options.html,
-                 plan_page(made, fmt::format("Plan for {} ranks", transport->size())));
-    }
     if (options.json) {
       Json json = to_json(made);
       json["ranks"] = transport->size();
@@ -170,6 +166,10 @@ int plan(const PlanOptions& given) {
       fmt::print("{}\n", json.dump(2));
     } else {
       print(made, options, transport->size());
+    }
+    if (!options.html.empty()) {
+      write_text(options.html,
+                 plan_page(made, fmt::format("Plan for {} ranks", transport->size())));
     }
   });
 }

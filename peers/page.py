@@ -35,7 +35,7 @@ So the rows *100mbit* and *20mbit* are not the links of a wide-area network, on 
 
 **Time to target.** The target is the mean loss on held-out data that DDP reaches at {target_at:.0f} % of its training.
 The loss over the steps of a contender does not depend on the link, so every contender is trained once per seed, on the loopback interface, for {steps} steps,
-and {timed} steps are timed per link after {warmup} untimed ones ({thin} on 100mbit and 20mbit without local steps), with other measurements stopped.
+and {timed} steps are timed per link ({thin} on 100mbit and 20mbit, without local steps), after {warmup} untimed ones and with other measurements stopped.
 The time to the target is steps × seconds per step.
 `auto` has {auto_warmup} untimed steps, because its trials come first.
 `auto` chooses by the link, so it is trained on every link; other programs ran on the machine then, which may have changed its choices.
@@ -58,9 +58,11 @@ def machine(store: Store) -> str:
     return f"{known.get('cpu') or cpu()}, {known.get('cores', '?')} cores"
 
 
-def to_target(here: OverLink | None) -> str:
+def to_target(row: Row, link: str) -> str:
+    here = row.links.get(link)
     if here is None:
-        return NOT_YET
+        missed = row.steps and all(steps is None for steps in row.steps)
+        return "not reached" if missed else NOT_YET
     if not here.to_target:
         return "not reached" if here.missed else "not trained yet"
     text = seconds(sum(here.to_target) / len(here.to_target))
@@ -116,7 +118,7 @@ def time_table(found: Figures) -> str:
         line = [row.contender.name]
         for link in plan.LINKS:
             here = row.links.get(link)
-            line += [to_target(here), against(here, baseline and baseline.links.get(link))]
+            line += [to_target(row, link), against(here, baseline and baseline.links.get(link))]
         lines.append(line)
     return table(header, lines)
 

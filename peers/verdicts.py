@@ -14,7 +14,7 @@ from .figures import Figures, OverLink, Row
 NOISE = 1.02  # times whose ratio is below this count as equal
 UNCOMPRESSED = (DDP.name, "thinreduce fp32")
 README_ROWS = (
-    DDP.name, BF16.name, "DDP PowerSGD 4", "DiLoCo int8", "thinreduce dqsg:levels=15", "thinreduce auto",
+    DDP.name, BF16.name, "DiLoCo int8", "thinreduce dqsg:levels=15", "thinreduce local dqsg", "thinreduce auto",
 )  # fmt: skip
 
 
@@ -27,11 +27,11 @@ def reason(first: Row, ours: Row, link: str) -> str:
     parts = []
     fewer, faster = steps_of(ours) / steps_of(first), ours.links[link].step / first.links[link].step
     if fewer > 1.005:
-        parts.append(f"it needs {100 - 100 / fewer:.0f} % fewer steps")
+        parts.append(f"`{first.contender.name}` needs {100 - 100 / fewer:.0f} % fewer steps")
     if faster > 1.005:
         parts.append(
-            f"its steps take {1e3 * first.links[link].step:.0f} instead of "
-            f"{1e3 * ours.links[link].step:.0f} ms"
+            f"a step of `{first.contender.name}` takes {1e3 * first.links[link].step:.0f} ms, one of "
+            f"`{ours.contender.name}` {1e3 * ours.links[link].step:.0f} ms"
         )
     return " and ".join(parts) or "the difference is below a percent"
 
@@ -66,10 +66,20 @@ def busy(found: Figures) -> str:
     )
 
 
+def unreached(found: Figures) -> str:
+    """Names the contenders that did not reach the target with any seed."""
+    names = [
+        f"`{row.contender.name}`"
+        for row in found.rows
+        if row.curves and all(steps is None for steps in row.steps)
+    ]
+    return f"These did not reach the target: {', '.join(names)}." if names else ""
+
+
 def text(found: Figures) -> str:
     """Returns the verdicts on all links, and what compression gains there."""
     said = [verdict(found, link) for link in plan.LINKS]
-    gains = [no_gain(found, link) for link in plan.LINKS]
+    gains = [*(no_gain(found, link) for link in plan.LINKS), unreached(found)]
     return "\n".join([busy(found), "", *said, "", *(one for one in gains if one)]).strip()
 
 
@@ -94,7 +104,9 @@ def no_gain(found: Figures, link: str) -> str:
         for time, row in found.ranking(link)
         if time > plain[0] * NOISE and row.contender.name not in UNCOMPRESSED
     ]
-    losing = f"; {len(slower)} of the contenders that compress are slower" if slower else ""
+    losing = (
+        f"; {len(slower)} contenders that compress are slower than no compression" if slower else ""
+    )
     if small[0] * NOISE >= plain[0]:
         return (
             f"At {link} compression does not pay: `{plain[1].contender.name}` takes {seconds(plain[0])} "
@@ -117,7 +129,7 @@ def readme(found: Figures) -> str:
     Returns "" until a link was measured on an idle machine."""
     if not any(found.ranking(link) and not found.busy(link) for link in plan.LINKS):
         return ""
-    header = ["contender", *(f"to the target at {link}" for link in plan.LINKS), "sent per step"]
+    header = ["contender", *(f"to the target at {link}" for link in plan.LINKS), "sent per step at 100mbit"]
     lines = []
     for row in (found.row(name) for name in README_ROWS):
         assert row is not None

@@ -30,15 +30,32 @@ struct Plan {
   bool struck = false;
 };
 
-// A track; a session tells it when its thread begins and ends the work on a bucket.
-class StarvedTrack final : public Transport {
+// Passes everything on.
+class Forwarding : public Transport {
  public:
-  StarvedTrack(std::unique_ptr<Transport> inner, Plan& plan)
-      : inner_(std::move(inner)), plan_(plan) {}
+  explicit Forwarding(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
 
   [[nodiscard]] int rank() const override { return inner_->rank(); }
   [[nodiscard]] int size() const override { return inner_->size(); }
   void abandon(const std::string& reason) noexcept override { inner_->abandon(reason); }
+
+ private:
+  Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override {
+    return inner_->send(peer, channel, message);
+  }
+  Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override {
+    return inner_->receive(peer, channel, message);
+  }
+
+  std::unique_ptr<Transport> inner_;
+};
+
+// A track; a session tells it when its thread begins and ends the work on a bucket.
+class StarvedTrack final : public Forwarding {
+ public:
+  StarvedTrack(std::unique_ptr<Transport> inner, Plan& plan)
+      : Forwarding(std::move(inner)), plan_(plan) {}
+
   void go_on_from(const Moment& /*moment*/) override { begin_shortage(plan_.shortage); }
   Moment hand_over() override {
     plan_.struck = end_shortage();
@@ -46,39 +63,17 @@ class StarvedTrack final : public Transport {
   }
 
  private:
-  Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override {
-    return inner_->send(peer, channel, message);
-  }
-  Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override {
-    return inner_->receive(peer, channel, message);
-  }
-
-  std::unique_ptr<Transport> inner_;
   Plan& plan_;
 };
 
-class StarvedTransport final : public Transport {
+class StarvedTransport final : public Forwarding {
  public:
-  explicit StarvedTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
-
-  [[nodiscard]] int rank() const override { return inner_->rank(); }
-  [[nodiscard]] int size() const override { return inner_->size(); }
-  void abandon(const std::string& reason) noexcept override { inner_->abandon(reason); }
+  using Forwarding::Forwarding;
   [[nodiscard]] std::unique_ptr<Transport> open_track(int number) override {
     return std::make_unique<StarvedTrack>(Transport::open_track(number), plan);
   }
 
   Plan plan;  // one bucket is in flight at a time
-
- private:
-  Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override {
-    return inner_->send(peer, channel, message);
-  }
-  Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override {
-    return inner_->receive(peer, channel, message);
-  }
-
-  std::unique_ptr<Transport> inner_;
 };
 
 // What a rank has after a step.

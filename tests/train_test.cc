@@ -208,6 +208,19 @@ TEST_F(Train, RecordedGradientsServeTheCodecBench) {
   EXPECT_NE(cut.err.find("step-000004-rank-1-bucket-1.f32"), std::string::npos) << cut.err;
 }
 
+TEST_F(Train, AFolderWithOtherFilesIsLeftAlone) {
+  fs::create_directories(folder / "a");
+  std::ofstream(folder / "a" / "thesis.txt") << "years of work";
+  for (const auto& words : {command("a", {"--ranks", "1", "--steps", "1"}),
+                            command("a", {"--ranks", "1", "--steps", "1", "--overwrite"})}) {
+    const Finished end = run(words);
+    EXPECT_EQ(end.code, 1) << end.out;
+    EXPECT_NE(end.err.find("it holds thesis.txt; choose a new folder"), std::string::npos)
+        << end.err;
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder / "a"), {}), 1);
+}
+
 TEST(TrainUsage, HelpShowsRangesAndDefaultsThatAgree) {
   const Finished end = run({THINREDUCE_PROGRAM, "train", "--help"});
   EXPECT_EQ(end.code, 0) << end.err;
@@ -224,6 +237,7 @@ TEST(TrainUsage, ExitsWithTwoAndSaysWhatToDo) {
       {{"--steps", "many"}, ", such as 1000, 1e3 or 1k; got 'many'"},
       {{"--resume", ""}, "--resume must not be empty"},
       {{"--save-every", "5"}, "--save-every needs --save-gradients"},
+      {{"--guard-factor", "3"}, "--guard-factor needs --guard"},
       {{"--record-only"}, "--record-only needs --save-gradients DIR"},
       {{"--nonsense"}, "`thinreduce train` has no option '--nonsense'"},
       {{"--link", "fast"}, "100mbit,5ms"},

@@ -271,6 +271,10 @@ void check_options(const CLI::App& app) {
     throw Error(ErrorCode::bad_input,
                 "--save-every needs --save-gradients DIR: add it, or leave out --save-every");
   }
+  if (app.count("--guard-factor") > 0 && app.count("--guard") == 0) {
+    throw Error(ErrorCode::bad_input,
+                "--guard-factor needs --guard: add it, or leave out --guard-factor");
+  }
   if (app.count("--record-only") > 0 &&
       (app.count("--save-gradients") == 0 || app.count("--resume") > 0)) {
     throw Error(ErrorCode::bad_input,

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <stdexcept>
 
 #include "apps/files.h"
@@ -39,12 +41,23 @@ fs::path choose_folder(const TrainOptions& options) {
                           error.message()));
 }
 
+constexpr std::array kFiles{"config.json", "summary.json", "checkpoint.json", kSteps, kEvaluations};
+
 void remove_run(const fs::path& path) {
-  for (const char* file :
-       {"config.json", "summary.json", "checkpoint.json", kSteps, kEvaluations}) {
-    fs::remove(path / file);
-  }
+  for (const char* file : kFiles) fs::remove(path / file);
   remove_old_checkpoints(path, {});
+}
+
+// Throws if the folder holds anything that a run does not write: it may be somebody's folder.
+void require_run_folder(const fs::path& path) {
+  if (!fs::is_directory(path)) return;
+  for (const auto& entry : fs::directory_iterator(path)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("checkpoint-") || std::ranges::find(kFiles, name) != kFiles.end()) continue;
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{} is not a run folder: it holds {}; choose a new folder with --out",
+                            path.string(), name));
+  }
 }
 
 // Removes the lines of later steps and a last line that was cut.
@@ -64,8 +77,9 @@ void cut_lines(const fs::path& file, std::uint64_t step) {
 RunFolder::RunFolder(fs::path path) : path_(std::move(path)) {}
 
 void RunFolder::check_unused(const TrainOptions& options) {
-  if (!options.resume.empty() || options.out.empty() || options.overwrite) return;
-  if (!fs::exists(options.out / "config.json")) return;
+  if (!options.resume.empty() || options.out.empty()) return;
+  if (!fs::exists(options.out / "config.json")) return require_run_folder(options.out);
+  if (options.overwrite) return;
   throw Error(ErrorCode::unavailable,
               fmt::format("{0} already holds a run; continue it with --resume {0}, replace it "
                           "with --overwrite, or choose another --out",

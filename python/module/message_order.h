@@ -3,11 +3,14 @@
 // Gloo forgets a message only if its connection breaks while the message is under way. Of those
 // between two ranks, one at a time is under way, and messages of one track pass in the order in
 // which both ranks have started them. So a message is safe as soon as a later one of its track has
-// passed. A short message that is received passes at once; one that is sent may stand behind a long
-// one.
+// passed. A short message that is received passes at once. One that is sent may stand behind a long
+// one of its track that was started before it, or of another track: there the order is that in which
+// the peer asks for them.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bitset>
 #include <cstdint>
 #include <mutex>
 #include <set>
@@ -38,6 +41,7 @@ class MessageOrder {
     const std::lock_guard lock(mutex_);
     Line& line = line_of(place);
     place.number = ++line.started;
+    line.tracks.set(static_cast<std::size_t>(place.track));
     if (is_long) line.long_ones.insert(place.number);
     return place;
   }
@@ -64,8 +68,9 @@ class MessageOrder {
     const Line& line = line_of(place);
     if (line.passed[static_cast<std::size_t>(place.track)] > place.number) return false;
     if (place.is_long) return true;
-    return place.way == Way::send && !line.long_ones.empty() &&
-           *line.long_ones.begin() < place.number;
+    if (place.way == Way::receive) return false;
+    return line.tracks.count() > 1 ||
+           (!line.long_ones.empty() && *line.long_ones.begin() < place.number);
   }
 
  private:
@@ -74,6 +79,7 @@ class MessageOrder {
     std::uint64_t started = 0;
     std::array<std::uint64_t, kMaxTracks + 1> passed{};  // the largest number, by track
     std::set<std::uint64_t> long_ones;                   // that have not been waited for
+    std::bitset<kMaxTracks + 1> tracks;                  // that had a message
   };
 
   // The stamps of an emulated link are 128 channels higher.

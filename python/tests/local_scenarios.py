@@ -252,7 +252,7 @@ def wrong_arguments_are_refused():
     for text, options in (
         ("outer step 'adam'", {"outer": "adam"}),
         ("fragments must be 1 to 4", {"every": 4, "fragments": 5}),
-        ("overlap must be below the number", {"every": 4, "overlap": 4}),
+        ("overlap must be below 4", {"every": 4, "overlap": 4}),
         ("every must be a whole number", {"every": 0}),
         ("fragments must be at most 8, the tensors of the model", {"fragments": 9}),
         ("needs the plain module", {"net": nn.parallel.DistributedDataParallel(Net())}),

@@ -135,7 +135,7 @@ class Comm:
 
     def begin_step(self) -> None:
         """Starts a step that :meth:`undo_step` can take back. From the first call on, states are
-        copied in every step, which doubles the memory of residuals."""
+        copied in every step, which doubles the memory of residuals. All ranks must call it."""
         self._session.begin_step()
 
     def undo_step(self) -> None:

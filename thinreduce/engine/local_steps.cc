@@ -83,12 +83,12 @@ std::string LocalStepsOptions::settings() const {
     refuse(fmt::format("every must be 1 to {} steps, got {}", kMaxEvery, every));
   }
   if (fragments < 1 || fragments > every) {
-    refuse(
-        fmt::format("fragments must be 1 to {}, the steps of a round, got {}", every, fragments));
+    refuse(fmt::format("fragments must be 1 to {}, the number of local steps per round, got {}",
+                       every, fragments));
   }
   if (overlap >= every) {
-    refuse(fmt::format("overlap must be below the number of local steps per round (got {} and {})",
-                       overlap, every));
+    refuse(fmt::format("overlap must be below {}, the number of local steps per round, got {}",
+                       every, overlap));
   }
   return fmt::format(
       "LocalSteps.every={} LocalSteps.outer={} LocalSteps.fragments={} LocalSteps.overlap={}",

@@ -353,8 +353,8 @@ TEST(LocalSteps, OptionsOutOfRangeAreRefused) {
   };
   EXPECT_THAT(text({.every = 0}), HasSubstr("every must be 1 to"));
   EXPECT_THAT(text({.every = 4, .fragments = 5}), HasSubstr("fragments must be 1 to 4"));
-  EXPECT_THAT(text({.every = 4, .overlap = 4}), HasSubstr("overlap must be below the number"));
-  EXPECT_THAT(text({.outer = "adam"}), HasSubstr("there is no 'adam'"));
+  EXPECT_THAT(text({.every = 4, .overlap = 4}), HasSubstr("overlap must be below 4"));
+  EXPECT_THAT(text({.outer = "adam"}), HasSubstr("there is no outer optimizer 'adam'"));
   run_ranks(1, [&](std::unique_ptr<Transport> transport) {
     Session session(std::move(transport), {});
     EXPECT_THAT(thrown_text(ErrorCode::bad_input,

@@ -42,7 +42,7 @@ OuterStep OuterStep::parse(std::string_view text) {
   if (name == "sgd") {
     step = {.kind = Kind::sgd, .lr = 1, .momentum = 0};
   } else if (name != "nesterov") {
-    refuse(text, fmt::format("there is no '{}'", name));
+    refuse(text, fmt::format("there is no outer optimizer '{}'", name));
   }
   bool has_lr = false;
   bool has_momentum = false;

@@ -24,8 +24,8 @@ TEST(OuterStep, WrongTextNamesTheWord) {
     return thrown_text(ErrorCode::bad_input, [&] { static_cast<void>(OuterStep::parse(given)); });
   };
   using testing::HasSubstr;
-  EXPECT_THAT(text(""), HasSubstr("there is no ''"));
-  EXPECT_THAT(text("Nesterov"), HasSubstr("there is no 'Nesterov'"));
+  EXPECT_THAT(text(""), HasSubstr("there is no outer optimizer ''"));
+  EXPECT_THAT(text("Nesterov"), HasSubstr("there is no outer optimizer 'Nesterov'"));
   EXPECT_THAT(text("sgd,lr"), HasSubstr("'lr' is no setting"));
   EXPECT_THAT(text("sgd,rate=1"), HasSubstr("'rate=1' is no setting"));
   EXPECT_THAT(text("sgd,lr=1,lr=1"), HasSubstr("lr is given twice"));

@@ -40,7 +40,11 @@ void Reducer::keep_sample(Slot& slot, const Job& job) const {
   const bool compresses = given.raw < given.elements() && slot.step >= options_.warmup_steps;
   if (given.variants.empty() || !compresses) return;
   const std::size_t size = sample_size(link_, transport_.size(), given.elements() - given.raw);
-  slot.sample = {.values = take_sample(given.compressed, job.values, size), .mean = {}};
+  Sample sample;
+  take_sample(given.compressed, job.values, size, sample.values);
+  // The mean is written when the step has succeeded, and must not fail for lack of memory then.
+  sample.mean.reserve(sample.values.size());
+  slot.sample = std::move(sample);
 }
 
 void Reducer::keep_mean_of_sample(Slot& slot, const Job& job) const {
@@ -48,7 +52,7 @@ void Reducer::keep_mean_of_sample(Slot& slot, const Job& job) const {
   if (slot.sample.values.empty() || slot.variant != 0) return;
   const RegisteredBucket& given = *slot.given;
   const std::size_t size = sample_size(link_, transport_.size(), given.elements() - given.raw);
-  slot.sample.mean = take_sample(given.compressed, job.values, size);
+  take_sample(given.compressed, job.values, size, slot.sample.mean);
 }
 
 void Reducer::begin_trials(Transport& track) {
@@ -64,10 +68,11 @@ void Reducer::begin_trials(Transport& track) {
     return entry.second.sample.values.empty() ? 0 : entry.second.given->elements();
   };
   const auto largest = std::ranges::max_element(slots_, {}, size);
-  if (largest != slots_.end() && size(*largest) > 0) statement.figures = largest->second.figures;
+  const bool has_sample = largest != slots_.end() && size(*largest) > 0;
+  if (has_sample) statement.figures = largest->second.figures;
   try {
     const BucketTimes last = agree(track, statement, options_.limits(), {}).times;
-    if (last.seconds > 0) {
+    if (has_sample && last.seconds > 0) {  // the times of other ranks may be there without own ones
       const RegisteredBucket& bucket = *largest->second.given;
       planner_->note(largest->first, bucket.elements() - bucket.raw, last);
     }

@@ -177,8 +177,9 @@ class THINREDUCE_EXPORT Session {
   Report finish_step();
 
   // Starts a step that undo_step() can take back. From the first call on, the state of each bucket
-  // is copied before its first reduce of a step, which doubles the memory of residuals. Waits for
-  // the submitted buckets.
+  // is copied before its first reduce of a step, which doubles the memory of residuals. With `auto`
+  // a plan may change here, so all ranks must call it in the same steps. Waits for the submitted
+  // buckets.
   void begin_step();
   // Restores residuals, step numbers and learned state as they were at begin_step(). For a step
   // that is skipped because one of its buckets was refused: others may have delivered already. Must

@@ -376,12 +376,12 @@ std::size_t sample_size(const Link& link, int world, std::size_t elements) {
   return static_cast<std::size_t>(std::clamp(floats, least, most));
 }
 
-std::vector<float> take_sample(const BucketLayout& layout, std::span<const float> values,
-                               std::size_t most) {
+void take_sample(const BucketLayout& layout, std::span<const float> values, std::size_t most,
+                 std::vector<float>& sample) {
   std::size_t elements = 0;
   for_compressed(layout, [&](std::size_t, std::size_t count) { elements += count; });
   const double fraction = std::min(1.0, static_cast<double>(most) / static_cast<double>(elements));
-  std::vector<float> sample;
+  sample.clear();
   for_compressed(layout, [&](std::size_t first, std::size_t count) {
     const auto taken = static_cast<std::size_t>(std::ceil(fraction * static_cast<double>(count)));
     const auto run = values.subspan(first + (count - taken) / 2, taken);
@@ -389,7 +389,6 @@ std::vector<float> take_sample(const BucketLayout& layout, std::span<const float
       return std::clamp(value, -kLargestMagnitude, kLargestMagnitude);
     });
   });
-  return sample;
 }
 
 Planner::Trials try_candidates(const TrialSetup& setup, const RegisteredBucket& bucket,

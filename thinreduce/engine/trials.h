@@ -18,10 +18,10 @@ namespace thinreduce {
 // beside their headers.
 [[nodiscard]] std::size_t sample_size(const Link& link, int world, std::size_t elements);
 
-// Returns about `most` of the elements that `layout` compresses: a run of each tensor, all
-// of them the same fraction of their tensor.
-[[nodiscard]] std::vector<float> take_sample(const BucketLayout& layout,
-                                             std::span<const float> values, std::size_t most);
+// Fills `sample` with about `most` of the elements that `layout` compresses: a run of each tensor,
+// all of them the same fraction of their tensor.
+void take_sample(const BucketLayout& layout, std::span<const float> values, std::size_t most,
+                 std::vector<float>& sample);
 
 struct TrialSetup {
   const AutoOptions& options;

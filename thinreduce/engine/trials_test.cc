@@ -29,6 +29,22 @@ std::chrono::nanoseconds fake_cpu_time() {
   return cpu_time_used;
 }
 
+// The mean of a sample is taken when memory must not run out any more.
+TEST(TakeSample, NeedsNoMemoryIfAllOfItIsReserved) {
+  const RegisteredBucket bucket({.id = 3, .elements = kBucketElements, .tensors = {}},
+                                Spec::parse("auto"), 16);
+  const auto values = gradient(kBucketElements, 0, 0);
+  std::vector<float> sample;
+  take_sample(bucket.compressed, values, kSampleElements, sample);
+  ASSERT_EQ(sample.size(), kSampleElements);
+  std::vector<float> reserved;
+  reserved.reserve(sample.size());
+  const float* const memory = reserved.data();
+  take_sample(bucket.compressed, values, kSampleElements, reserved);
+  EXPECT_EQ(reserved.data(), memory);
+  EXPECT_EQ(reserved, sample);
+}
+
 struct Case {
   // Returns whether rank 1 is busy in a run.
   std::function<bool(const FrameId&)> busy = [](const FrameId&) { return false; };

@@ -130,7 +130,11 @@ std::vector<GivenOption> split_options(std::string_view spec, std::string_view t
       refuse(fmt::format("spec '{}' has a ':' or ',' without an option=value after it", spec));
     }
     if (equals == std::string_view::npos) {
-      refuse(fmt::format("spec '{}': '{}' must have the form option=value", spec, item));
+      const bool in_list = !given.empty() && given.back().name == "methods";
+      refuse(fmt::format("spec '{}': '{}' must have the form option=value{}", spec, item,
+                         in_list ? fmt::format("; join methods with a plus: methods={}+{}",
+                                               given.back().value, item)
+                                 : ""));
     }
     given.push_back({item.substr(0, equals), std::string(item.substr(equals + 1))});
   }

@@ -33,8 +33,8 @@ bool same_but_for_case(std::string_view text, std::string_view lower) {
 }
 
 template <std::size_t N>
-double parse_quantity(std::string_view text, const std::array<Unit, N>& units,
-                      std::string_view whole) {
+double parse_quantity(std::string_view text, std::string_view quantity,
+                      const std::array<Unit, N>& units, std::string_view whole) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
@@ -46,9 +46,9 @@ double parse_quantity(std::string_view text, const std::array<Unit, N>& units,
   }
   throw Error(
       ErrorCode::bad_input,
-      fmt::format("link '{}': {} is not understood; write a bandwidth in kbit, mbit or "
-                  "gbit, optionally a latency in us, ms or s, as in 100mbit,5ms{}",
-                  whole, text.empty() ? "an empty part" : fmt::format("'{}'", text),
+      fmt::format("link '{}': {} is not a {}; write a bandwidth in kbit, mbit or gbit, or "
+                  "'unlimited', optionally a latency in us, ms or s, as in 100mbit,5ms{}",
+                  whole, text.empty() ? "an empty part" : fmt::format("'{}'", text), quantity,
                   whole.find(';') == std::string_view::npos
                       ? ""
                       : "; only `bench reduce --simulate` takes links that differ by rank"));
@@ -225,7 +225,7 @@ Link Link::parse(std::string_view text) {
   const auto rate = text.substr(0, comma);
   Link link;
   if (!same_but_for_case(rate, "unlimited")) {
-    link.bytes_per_second = parse_quantity(rate, kRates, text);
+    link.bytes_per_second = parse_quantity(rate, "bandwidth", kRates, text);
     if (link.bytes_per_second <= 0) {
       throw Error(ErrorCode::bad_input, fmt::format("link '{}': the bandwidth must be above 0; for "
                                                     "no limit write 'unlimited'",
@@ -233,7 +233,7 @@ Link Link::parse(std::string_view text) {
     }
   }
   if (comma != std::string_view::npos) {
-    link.latency = Seconds(parse_quantity(text.substr(comma + 1), kTimes, text));
+    link.latency = Seconds(parse_quantity(text.substr(comma + 1), "latency", kTimes, text));
   }
   // Beyond these a clock could not count the time of a message.
   constexpr double kMinRate = 1.0 / 8;

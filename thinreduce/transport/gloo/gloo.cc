@@ -195,7 +195,8 @@ GlooOptions gloo_options_from_environment() {
   options.world = number_from_environment("WORLD_SIZE", 1, kMost, "the number of ranks, 1 or more");
   options.rank = number_from_environment(
       "RANK", 0, options.world - 1,
-      fmt::format("this rank, 0 to {} (WORLD_SIZE is {})", options.world - 1, options.world));
+      fmt::format("the number of this rank, 0 to {}, because WORLD_SIZE is {}", options.world - 1,
+                  options.world));
   options.master_addr = from_environment("MASTER_ADDR", "the address of rank 0");
   options.master_port = static_cast<std::uint16_t>(number_from_environment(
       "MASTER_PORT", 1, 65535, "a port of rank 0 that is free, 1 to 65535"));

@@ -110,7 +110,7 @@ TEST_F(GlooEnvironment, IsRead) {
 
 TEST_F(GlooEnvironment, SaysWhatIsWrong) {
   set("RANK", "4");
-  EXPECT_THAT(complaint(), HasSubstr("RANK is \"4\"; expected this rank, 0 to 3"));
+  EXPECT_THAT(complaint(), HasSubstr("RANK is \"4\"; expected the number of this rank, 0 to 3"));
   set("RANK", "1x");
   EXPECT_THAT(complaint(), HasSubstr("RANK is \"1x\""));
   set("RANK", "1");
