@@ -233,7 +233,8 @@ void finish_plan(const CLI::App& command, PlanOptions& options) {
 
 CLI::App* add_report(CLI::App& app, ReportOptions& options) {
   auto* command = app.add_subcommand("report", "Compares training runs on one HTML page.");
-  command->add_option("RUN", options.runs, "Run folders that `thinreduce train` wrote, one or more.")
+  command
+      ->add_option("RUN", options.runs, "Run folders that `thinreduce train` wrote, one or more.")
       ->type_name("")
       ->required();
   command

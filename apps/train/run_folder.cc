@@ -53,7 +53,8 @@ void require_run_folder(const fs::path& path) {
   if (!fs::is_directory(path)) return;
   for (const auto& entry : fs::directory_iterator(path)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with("checkpoint-") || std::ranges::find(kFiles, name) != kFiles.end()) continue;
+    if (name.starts_with("checkpoint-") || std::ranges::find(kFiles, name) != kFiles.end())
+      continue;
     throw Error(ErrorCode::unavailable,
                 fmt::format("{} is not a run folder: it holds {}; choose a new folder with --out",
                             path.string(), name));

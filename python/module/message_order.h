@@ -4,8 +4,8 @@
 // between two ranks, one at a time is under way, and messages of one track pass in the order in
 // which both ranks have started them. So a message is safe as soon as a later one of its track has
 // passed. A short message that is received passes at once. One that is sent may stand behind a long
-// one of its track that was started before it, or of another track: there the order is that in which
-// the peer asks for them.
+// one of its track that was started before it, or of another track: there the order is that in
+// which the peer asks for them.
 #pragma once
 
 #include <algorithm>
