@@ -129,7 +129,11 @@ def readme(found: Figures) -> str:
     Returns "" until a link was measured on an idle machine."""
     if not any(found.ranking(link) and not found.busy(link) for link in plan.LINKS):
         return ""
-    header = ["contender", *(f"to the target at {link}" for link in plan.LINKS), "sent per step at 100mbit"]
+    header = [
+        "contender",
+        *(f"to the target at {link}" for link in plan.LINKS),
+        "sent per step at 100mbit",
+    ]
     lines = []
     for row in (found.row(name) for name in README_ROWS):
         assert row is not None
