@@ -21,7 +21,7 @@ from bench.namespaces import Namespaces
 from .contenders import RANKS, Part
 
 ROOT = Path(__file__).resolve().parent.parent
-LIMIT = {"train": 3600.0, "time": 300.0}  # seconds; a run that takes longer has failed
+LIMIT = {"train": 1200.0, "time": 300.0}  # seconds; a run that takes longer has failed
 
 
 def error_of(log: str) -> str:

@@ -33,8 +33,6 @@ class Trainer(Alone):
             prefix="peers",
             target_group_size=dist.get_world_size(),
             min_group_size=dist.get_world_size(),
-            min_matchmaking_time=1.0,
-            request_timeout=0.5,
             compression=Uniform8BitQuantization(),
             start=True,
         )
@@ -46,8 +44,9 @@ class Trainer(Alone):
             with self.averager.get_tensors() as shared, torch.no_grad():
                 for tensor, one in zip(shared, self.parameters):
                     tensor.copy_(one)
-            if self.averager.step(timeout=60) is None:
-                raise RuntimeError("hivemind found no group of all ranks within 60 s")
+            # Of step() itself a timeout does not end the wait.
+            if self.averager.step(wait=False, timeout=60).result(timeout=120) is None:
+                raise RuntimeError("hivemind found no group of all ranks")
             with self.averager.get_tensors() as shared, torch.no_grad():
                 for tensor, one in zip(shared, self.parameters):
                     one.copy_(tensor)
