@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from statistics import mean
 
-from reproduce.page import seconds, table
+from reproduce.page import seconds, table, wrapped
 
 from . import contenders as plan
 from .contenders import BF16, DDP, OURS
@@ -52,7 +52,7 @@ def verdict(found: Figures, link: str) -> str:
             text += f"; the best of the others is `{others[0][1].contender.name}` with {seconds(others[0][0])}, {ahead:.2f} times as long"
         return text + "."
     text += f"; the best of ours is `{ours[1].contender.name}` with {seconds(ours[0])}, {ours[0] / time:.2f} times as long"
-    return f"{text}. Why: {reason(first, ours[1], link)}."
+    return f"{text}.\n  Why: {reason(first, ours[1], link)}."
 
 
 def busy(found: Figures) -> str:
@@ -73,7 +73,7 @@ def unreached(found: Figures) -> str:
         for row in found.rows
         if row.curves and all(steps is None for steps in row.steps)
     ]
-    return f"These did not reach the target: {', '.join(names)}." if names else ""
+    return wrapped(f"These did not reach the target: {', '.join(names)}.") if names else ""
 
 
 def text(found: Figures) -> str:
@@ -147,13 +147,14 @@ def readme(found: Figures) -> str:
             ]
         )
     target = "not measured yet" if found.target is None else f"{found.target:.2f}"
-    seeds = max((len(row.curves) for row in found.rows), default=0)
+    seeds = sorted({len(row.curves) for row in found.rows if row.curves}) or [0]
+    trained = " to ".join(dict.fromkeys(map(str, (seeds[0], seeds[-1]))))
     return "\n".join(
         [
             "## Against other tools",
             "",
             f"Time until a small GPT has a held-out loss of {target}, which DDP reaches at "
-            f"{100 * plan.TARGET_AT:.0f} % of its training; {seeds or 'no'} seed{'' if seeds == 1 else 's'}, "
+            f"{100 * plan.TARGET_AT:.0f} % of its training; {trained} seed{'' if trained == '1' else 's'}, "
             f"{plan.RANKS} ranks on two cores.",
             "",
             table(header, lines),

@@ -17,6 +17,7 @@ from peers import measure as ranks
 from peers.__main__ import Progress, selected
 from peers.contenders import BF16, BY_NAME, COMPUTE, DDP, Part
 from peers.store import Store
+from scripts import page_width
 
 TARGET_STEP = plan.TARGET_AT * plan.STEPS
 ROOT = Path(__file__).parents[2]
@@ -208,6 +209,16 @@ def test_the_page_has_all_contenders_and_marks_what_is_missing(store: Store) -> 
     section = readme.read_text()
     assert section.startswith("a\n") and section.endswith("\nb\n") and "old" not in section
     assert section.count("\n| ") == 2 + len(verdicts.README_ROWS)
+
+
+def test_the_page_is_as_narrow_as_all_pages(store: Store) -> None:
+    for one in plan.CONTENDERS:
+        store.add(Part("gpt", one, "1gbit"), timed(0.3))
+        if one.name != DDP.name:
+            store.add(Part("gpt", one, "", 1), trained(plan.STEPS, 20, 0.001))
+    page.write(store.file.parents[1], store)
+    assert "These did not reach the target" in (store.file.parents[1] / "peers.md").read_text()
+    assert page_width.too_long(store.file.parents[1] / "peers.md") == []
 
 
 def test_the_readme_has_no_table_without_times(tmp_path: Path) -> None:
