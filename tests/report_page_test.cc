@@ -363,7 +363,7 @@ TEST(Report, RefusesWhatItCannotRead) {
     EXPECT_EQ(finished.out, "");
   };
   fs::remove(page);
-  expect_refused(make_report({}, {"-o", page}), 2, "needs RUN: One or more folders");
+  expect_refused(make_report({}, {"-o", page}), 2, "needs RUN: Run folders that");
   expect_refused(make_report({good, folder / "none"}, {"-o", page}), 1,
                  "none' is not a folder; give folders");
   expect_refused(make_report({folder / "other"}, {"-o", page}), 1, "is not a run folder");

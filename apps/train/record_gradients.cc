@@ -15,6 +15,7 @@ void record_gradients(const TrainOptions& given, const Dataset& data,
                       const std::shared_ptr<Transport>& transport) {
   TrainOptions options = given;
   settle(options, transport->size(), training_samples(options, data));
+  compare_settings(options, *transport);
   const Schedule schedule{
       .kind = options.schedule, .peak = *options.learning_rate, .steps = *options.steps};
   Replica replica(options, data, transport);

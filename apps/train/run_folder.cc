@@ -43,8 +43,14 @@ fs::path choose_folder(const TrainOptions& options) {
 
 constexpr std::array kFiles{"config.json", "summary.json", "checkpoint.json", kSteps, kEvaluations};
 
+// A process that was killed while it wrote a file leaves it under this name.
+constexpr std::string_view kPartial = ".partial";
+
 void remove_run(const fs::path& path) {
-  for (const char* file : kFiles) fs::remove(path / file);
+  for (const char* file : kFiles) {
+    fs::remove(path / file);
+    fs::remove(path / (std::string(file) += kPartial));
+  }
   remove_old_checkpoints(path, {});
 }
 
@@ -53,7 +59,9 @@ void require_run_folder(const fs::path& path) {
   if (!fs::is_directory(path)) return;
   for (const auto& entry : fs::directory_iterator(path)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with("checkpoint-") || std::ranges::find(kFiles, name) != kFiles.end())
+    const std::string file =
+        name.ends_with(kPartial) ? name.substr(0, name.size() - kPartial.size()) : name;
+    if (file.starts_with("checkpoint-") || std::ranges::find(kFiles, file) != kFiles.end())
       continue;
     throw Error(ErrorCode::unavailable,
                 fmt::format("{} is not a run folder: it holds {}; choose a new folder with --out",

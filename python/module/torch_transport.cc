@@ -164,10 +164,11 @@ class TorchOperation final : public Operation {
         .allowed = deadline.allowed,
         .elsewhere = may_be_forgotten ? std::make_shared<DelegatedWait>() : nullptr};
     const double limit = Seconds(deadline.at - wait.since + kGrace).count();
-    transport_.begin_wait(wait);
-    const auto what =
-        wait.elsewhere ? wait_elsewhere(wait.elsewhere, limit) : wait_here(wait_, work_, limit);
-    transport_.end_wait(wait);
+    const auto what = [&] {
+      const WaitsNow waits(transport_, wait);
+      return wait.elsewhere ? wait_elsewhere(wait.elsewhere, limit)
+                            : wait_here(wait_, work_, limit);
+    }();
     done_ = what.empty();
     if (!done_) throw transport_.explain(peer_, describe(), what);
     transport_.order_.pass(place_);
@@ -177,6 +178,22 @@ class TorchOperation final : public Operation {
   [[nodiscard]] std::string describe() const {
     return fmt::format("{} of {} bytes", verb_, bytes_);
   }
+
+  // The watchdog sees the wait until the end of this object.
+  class WaitsNow {
+   public:
+    WaitsNow(TorchTransport& transport, const TorchTransport::Wait& wait)
+        : transport_(transport), wait_(wait) {
+      transport_.begin_wait(wait_);
+    }
+    ~WaitsNow() { transport_.end_wait(wait_); }
+    WaitsNow(const WaitsNow&) = delete;
+    WaitsNow& operator=(const WaitsNow&) = delete;
+
+   private:
+    TorchTransport& transport_;
+    const TorchTransport::Wait& wait_;
+  };
 
   // Releases both objects, because it has the GIL.
   static std::string wait_here(py::object& wait, py::object& work, double seconds) {
@@ -193,8 +210,16 @@ class TorchOperation final : public Operation {
     auto objects = std::make_shared<Objects>();  // not copied without the GIL
     objects->wait = std::move(wait_);
     objects->work = std::move(work_);
-    transport_.waiting_threads_->run(
-        [job, objects, seconds] { job->end(wait_here(objects->wait, objects->work, seconds)); });
+    try {
+      transport_.waiting_threads_->run(
+          [job, objects, seconds] { job->end(wait_here(objects->wait, objects->work, seconds)); });
+    } catch (...) {
+      // Cancels the message before its memory goes.
+      const py::gil_scoped_acquire gil;
+      objects->wait = py::object();
+      objects->work = py::object();
+      throw;
+    }
     return job->result();
   }
 

@@ -29,15 +29,23 @@ void WaitingThreads::stop() {
 }
 
 void WaitingThreads::run(std::function<void()> work) {
+  auto added = std::make_unique<Thread>();
   const std::lock_guard lock(shared_->mutex);
   shared_->queue.push_back(std::move(work));
   if (shared_->queue.size() <= shared_->idle) {
     shared_->changed.notify_one();
     return;
   }
-  Thread& own = *shared_->threads.emplace_back(std::make_unique<Thread>());
+  Thread& own = *added;
   own.busy = true;
-  own.thread = std::thread([shared = shared_, &own] { serve(shared, own); });
+  try {
+    shared_->threads.reserve(shared_->threads.size() + 1);
+    own.thread = std::thread([shared = shared_, &own] { serve(shared, own); });
+  } catch (...) {  // no memory or no thread: nobody would do the work
+    shared_->queue.pop_back();
+    throw;
+  }
+  shared_->threads.push_back(std::move(added));
 }
 
 void WaitingThreads::serve(const std::shared_ptr<Shared>& shared, Thread& own) {

@@ -48,7 +48,8 @@ class WaitingThreads {
   WaitingThreads(const WaitingThreads&) = delete;
   WaitingThreads& operator=(const WaitingThreads&) = delete;
 
-  // Runs `work`, which must hold all that it uses, on a thread that is idle or new.
+  // Runs `work`, which must hold all that it uses, on a thread that is idle or new. Throws, and
+  // forgets `work`, if there is no memory or no thread for it.
   void run(std::function<void()> work);
   // Ends the threads, and leaves those behind that are still busy half a second later. Nothing may
   // run after it.

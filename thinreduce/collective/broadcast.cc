@@ -1,11 +1,11 @@
 #include "thinreduce/collective/broadcast.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "thinreduce/collective/checked.h"
 #include "thinreduce/collective/chunks.h"
-#include "thinreduce/wire/checksum.h"
 
 namespace thinreduce {
 namespace {
@@ -52,9 +52,10 @@ void along_chain(Exchange& exchange, int root, std::span<std::byte> message,
 
 void directly(Exchange& exchange, int root, std::span<std::byte> message) {
   if (exchange.rank() != root) return CheckedReceive(exchange, root, message).wait(exchange);
+  std::optional<std::uint64_t> hash;
   std::vector<CheckedSend> sends;
   for (int distance = 1; distance < exchange.size(); ++distance) {
-    sends.emplace_back(exchange, (root + distance) % exchange.size(), message);
+    sends.emplace_back(exchange, (root + distance) % exchange.size(), message, hash);
   }
   for (auto& send : sends) send.wait(exchange);
 }
@@ -121,8 +122,7 @@ void broadcast_all(Exchange& exchange, std::span<const std::span<std::byte>> mes
     if (!message_of(from).empty()) receives.emplace_back(exchange, from, message_of(from));
   }
   if (!own.empty() && world > 1) {
-    std::uint64_t hash = 0;
-    exchange.timed(Stage::encode, [&] { hash = checksum(own); });
+    std::optional<std::uint64_t> hash;
     for (int distance = 1; distance < world; ++distance) {
       sends.emplace_back(exchange, (exchange.rank() + distance) % world, own, hash);
     }

@@ -16,31 +16,36 @@ bool is_copied(std::span<const std::byte> bytes) {
   return bytes.size() <= kMaxCopiedBytes;
 }
 
-std::uint64_t timed_hash(Exchange& exchange, std::span<const std::byte> bytes) {
-  std::uint64_t hash = 0;
-  exchange.timed(Stage::encode, [&] { hash = checksum(bytes); });
-  return hash;
-}
-
 }  // namespace
 
-CheckedSend::CheckedSend(Exchange& exchange, int peer, std::span<const std::byte> bytes)
-    : CheckedSend(exchange, peer, bytes, timed_hash(exchange, bytes)) {}
+CheckedSend::CheckedSend(Exchange& exchange, int peer, std::span<const std::byte> bytes) {
+  std::optional<std::uint64_t> hash;
+  start(exchange, peer, bytes, hash);
+}
 
 CheckedSend::CheckedSend(Exchange& exchange, int peer, std::span<const std::byte> bytes,
-                         std::uint64_t hash) {
+                         std::optional<std::uint64_t>& hash) {
+  start(exchange, peer, bytes, hash);
+}
+
+void CheckedSend::start(Exchange& exchange, int peer, std::span<const std::byte> bytes,
+                        std::optional<std::uint64_t>& hash) {
   const bool copied = is_copied(bytes);
   const std::size_t place = copied ? bytes.size() : 0;
   copy_.resize(place + kMessageChecksumBytes);
-  if (copied) std::copy(bytes.begin(), bytes.end(), copy_.begin());
+  if (copied) {
+    std::copy(bytes.begin(), bytes.end(), copy_.begin());
+  } else {
+    bytes_ = exchange.transport().send(peer, Channel::data, bytes);
+  }
+  if (!hash) exchange.timed(Stage::encode, [&] { hash = checksum(bytes); });
   store_value(copy_, place,
-              message_checksum(exchange.id(), exchange.rank(), exchange.number_sent(peer), hash));
+              message_checksum(exchange.id(), exchange.rank(), exchange.number_sent(peer), *hash));
   if (copied) {
     bytes_ = exchange.transport().send(peer, Channel::data, copy_);
-    return;
+  } else {
+    checksum_ = exchange.transport().send(peer, Channel::header, copy_);
   }
-  bytes_ = exchange.transport().send(peer, Channel::data, bytes);
-  checksum_ = exchange.transport().send(peer, Channel::header, copy_);
 }
 
 // The checksum follows the bytes, so the first of the two waits is the only one that waits long.
@@ -71,7 +76,7 @@ void CheckedReceive::wait(Exchange& exchange) {
     hash_ = checksum(bytes_);
   });
   const auto stated = load_value<std::uint64_t>(copy_, copied);
-  const std::uint64_t actual = message_checksum(exchange.id(), peer_, number_, hash_);
+  const std::uint64_t actual = message_checksum(exchange.id(), peer_, number_, *hash_);
   if (actual == stated) return;
   throw Error(ErrorCode::bad_frame,
               fmt::format("rank {}, bucket {}, step {}: message {} from rank {}, of {} bytes, has "

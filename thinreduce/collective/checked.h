@@ -5,11 +5,13 @@
 // The checksum covers a hash of the bytes, the exchange that they belong to, their sender and the
 // number of the message. It follows the bytes in the same message if they are few, and otherwise
 // travels as a message of its own on Channel::header, so that large messages are sent from and
-// received into the memory of the payload. Bytes that are received and passed on are hashed once.
+// received into the memory of the payload. Many bytes are hashed while they travel. Bytes that go
+// to several ranks, or are received and passed on, are hashed once.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -25,11 +27,15 @@ class CheckedSend {
  public:
   // `bytes` must stay valid until wait() returns or this object is destroyed.
   CheckedSend(Exchange& exchange, int peer, std::span<const std::byte> bytes);
-  // The same where the hash of `bytes` is known.
-  CheckedSend(Exchange& exchange, int peer, std::span<const std::byte> bytes, std::uint64_t hash);
+  // The same with a hash that several sends share: the first one computes it if it is not known.
+  CheckedSend(Exchange& exchange, int peer, std::span<const std::byte> bytes,
+              std::optional<std::uint64_t>& hash);
   void wait(Exchange& exchange);
 
  private:
+  void start(Exchange& exchange, int peer, std::span<const std::byte> bytes,
+             std::optional<std::uint64_t>& hash);
+
   std::vector<std::byte> copy_;  // the checksum, after the bytes if they are few
   Pending bytes_;
   Pending checksum_;  // null if it is part of the other message
@@ -40,15 +46,15 @@ class CheckedReceive {
   CheckedReceive(Exchange& exchange, int peer, std::span<std::byte> bytes);
   // Throws Error{bad_frame} that names the peer if the message was altered.
   void wait(Exchange& exchange);
-  // Returns the hash of the bytes; only after wait().
-  [[nodiscard]] std::uint64_t hash() const { return hash_; }
+  // Returns the hash of the bytes, known after wait(), for those who pass them on.
+  [[nodiscard]] std::optional<std::uint64_t>& hash() { return hash_; }
 
  private:
   int peer_;
   std::uint64_t number_;
   std::span<std::byte> bytes_;
   std::vector<std::byte> copy_;
-  std::uint64_t hash_ = 0;
+  std::optional<std::uint64_t> hash_;
   Pending pending_bytes_;
   Pending pending_checksum_;
 };

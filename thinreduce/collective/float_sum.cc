@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "thinreduce/error.h"
 #include "thinreduce/kernels/floats.h"
-#include "thinreduce/wire/checksum.h"
 
 namespace thinreduce {
 namespace {
@@ -125,7 +125,7 @@ DirectExchange::DirectExchange(Exchange& exchange, std::span<float> values) : va
   const auto world = static_cast<std::size_t>(exchange.size());
   if (world == 1) return;
   all_.resize(world * values.size());
-  const std::uint64_t hash = checksum(std::as_bytes(values));
+  std::optional<std::uint64_t> hash;
   for (int distance = 1; distance < exchange.size(); ++distance) {
     const int from = (exchange.rank() + exchange.size() - distance) % exchange.size();
     const int to = (exchange.rank() + distance) % exchange.size();

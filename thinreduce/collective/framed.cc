@@ -29,22 +29,32 @@ void FramedSend::wait(Exchange& exchange) {
   if (payload_) exchange.wait(*payload_);
 }
 
-FramedReceive::FramedReceive(Exchange& exchange, int peer, std::size_t limit,
+FramedReceive::FramedReceive(Exchange& exchange, int peer, PayloadLength length,
                              std::vector<std::byte> memory)
     : peer_(peer),
-      limit_(limit),
+      length_(length),
       number_(exchange.number_received(peer)),
       payload_(std::move(memory)),
-      pending_header_(exchange.transport().receive(peer, Channel::header, bytes_)) {}
+      pending_header_(exchange.transport().receive(peer, Channel::header, bytes_)) {
+  if (length_.exact) start_payload(exchange, length_.limit);
+}
+
+void FramedReceive::start_payload(Exchange& exchange, std::size_t bytes) {
+  payload_.resize(bytes);
+  if (bytes > 0) pending_payload_ = exchange.transport().receive(peer_, Channel::data, payload_);
+}
 
 void FramedReceive::wait_header(Exchange& exchange) {
   exchange.wait(*pending_header_);
   header_ = decode_header(bytes_, peer_, number_);
-  check_announced(header_, exchange, peer_, limit_);
-  payload_.resize(header_.payload_bytes);
-  if (!payload_.empty()) {
-    pending_payload_ = exchange.transport().receive(peer_, Channel::data, payload_);
-  }
+  check_announced(header_, exchange, peer_, length_.limit);
+  if (!length_.exact) return start_payload(exchange, header_.payload_bytes);
+  if (header_.payload_bytes == length_.limit) return;
+  throw Error(
+      ErrorCode::bad_frame,
+      fmt::format("rank {} announces a payload of {} bytes for bucket {}, step {}; it must "
+                  "have {}",
+                  peer_, header_.payload_bytes, header_.id.bucket, header_.id.step, length_.limit));
 }
 
 void FramedReceive::wait_payload(Exchange& exchange) {

@@ -33,15 +33,24 @@ class FramedSend {
   Pending payload_;
 };
 
+// The bytes that a payload may have: at most `limit`, or, if `exact`, just as many. The receive of
+// a payload of known length starts with that of its header, because Gloo sends no byte of a message
+// before its receiver has asked for it, and on a busy link the request waits behind other messages.
+struct PayloadLength {
+  PayloadLength(std::size_t bytes, bool is_exact = false) : limit(bytes), exact(is_exact) {}
+  std::size_t limit;
+  bool exact;
+};
+
 class FramedReceive {
  public:
-  // Refuses a payload of more than `limit` bytes. `memory` becomes the payload buffer, so that
-  // repeated receives do not allocate.
-  FramedReceive(Exchange& exchange, int peer, std::size_t limit,
+  // Refuses a payload of another length. `memory` becomes the payload buffer, so that repeated
+  // receives do not allocate.
+  FramedReceive(Exchange& exchange, int peer, PayloadLength length,
                 std::vector<std::byte> memory = {});
   FramedReceive(const FramedReceive&) = delete;
   FramedReceive& operator=(const FramedReceive&) = delete;
-  // Waits for the header, checks it and starts to receive the payload.
+  // Waits for the header, checks it and starts to receive the payload unless that has started.
   void wait_header(Exchange& exchange);
   // Waits for the payload and checks it against its header.
   void wait_payload(Exchange& exchange);
@@ -51,13 +60,15 @@ class FramedReceive {
 
  private:
   int peer_;
-  std::size_t limit_;
+  PayloadLength length_;
   std::uint64_t number_;
   FrameHeaderBytes bytes_{};
   FrameHeader header_;
   std::vector<std::byte> payload_;
   Pending pending_header_;
   Pending pending_payload_;
+
+  void start_payload(Exchange& exchange, std::size_t bytes);
 };
 
 }  // namespace thinreduce

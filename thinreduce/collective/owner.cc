@@ -149,8 +149,9 @@ class OwnerReduction {
     const std::size_t limit =
         kOwnerPrefixBytes + (prefix.kind == Kind::part ? codec_.max_part_bytes(prefix.range)
                                                        : codec_.max_answer_bytes(prefix.range));
+    const PayloadLength length(limit, codec_.fixed_lengths());
     from(rank).push_back(
-        {prefix, std::make_unique<FramedReceive>(exchange_, rank, limit, take_spare())});
+        {prefix, std::make_unique<FramedReceive>(exchange_, rank, length, take_spare())});
   }
 
   // Waits for the header of a message of a rank, and for those of all before it.

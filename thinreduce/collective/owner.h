@@ -38,6 +38,10 @@ class OwnerCodec {
   [[nodiscard]] virtual std::size_t max_part_bytes(Range range) const = 0;
   [[nodiscard]] virtual std::size_t max_answer_bytes(Range range) const = 0;
 
+  // Returns whether they always append just as many; a message then needs no round trip in which
+  // the receiver learns its length.
+  [[nodiscard]] virtual bool fixed_lengths() const { return false; }
+
   // Appends this rank's part of another rank's piece to `out`.
   virtual void encode_part(Range range, std::vector<std::byte>& out) = 0;
   // Begins the sum of a piece that this rank owns, with its own part.

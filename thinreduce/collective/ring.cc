@@ -107,7 +107,9 @@ class Ring {
     const int now_summed = partial ? summed(t) + 1 : world_;
     if (t + segments_ < transfers()) {
       // A complete sum is passed on as it came, with the hash that was just checked.
-      send(range, now_summed, partial ? std::nullopt : std::optional(receive.pending->hash()));
+      std::optional<std::uint64_t> hash;
+      if (!partial) hash = receive.pending->hash();
+      send(range, now_summed, hash);
     }
     if (now_summed == world_) {
       exchange_.timed(Stage::decode, [&] { codec_.decode(range, partial ? rank_ : left_); });
@@ -117,9 +119,7 @@ class Ring {
   void send(Range range, int over, std::optional<std::uint64_t> hash = std::nullopt) {
     sends_.emplace_back();
     if (range.size() > 0) {
-      const auto bytes = codec_.wire(range, over);
-      hash ? sends_.back().emplace(exchange_, right_, bytes, *hash)
-           : sends_.back().emplace(exchange_, right_, bytes);
+      sends_.back().emplace(exchange_, right_, codec_.wire(range, over), hash);
     }
     ++sent_;
   }

@@ -351,8 +351,9 @@ void Reducer::keep(const Job& job) {
   try {
     copy_for_undo(slot);  // a step that is taken back takes this back, too
   } catch (const std::bad_alloc&) {
-    if (!slot.unsent.empty()) throw;
-    slot.unsent_since = begun_;
+    // Without a copy, this step can only be taken back from an empty sum; a gradient that stays
+    // after all is better than one that is lost.
+    if (slot.unsent.empty()) slot.unsent_since = begun_;
   }
   add_unsent(slot, job);
 }

@@ -186,7 +186,10 @@ class BucketTrials {
     if (setup_.try_others) return try_while_worthwhile(others_);
     const Prediction best = predicted(fastest());
     // Fewer bits than these have a larger error, if the elements are normally distributed.
-    const double least_bits = std::max(0.0, -0.5 * std::log2(setup_.options.max_error));
+    // The logarithm is linear between powers of two: that of the C library may differ between CPUs.
+    int exponent = 0;
+    const double fraction = std::frexp(setup_.options.max_error, &exponent);
+    const double least_bits = std::max(0.0, -0.5 * (exponent + 2 * fraction - 2));
     const double bits = kFloatBits * best.bytes / std::max(1.0, predicted(0).bytes);
     const double gain =
         std::min(possible_gain(), best.wire * std::max(0.0, 1 - least_bits / std::max(bits, 1e-9)));

@@ -32,6 +32,7 @@ class Bf16Owner final : public OwnerCodec {
   [[nodiscard]] std::size_t max_answer_bytes(Range range) const override {
     return range.size() * sizeof(Word);
   }
+  [[nodiscard]] bool fixed_lengths() const override { return true; }
 
   void encode_part(Range range, std::vector<std::byte>& out) override {
     keep(range);

@@ -20,6 +20,7 @@ class HalfCells final : public OwnerCodec {
   [[nodiscard]] std::size_t unit_elements() const override { return 1; }
   [[nodiscard]] std::size_t max_part_bytes(Range range) const override;
   [[nodiscard]] std::size_t max_answer_bytes(Range range) const override;
+  [[nodiscard]] bool fixed_lengths() const override { return true; }
 
   void encode_part(Range range, std::vector<std::byte>& out) override;
   void begin_sum(Range range) override;
