@@ -42,6 +42,10 @@ class OwnerCodec {
   // the receiver learns its length.
   [[nodiscard]] virtual bool fixed_lengths() const { return false; }
 
+  // Returns whether the answers are the same however the ranges are cut into pieces. Slow links
+  // then get smaller ones.
+  [[nodiscard]] virtual bool any_pieces() const { return false; }
+
   // Appends this rank's part of another rank's piece to `out`.
   virtual void encode_part(Range range, std::vector<std::byte>& out) = 0;
   // Begins the sum of a piece that this rank owns, with its own part.
@@ -55,9 +59,9 @@ class OwnerCodec {
 };
 
 struct OwnerOptions {
-  // Half a megabyte of bfloat16: a rank that shares its core with others is woken seldom, and the
-  // fixed cost of a message is negligible even if it is compressed. Tests shrink it to reach the
-  // many-pieces path.
+  // At most so many elements. Half a megabyte of bfloat16: a rank that shares its core with others
+  // is woken seldom, and the fixed cost of a message is negligible even if it is compressed. Tests
+  // shrink it to reach the many-pieces path.
   std::size_t piece_elements = std::size_t{256} * 1024;
   // Pieces that are sent before the first is added, so that the wire is busy while a rank computes.
   std::size_t ahead = 4;
@@ -65,6 +69,11 @@ struct OwnerOptions {
 
 // Bytes in front of each part and answer that say what they are; see docs/wire-format.md.
 inline constexpr std::size_t kOwnerPrefixBytes = 16;
+
+// Returns how many elements a piece has on a link, where its size is free: in proportion to the
+// bandwidth, because a piece that takes long leaves the link idle when parts and answers wait for
+// one another, and enough for the pieces that are in flight to fill the link for a round trip.
+[[nodiscard]] std::size_t elements_per_piece(const Link& link, const OwnerOptions& options);
 
 // Returns the range of `units` units that `owner` owns in a world of `world` ranks.
 [[nodiscard]] inline Range owned_range(std::size_t units, int world, int owner) {

@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <mutex>
 
 #include "tests/ranks.h"
@@ -26,8 +27,9 @@ float value_of(int rank, std::size_t i) {
 // differ. Also checks the order of the calls.
 class FloatOwner final : public OwnerCodec {
  public:
-  FloatOwner(int rank, int world, std::size_t elements)
-      : values(elements), decoded(elements), rank_(rank), world_(world) {
+  // With `fixed`, receivers rely on the lengths.
+  FloatOwner(int rank, int world, std::size_t elements, bool fixed = false)
+      : values(elements), decoded(elements), rank_(rank), world_(world), fixed_(fixed) {
     for (std::size_t i = 0; i < elements; ++i) values[i] = value_of(rank, i);
   }
 
@@ -39,6 +41,7 @@ class FloatOwner final : public OwnerCodec {
   [[nodiscard]] std::size_t max_answer_bytes(Range range) const override {
     return max_part_bytes(range);
   }
+  [[nodiscard]] bool fixed_lengths() const override { return fixed_; }
   void encode_part(Range range, std::vector<std::byte>& out) override {
     append(floats(range), range, out);
     sent += kFrameHeaderBytes + kOwnerPrefixBytes + max_part_bytes(range);
@@ -99,6 +102,7 @@ class FloatOwner final : public OwnerCodec {
 
   int rank_;
   int world_;
+  bool fixed_;
   int added_ = 0;  // ranks in the sum
   std::vector<float> sum_;
 };
@@ -149,10 +153,10 @@ TEST_P(Owner, IsTheSumInTheStatedOrderAndSendsTheStatedBytes) {
     run_ranks(world, [&, world = world, size = size](std::unique_ptr<Transport> transport) {
       SpareBuffers spare;
       std::uint64_t sent = 0;
-      for (int round = 0; round < 2; ++round) {
+      for (const bool fixed : {false, true}) {
         Exchange exchange(*transport, Seconds(30), kId);
         exchange.spare = &spare;
-        FloatOwner payload(transport->rank(), world, size);
+        FloatOwner payload(transport->rank(), world, size, fixed);
         owner_reduce(exchange, payload, options);
         EXPECT_EQ(payload.decoded, expected);
         sent += payload.sent;
@@ -160,6 +164,23 @@ TEST_P(Owner, IsTheSumInTheStatedOrderAndSendsTheStatedBytes) {
       }
     });
   }
+}
+
+TEST(OwnerReduction, SlowLinksGetSmallerPieces) {
+  const auto on = [](double mbit, double milliseconds) {
+    return elements_per_piece({mbit * 1e6 / 8, Seconds{milliseconds / 1e3}}, {});
+  };
+  const std::size_t most = OwnerOptions{}.piece_elements;
+  EXPECT_EQ(on(1000, 0.1), most);
+  EXPECT_EQ(on(1e9, 0), most);
+  EXPECT_EQ(on(std::numeric_limits<double>::infinity(), 0), most);
+  EXPECT_EQ(on(std::numeric_limits<double>::quiet_NaN(), 0), most);
+  EXPECT_EQ(on(500, 0.1), most / 2);
+  EXPECT_EQ(on(100, 0.1), most / 10);
+  EXPECT_EQ(on(1, 0.1), 16u * 1024);
+  // 4 pieces in flight to 3 other ranks, 2 bits per element, fill a round trip.
+  EXPECT_GT(4 * 3 * 0.25 * static_cast<double>(on(100, 15)), 0.03 * 100e6 / 8);
+  EXPECT_EQ(elements_per_piece({1e5, Seconds{0}}, {.piece_elements = 60}), 60u);
 }
 
 // One copy of the bucket: at most two bytes of filler and 80 of frame and prefix per piece. A
@@ -214,11 +235,12 @@ std::vector<std::byte> message(std::uint32_t kind, std::uint32_t units, std::uin
 // Runs rank 0 of two ranks with 20 units; rank 1 sends `frame` in place of its part and keeps
 // waiting. Returns the error of rank 0.
 std::string error_of(const std::vector<std::byte>& payload,
-                     const std::function<void(std::vector<std::byte>&)>& alter = {}) {
+                     const std::function<void(std::vector<std::byte>&)>& alter = {},
+                     bool fixed = false) {
   const auto thrown = try_ranks(2, [&](std::unique_ptr<Transport> transport) {
     Exchange exchange(*transport, Seconds(10), kId);
     if (transport->rank() == 0) {
-      FloatOwner owner(0, 2, 20 * kUnit);
+      FloatOwner owner(0, 2, 20 * kUnit, fixed);
       try {
         owner_reduce(exchange, owner);
       } catch (const Error& error) {
@@ -248,6 +270,9 @@ TEST(OwnerReduction, ABadPartIsRefusedAndItsSenderNamed) {
   const std::pair<std::string, std::string> cases[] = {
       {error_of(message(0, 10, 0, kBytes + 1)), "announces a payload of 137 bytes"},
       {error_of(message(0, 10, 0, kBytes - 1)), "has 119 bytes"},
+      {error_of(message(0, 10, 0, kBytes - 1), {}, true),
+       "of 135 bytes for bucket 1, step 2; it must have 136"},
+      {error_of(message(0, 10, 0, kBytes + 1), {}, true), "announces a payload of 137 bytes"},
       {error_of({}), "sent a message of 0 bytes"},
       {error_of(message(0, 10, 10, kBytes)), "a part of 10 units from unit 10 on"},
       {error_of(message(0, 9, 0, kBytes)), "a part of 9 units from unit 0 on"},

@@ -33,6 +33,7 @@ class Bf16Owner final : public OwnerCodec {
     return range.size() * sizeof(Word);
   }
   [[nodiscard]] bool fixed_lengths() const override { return true; }
+  [[nodiscard]] bool any_pieces() const override { return true; }
 
   void encode_part(Range range, std::vector<std::byte>& out) override {
     keep(range);

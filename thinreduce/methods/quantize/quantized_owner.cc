@@ -122,6 +122,9 @@ class QuantizedOwner final : public Method, private OwnerCodec {
   [[nodiscard]] std::size_t max_answer_bytes(Range range) const override {
     return answer_codec_.limit_of(elements(range).begin, elements(range).size());
   }
+  [[nodiscard]] bool any_pieces() const override {
+    return options_.quantizer.grid.block() <= kMaxUnit;  // no block is cut
+  }
 
   void encode_part(Range range, std::vector<std::byte>& out) override {
     const Range run = move(codec_, range);
