@@ -245,10 +245,13 @@ class RankBench {
   [[nodiscard]] double slowest_link() const {
     if (!options_.launch.simulate) return options_.launch.link.bytes_per_second;
     double slowest = 0;
-    for (int rank = 0; rank < transport_->size(); ++rank) {
-      const double rate = options_.launch.simulate->of(rank).bytes_per_second;
+    const auto take = [&](double rate) {
       if (rate > 0 && (slowest == 0 || rate < slowest)) slowest = rate;
+    };
+    for (int rank = 0; rank < transport_->size(); ++rank) {
+      take(options_.launch.simulate->of(rank).bytes_per_second);
     }
+    for (const RegionPath& path : options_.launch.simulate->paths) take(path.link.bytes_per_second);
     return slowest;
   }
 
@@ -281,10 +284,10 @@ class RankBench {
                       result["identical"].get<bool>() ? "yes" : "NO"});
     }
     fmt::print("{}\n", table(rows));
-    fmt::print("fp32 takes {} for {} floats, bf16 {}", show_seconds(fp32_seconds_), options_.floats,
-               show_seconds(bf16_seconds_));
+    fmt::print("The baseline, a run of fp32 by itself, takes {}; one of bf16 takes {}",
+               show_seconds(fp32_seconds_), show_seconds(bf16_seconds_));
     if (!results[0]["fp32_link_seconds"].is_null()) {
-      fmt::print("; the bytes of fp32 alone take {} on the link",
+      fmt::print("; the bytes of fp32 alone take {} on the slowest link",
                  show_seconds(results[0]["fp32_link_seconds"].get<double>()));
     }
     if (reference_seconds_) {
@@ -292,11 +295,15 @@ class RankBench {
                  options_.launch.transport, show_seconds(*reference_seconds_),
                  fp32_seconds_ / *reference_seconds_);
     }
-    fmt::print("; {} takes {:.0f} µs for 1,000 floats\n", options_.specs[0],
-               results[0]["latency_us"].get<double>());
-    if (const auto min = SessionOptions{}.min_elements; options_.floats < min) {
-      fmt::print("Buckets with fewer than {} elements are reduced uncompressed by every method.\n",
-                 min);
+    fmt::print("\nA bucket of 1,000 floats takes {:.0f} µs with {}.\n",
+               results[0]["latency_us"].get<double>(), options_.specs[0]);
+    const auto min = SessionOptions{}.min_elements;
+    const bool compresses = options_.floats >= min;
+    if (!compresses) {
+      fmt::print(
+          "Every method sends so few floats uncompressed, so the rows differ by chance; "
+          "compare methods with --floats {} or more.\n",
+          min);
     }
     fmt::print("{}", notes_on_synthetic(options_.specs));
     for (const auto& result : results) {
@@ -312,7 +319,8 @@ class RankBench {
                    100 * result["statistics"]["nested_fraction"].get<double>());
       }
       const bool has_link = transport_->size() > 1;
-      if (has_link && result["method"] != "fp32" && result["speedup"].get<double>() < 0.95) {
+      if (has_link && compresses && result["method"] != "fp32" &&
+          result["speedup"].get<double>() < 0.95) {
         fmt::print("{} is slower than fp32 on this link.\n", result["method"].get<std::string>());
       }
     }

@@ -226,7 +226,8 @@ void add_launch_options(CLI::App& command, LaunchOptions& launch) {
       .add_option(
           "--secret-file", launch.secret_file,
           "File with a secret that all ranks must share, for gloo and mpi; its mode must be "
-          "600. Otherwise THINREDUCE_SECRET or THINREDUCE_SECRET_FILE, or no secret.")
+          "600. Without this option, the environment variable THINREDUCE_SECRET has the secret, or "
+          "THINREDUCE_SECRET_FILE names its file; if neither is set, there is no secret.")
       ->type_name("FILE")
       ->group(group);
   command

@@ -76,13 +76,14 @@ const char* combination(const MethodInfo& info) {
     case Algebra::sum:
       return "Payloads are added as floats.";
     case Algebra::integer_sum:
-      return "With few ranks, payloads are added as integers.";
+      return "With few ranks (see the option collective), payloads are added as integers.";
     case Algebra::gather:
-      return has_choice ? "With few ranks, every rank receives all payloads."
+      return has_choice ? "With few ranks (see the option collective), every rank receives all "
+                          "payloads."
                         : "Every rank receives all payloads.";
     case Algebra::staged:
-      return "With few ranks, some ranks send first; their mean helps to decode the payloads of "
-             "the others.";
+      return "With few ranks (see the option collective), some ranks send first; their mean helps "
+             "to decode the payloads of the others.";
   }
   return "";
 }
@@ -145,7 +146,8 @@ void print_introduction(const std::string& target) {
                     "reduce at owners by default: each rank owns a part of the elements, adds up "
                     "the values that all ranks send for it, and sends the mean of that part to "
                     "all."),
-        fmt::format("The kernels run on {}; the environment variable THINREDUCE_SIMD chooses among "
+        fmt::format("The kernels use the instruction set {} (AVX3 is AVX-512); the environment "
+                    "variable THINREDUCE_SIMD chooses among "
                     "{}.",
                     target, fmt::join(kernels::available_targets(), ", "))}) {
     fmt::print("{}", wrapped(paragraph, 0));

@@ -112,8 +112,8 @@ CLI::App* add_reduce(CLI::App& bench, BenchReduceOptions& options) {
           "--simulate",
           [&](const std::string& text) { options.launch.simulate = ClusterLinks::parse(text); },
           "Virtual cluster: every rank gets a core and this link of its own, in virtual time, "
-          "whatever this machine has. Ranks may differ: 1gbit,5ms;3=100mbit,40ms gives rank 3 "
-          "another link. Regions: 10gbit;0-3|4-7=1gbit,30ms makes all messages between ranks "
+          "whatever this machine has. Ranks may differ: '1gbit,5ms;3=100mbit,40ms' gives rank 3 "
+          "another link. Regions: '10gbit;0-3|4-7=1gbit,30ms' makes all messages between ranks "
           "0-3 and 4-7 share one link of 1 Gbit and 30 ms.")
       ->type_name("LINK")
       ->group("Ranks and link");

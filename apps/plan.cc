@@ -133,7 +133,9 @@ void print(const Plan& plan, const PlanOptions& options, int ranks) {
   fmt::print("\n");
   for (const PlanBucket& bucket : plan.buckets) {
     if (bucket.candidates.empty()) {
-      fmt::print("bucket {}: nothing in it is compressed\n\n", bucket.id);
+      fmt::print(
+          "bucket {}: all its tensors are sent uncompressed, because they are 1-D or small\n\n",
+          bucket.id);
     } else {
       print_bucket(bucket);
     }

@@ -44,6 +44,7 @@ struct Arguments {
 
 constexpr const char* kSettings = "Training settings (a resumed run keeps its own)";
 constexpr double kNoLimit = 1e18;
+constexpr double kLargestExact = 9007199254740991;  // of the whole numbers in a double
 
 using apps::not_empty;
 using apps::number;
@@ -78,7 +79,7 @@ void add_training_options(CLI::App& app, TrainOptions& options) {
   app.add_option("--seed", options.seed,
                  "Seed of the initial parameters, the order of the samples, crops and flips.")
       ->type_name("N")
-      ->transform(whole_number(0, 18446744073709551615.0));
+      ->transform(whole_number(0, kLargestExact));
   app.add_option("--optimizer", options.optimizer, "Optimizer.")
       ->type_name("NAME")
       ->transform(one_of({"sgd", "adam", "adamw"}))
@@ -87,7 +88,7 @@ void add_training_options(CLI::App& app, TrainOptions& options) {
                  "Peak learning rate of the schedule.")
       ->type_name("X")
       ->transform(number(0, 1e6))
-      ->default_str("the model's for its optimizer; for another one 0.1 (sgd) or 0.001");
+      ->default_str("the model's; with another --optimizer 0.1 for sgd, 0.001 for adam and adamw");
   app.add_option("--momentum", options.momentum, "Momentum of sgd; ignored by adam and adamw.")
       ->type_name("X")
       ->transform(number(0, 0.9999));
@@ -180,7 +181,8 @@ void add_exchange_options(CLI::App& app, TrainOptions& options) {
 
 void add_run_options(CLI::App& app, TrainOptions& options) {
   const char* group = "Run folder";
-  app.add_option("--out", options.out, "Run folder to write.")
+  app.add_option("--out", options.out,
+                 "Run folder to write. In the default, N is the first free number.")
       ->type_name("DIR")
       ->transform(not_empty())
       ->default_str("runs/DATA-MODEL-METHOD-N")
@@ -275,10 +277,13 @@ void check_options(const CLI::App& app) {
     throw Error(ErrorCode::bad_input,
                 "--guard-factor needs --guard: add it, or leave out --guard-factor");
   }
-  if (app.count("--record-only") > 0 &&
-      (app.count("--save-gradients") == 0 || app.count("--resume") > 0)) {
+  if (app.count("--record-only") > 0 && app.count("--save-gradients") == 0) {
     throw Error(ErrorCode::bad_input,
-                "--record-only needs --save-gradients DIR and can't be used with --resume");
+                "--record-only needs --save-gradients DIR: add it, or leave out --record-only");
+  }
+  if (app.count("--record-only") > 0 && app.count("--resume") > 0) {
+    throw Error(ErrorCode::bad_input,
+                "--record-only can't be used with --resume: leave out one of them");
   }
   if (app.count("--resume") == 0) return;
   if (app.count("--overwrite") > 0 && app.count("--save-gradients") == 0) {

@@ -41,7 +41,12 @@ double default_learning_rate(const ModelInfo& model, const std::string& optimize
 void check_start_method(const TrainOptions& options) {
   const Spec spec = Spec::parse(options.start_method);
   const RegisteredBucket bucket({.elements = 1, .tensors = {}}, spec, 0);
-  if (!bucket.keeps && !spec.is_auto() && !spec.momentum_inside()) return;
+  if (spec.is_auto()) {
+    throw Error(ErrorCode::bad_input,
+                "--start-method auto may choose a method with a residual, which would be lost when "
+                "the local steps begin; use fp32, bf16 or a quantizer such as dqsg:levels=15");
+  }
+  if (!bucket.keeps && !spec.momentum_inside()) return;
   throw Error(
       ErrorCode::bad_input,
       fmt::format("--start-method {} keeps a part of the gradient for later, and would lose "
@@ -62,8 +67,12 @@ void check_local_steps(const TrainOptions& options, const Spec& spec) {
     require_default(options.fragments == defaults.fragments, "--fragments");
     require_default(options.overlap == defaults.overlap, "--overlap");
     require_default(options.outer == defaults.outer, "--outer");
+    if (options.start_method != defaults.start_method) {
+      throw Error(ErrorCode::bad_input,
+                  "--start-method needs --local-steps N and --local-start STEPS: add both, or "
+                  "leave out --start-method");
+    }
     require_default(options.local_start == defaults.local_start, "--local-start");
-    require_default(options.start_method == defaults.start_method, "--start-method");
     return;
   }
   if (options.local_start > 0) {

@@ -162,14 +162,15 @@ def checkpointed_activations_change_no_bit():
 def accumulated_gradients_are_compressed_once():
     for spec in SPECS:
         bits = set()
-        for micro_batches in (1, 3):
+        # Powers of two, so that the shares of a gradient add up to all of its bits.
+        for shares in ([1.0], [0.25, 0.25, 0.5]):
             model, optimizer, state = make(spec, net=Language())
             for step in range(3):
                 optimizer.zero_grad()
                 with model.no_sync():
-                    for _ in range(micro_batches - 1):
-                        (language_loss(model, step) * 0).backward()
-                language_loss(model, step).backward()
+                    for share in shares[:-1]:
+                        (language_loss(model, step) * share).backward()
+                (language_loss(model, step) * shares[-1]).backward()
                 optimizer.step()
             bits.add(same_on_all_ranks(model))
             assert state.stats()["total"]["steps"] == 3

@@ -83,12 +83,16 @@ std::string LocalStepsOptions::settings() const {
     refuse(fmt::format("every must be 1 to {} steps, got {}", kMaxEvery, every));
   }
   if (fragments < 1 || fragments > every) {
-    refuse(fmt::format("fragments must be 1 to {}, the number of local steps per round, got {}",
-                       every, fragments));
+    refuse(
+        fmt::format("fragments must be 1 to {}, because a round has {} local steps; got "
+                    "fragments={}",
+                    every, every, fragments));
   }
   if (overlap >= every) {
-    refuse(fmt::format("overlap must be below {}, the number of local steps per round, got {}",
-                       every, overlap));
+    refuse(
+        fmt::format("overlap must be below {}, because a round has {} local steps; got "
+                    "overlap={}",
+                    every, every, overlap));
   }
   return fmt::format(
       "LocalSteps.every={} LocalSteps.outer={} LocalSteps.fragments={} LocalSteps.overlap={}",

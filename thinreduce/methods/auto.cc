@@ -67,7 +67,8 @@ const MethodInfo& auto_info() {
                       "mean, relative to the mean's own sum of squares. It is measured per "
                       "bucket."),
                   OptionInfo::names("methods", joined(method_names()), method_names(),
-                                    "The methods to choose from, beside fp32."),
+                                    "The methods to choose from, beside fp32. auto tries its own "
+                                    "settings of each; `thinreduce plan` lists them."),
                   OptionInfo::choice("try", "useful", {"useful", "all"},
                                      "The methods to try: those that may shorten a step, or all. "
                                      "Trials take time; `thinreduce plan` tries all.")},

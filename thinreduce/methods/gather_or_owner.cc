@@ -21,7 +21,8 @@ OptionInfo gather_or_owner_option(const std::string& owner, int max_ranks_to_gat
   return OptionInfo::choice(
       "collective", "auto", {"auto", "gather", "owner"},
       fmt::format("gather: every rank sends its payload to all others. owner: every rank sends {}. "
-                  "auto: owner with more than {} ranks, unless the bucket is small.",
+                  "auto: gather with up to {} ranks, and where it is faster because the bucket is "
+                  "small; otherwise owner.",
                   owner, max_ranks_to_gather));
 }
 

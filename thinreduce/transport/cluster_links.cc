@@ -48,9 +48,11 @@ void add_path(ClusterLinks& links, const RegionPath& path) {
     return a.first <= b.last && b.first <= a.last;
   };
   if (overlap(path.one, path.other)) {
-    throw Error(ErrorCode::bad_input,
-                fmt::format("ranks {}-{} and {}-{} overlap; a path joins two separate regions",
-                            path.one.first, path.one.last, path.other.first, path.other.last));
+    throw Error(
+        ErrorCode::bad_input,
+        fmt::format("a path must join two regions without a common rank; got ranks {}-{} and "
+                    "{}-{}",
+                    path.one.first, path.one.last, path.other.first, path.other.last));
   }
   for (const RegionPath& before : links.paths) {
     if ((overlap(before.one, path.one) && overlap(before.other, path.other)) ||
@@ -120,7 +122,9 @@ void ClusterLinks::check_ranks(int world) const {
     if (rank < world) return;
     throw Error(
         ErrorCode::bad_input,
-        fmt::format("a link is given for rank {}, but the ranks are 0 to {}", rank, world - 1));
+        fmt::format("a link is given for rank {}, but the ranks are 0 to {}; leave it out, or "
+                    "raise --ranks",
+                    rank, world - 1));
   };
   for (const auto& [rank, link] : own) check(rank);
   for (const RegionPath& path : paths) check(std::max(path.one.last, path.other.last));

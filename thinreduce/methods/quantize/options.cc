@@ -66,8 +66,9 @@ OptionInfo answer_levels_option(long long levels, const std::string& note) {
   return OptionInfo::integer(
              "answer_levels", levels, 3, 255,
              fmt::format(
-                 "With collective=owner: total number of quantization levels of the "
-                 "owner's answer; must be odd. auto: {} with {} ranks or more{}, fewer with "
+                 "Where owners reduce (see collective): total number of quantization levels of "
+                 "the means that they send; must be odd. auto: {} with {} ranks or more{}, fewer "
+                 "with "
                  "fewer ranks.",
                  levels, kFullAnswerRanks, note))
       .or_else("auto");

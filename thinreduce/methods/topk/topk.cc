@@ -156,7 +156,8 @@ MethodInfo topk_info() {
           .or_else("auto"),
       OptionInfo::choice("values", "f32", {"f32", "2bit"},
                          "Encoding of a sent value. f32: the value itself. 2bit: its sign and one "
-                         "of two magnitudes per chunk; the difference stays in the residual. "
+                         "of two magnitudes per chunk; the difference stays in the residual, or "
+                         "is discarded with feedback=off. "
                          "2bit can't be used with collective=owner."),
       OptionInfo::number("decay", 1, 0, 1,
                          "The residual is multiplied by this factor before each step's gradient is "

@@ -43,8 +43,8 @@ std::vector<OptionInfo> variance_option_infos() {
           "Tensors with fewer than this many (output, input) channel pairs use a proportionally "
           "smaller alpha; 0 disables this. Needs second moments (per element, the sum of the "
           "squared "
-          "per-sample gradients), which the caller passes with the gradient; ignored without "
-          "them."),
+          "per-sample gradients), which `thinreduce train` computes and Python's SecondMoment "
+          "passes with the gradient; ignored without them."),
       OptionInfo::number(
           "zeta", 0.999, 0, 1,
           "v is multiplied by zeta after each step in which the element is not sent; "
