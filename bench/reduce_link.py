@@ -48,7 +48,7 @@ def main() -> None:
             for rank in range(ranks)
         ]
         codes = [one.wait() for one in started]
-    sys.exit(max(codes))
+    sys.exit(1 if any(codes) else 0)
 
 
 if __name__ == "__main__":

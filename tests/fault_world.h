@@ -65,6 +65,15 @@ inline std::vector<float> moment_of(const Trial& trial, int rank, std::uint64_t 
   return moment;
 }
 
+inline SessionOptions options_of(const Trial& trial) {
+  return {.spec = trial.spec,
+          .timeout = kFaultTimeout,
+          .min_elements = kMinElements,
+          .warmup_steps = trial.warmup,
+          .link = trial.link,
+          .momentum_inside_ok = true};
+}
+
 // Runs one step in new sessions that load `states`, unless these are empty.
 inline std::vector<Outcome> run_step(const Trial& trial, const States& states, std::uint64_t step,
                                      const RankFault& fault = {}) {
@@ -76,12 +85,7 @@ inline std::vector<Outcome> run_step(const Trial& trial, const States& states, s
     ranks.emplace_back([&, rank] {
       Outcome& outcome = outcomes[rank];
       const auto faulty = std::make_shared<FaultyTransport>(std::move(transports[rank]));
-      Session session(faulty, {.spec = trial.spec,
-                               .timeout = kFaultTimeout,
-                               .min_elements = kMinElements,
-                               .warmup_steps = trial.warmup,
-                               .link = trial.link,
-                               .momentum_inside_ok = true});
+      Session session(faulty, options_of(trial));
       if (!states.empty()) session.load_bytes(states[rank]);
       const auto bucket = session.add_bucket(trial.layout);
       const auto moment = moment_of(trial, static_cast<int>(rank), step);

@@ -99,12 +99,7 @@ class OutOfMemorySession : public testing::TestWithParam<Trial> {
     for (std::size_t rank = 0; rank < transports.size(); ++rank) {
       ranks.emplace_back([&, rank] {
         const auto transport = std::make_shared<StarvedTransport>(std::move(transports[rank]));
-        Session session(transport, {.spec = trial.spec,
-                                    .timeout = kFaultTimeout,
-                                    .min_elements = kMinElements,
-                                    .warmup_steps = trial.warmup,
-                                    .link = trial.link,
-                                    .momentum_inside_ok = true});
+        Session session(transport, options_of(trial));
         if (!states.empty()) session.load_bytes(states[rank]);
         const auto bucket = session.add_bucket(trial.layout);
         Result& result = results[rank];

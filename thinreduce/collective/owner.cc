@@ -291,13 +291,14 @@ class OwnerReduction {
 std::size_t elements_per_piece(const Link& link, const OwnerOptions& options) {
   // Over TCP through token buckets of 20 and 100 Mbit, 4 ranks, pieces below this gained no more.
   constexpr std::size_t kFewest = std::size_t{16} * 1024;
-  if (options.piece_elements <= kFewest) return options.piece_elements;
+  const bool is_unlimited = link.bytes_per_second == 0;
+  if (is_unlimited || options.piece_elements <= kFewest) return options.piece_elements;
   // Longer latencies need larger pieces, so that those in flight last for a round trip.
   constexpr double kShortLatency = 3e-3;
   const double longer = std::max(1.0, link.latency.count() / kShortLatency);
   const double elements = static_cast<double>(options.piece_elements) * longer *
                           (link.bytes_per_second / kLocalNetwork.bytes_per_second);
-  // Compared as numbers first: a link without a limit has an infinite bandwidth.
+  // Compared as numbers first: the product may be too large for an integer.
   if (!(elements < static_cast<double>(options.piece_elements))) return options.piece_elements;
   return std::max(kFewest, static_cast<std::size_t>(elements));
 }

@@ -172,6 +172,7 @@ TEST(OwnerReduction, SlowLinksGetSmallerPieces) {
   };
   const std::size_t most = OwnerOptions{}.piece_elements;
   EXPECT_EQ(on(1000, 0.1), most);
+  EXPECT_EQ(on(0, 0), most) << "unlimited";
   EXPECT_EQ(on(1e9, 0), most);
   EXPECT_EQ(on(std::numeric_limits<double>::infinity(), 0), most);
   EXPECT_EQ(on(std::numeric_limits<double>::quiet_NaN(), 0), most);

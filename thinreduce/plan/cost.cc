@@ -31,7 +31,7 @@ Prediction predict(const TrialFigures& trial, double times, const Link& tried_on
   result.decode = trial.decode * now.slowdown * times;
   result.wire = wire_seconds(result.bytes, now.link);
   result.latency = now.link.latency.count() + latency;
-  // A sample is one piece: its stages follow one another.
+  // A sample is one piece, or two on a slow link: its stages follow one another.
   const double sample =
       std::max({latency + sample_busy + sample_wire + overlap, sample_busy, sample_wire});
   // The other pieces of the bucket follow in a pipeline.

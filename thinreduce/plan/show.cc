@@ -50,11 +50,11 @@ std::string Planner::explain(const Known& bucket, const PlanBucket& shown) const
       return fmt::format("its bytes take {} of a step of {}, too little for trials", ms(fp32.wire),
                          ms(finish_with(all_fp32())));
     }
-    const bool alone =
-        std::none_of(shown.candidates.begin() + 1, shown.candidates.end(),
-                     [&](const PlanCandidate& one) { return one.error <= options_.max_error; });
+    const bool alone = std::none_of(shown.candidates.begin() + 1, shown.candidates.end(),
+                                    [&](const PlanCandidate& one) { return one.allowed; });
     if (alone) {
-      return fmt::format("no other method has an error of at most {}", options_.max_error);
+      return fmt::format("no other method that was tried has an error of at most {}",
+                         options_.max_error);
     }
     if (fp32.exposed <= (1 + kWorthwhile) * (finish_with(fastest()) - last_ready())) {
       return "its exchange is hidden behind the backward pass and other buckets";

@@ -123,7 +123,9 @@ class QuantizedOwner final : public Method, private OwnerCodec {
     return answer_codec_.limit_of(elements(range).begin, elements(range).size());
   }
   [[nodiscard]] bool any_pieces() const override {
-    return options_.quantizer.grid.block() <= kMaxUnit;  // no block is cut
+    // No block of a part or an answer is cut.
+    return options_.quantizer.grid.block() <= kMaxUnit &&
+           unit_elements() % answer_options_.quantizer.grid.block() == 0;
   }
 
   void encode_part(Range range, std::vector<std::byte>& out) override {
