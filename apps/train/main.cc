@@ -44,7 +44,8 @@ struct Arguments {
 
 constexpr const char* kSettings = "Training settings (a resumed run keeps its own)";
 constexpr double kNoLimit = 1e18;
-constexpr double kLargestExact = 9007199254740991;  // of the whole numbers in a double
+// Up to here a double represents every whole number exactly.
+constexpr double kLargestExact = 9007199254740991;
 
 using apps::not_empty;
 using apps::number;
