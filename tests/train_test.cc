@@ -221,6 +221,14 @@ TEST_F(Train, AFolderWithOtherFilesIsLeftAlone) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder / "a"), {}), 1);
 }
 
+TEST_F(Train, AFolderOfARunThatWasKilledWhileItWroteIsUsed) {
+  fs::create_directories(folder / "a");
+  std::ofstream(folder / "a" / "config.json.partial") << "{";
+  const Finished end = run(command("a", {"--ranks", "1", "--steps", "1"}));
+  EXPECT_EQ(end.code, 0) << end.err;
+  EXPECT_TRUE(fs::exists(folder / "a" / "summary.json"));
+}
+
 TEST(TrainUsage, HelpShowsRangesAndDefaultsThatAgree) {
   const Finished end = run({THINREDUCE_PROGRAM, "train", "--help"});
   EXPECT_EQ(end.code, 0) << end.err;
@@ -237,6 +245,7 @@ TEST(TrainUsage, ExitsWithTwoAndSaysWhatToDo) {
       {{"--steps", "many"}, ", such as 1000, 1e3 or 1k; got 'many'"},
       {{"--resume", ""}, "--resume must not be empty"},
       {{"--save-every", "5"}, "--save-every needs --save-gradients"},
+      {{"--seed", "18446744073709551617"}, "from 0 to 9007199254740991"},
       {{"--guard-factor", "3"}, "--guard-factor needs --guard"},
       {{"--record-only"}, "--record-only needs --save-gradients DIR"},
       {{"--nonsense"}, "`thinreduce train` has no option '--nonsense'"},

@@ -44,7 +44,7 @@ class Trainer(Alone):
             with self.averager.get_tensors() as shared, torch.no_grad():
                 for tensor, one in zip(shared, self.parameters):
                     tensor.copy_(one)
-            # Of step() itself a timeout does not end the wait.
+            # The timeout of step() does not end its wait.
             if self.averager.step(wait=False, timeout=60).result(timeout=120) is None:
                 raise RuntimeError("hivemind found no group of all ranks")
             with self.averager.get_tensors() as shared, torch.no_grad():
