@@ -15,7 +15,6 @@
 
 #include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
-#include "thinreduce/methods/gradiveq/matrix.h"
 #include "thinreduce/wire/checksum.h"
 
 namespace thinreduce {
@@ -81,12 +80,14 @@ Basis::Basis(std::span<const float> columns, std::size_t slice, std::size_t size
   as_padded(up_, size, slice) = as_matrix(columns, size).transpose();
 }
 
-void Basis::project(std::span<const float> slices, std::span<float> projections) const {
-  kernels::multiply({down_, slice_, size_}, slices, projections);
+void Basis::project(std::span<const float> slices, std::span<float> projections,
+                    kernels::Ahead ahead) const {
+  kernels::multiply({down_, slice_, size_}, slices, projections, ahead);
 }
 
-void Basis::rebuild(std::span<const float> projections, std::span<float> slices) const {
-  kernels::multiply({up_, size_, slice_}, projections, slices);
+void Basis::rebuild(std::span<const float> projections, std::span<float> slices,
+                    kernels::Ahead ahead) const {
+  kernels::multiply({up_, size_, slice_}, projections, slices, ahead);
 }
 
 std::vector<float> Basis::columns() const {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "thinreduce/method/archive.h"
+#include "thinreduce/methods/gradiveq/matrix.h"
 
 namespace thinreduce {
 
@@ -31,8 +32,10 @@ class Basis {
   [[nodiscard]] std::size_t size() const { return size_; }
 
   // Multiplies each slice by U^T, and each projection by U.
-  void project(std::span<const float> slices, std::span<float> projections) const;
-  void rebuild(std::span<const float> projections, std::span<float> slices) const;
+  void project(std::span<const float> slices, std::span<float> projections,
+               kernels::Ahead ahead = {}) const;
+  void rebuild(std::span<const float> projections, std::span<float> slices,
+               kernels::Ahead ahead = {}) const;
 
   // Returns U, row-major.
   [[nodiscard]] std::vector<float> columns() const;

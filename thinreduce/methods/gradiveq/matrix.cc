@@ -17,6 +17,24 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using Floats = hn::CappedTag<float, kColumnBlock>;
 
+// Prefetches runs of memory, one cache line of each per step.
+class Fetcher {
+ public:
+  explicit Fetcher(Ahead ahead) : ahead_(ahead), floats_(ahead.empty() ? 0 : ahead[0].size()) {}
+  HWY_INLINE void step() {
+    if (at_ >= floats_) return;
+    // Into the second level of the cache: the first is full of the matrix.
+    for (const auto run : ahead_) __builtin_prefetch(run.data() + at_, 0, 2);
+    at_ += kLineFloats;
+  }
+
+ private:
+  static constexpr std::size_t kLineFloats = 16;
+  const Ahead ahead_;
+  const std::size_t floats_;
+  std::size_t at_ = 0;
+};
+
 // Stores the sums of the columns from `column` on, without those of the padding.
 template <typename Sum>
 HWY_INLINE void store_columns(Sum sum, std::size_t column, std::size_t columns,
@@ -38,12 +56,14 @@ HWY_INLINE void store_columns(Sum sum, std::size_t column, std::size_t columns,
 template <std::size_t kWide, std::size_t... s, typename... Sums>
 HWY_INLINE void multiply_block(const Matrix& matrix, std::size_t column,
                                const float* HWY_RESTRICT in, float* HWY_RESTRICT out,
-                               std::index_sequence<s...> /*indices*/, Sums... sums) {
+                               Fetcher& fetcher, std::index_sequence<s...> /*indices*/,
+                               Sums... sums) {
   const Floats d;
   const std::size_t lanes = hn::Lanes(d);
   const std::size_t stride = matrix.stride();
   const float* HWY_RESTRICT columns = matrix.values.data() + column;
   for (std::size_t row = 0; row < matrix.rows; ++row) {
+    if (row % 2 == 0) fetcher.step();
     const float* const factors = columns + row * stride;
     const auto first = hn::LoadU(d, factors);
     const auto last = hn::LoadU(d, factors + (kWide - 1) * lanes);
@@ -58,34 +78,36 @@ HWY_INLINE void multiply_block(const Matrix& matrix, std::size_t column,
 
 template <std::size_t kWide, std::size_t... s>
 HWY_INLINE void multiply_block(const Matrix& matrix, std::size_t column, const float* in,
-                               float* out, std::index_sequence<s...> indices) {
+                               float* out, Fetcher& fetcher, std::index_sequence<s...> indices) {
   static_assert(kWide == 1 || kWide == 2);
-  multiply_block<kWide>(matrix, column, in, out, indices,
+  multiply_block<kWide>(matrix, column, in, out, fetcher, indices,
                         (static_cast<void>(s), hn::Zero(Floats()))...);
 }
 
 template <std::size_t kVectors>
-HWY_INLINE void multiply_rows(const Matrix& matrix, const float* in, float* out) {
+HWY_INLINE void multiply_rows(const Matrix& matrix, const float* in, float* out, Fetcher& fetcher) {
   const std::size_t lanes = hn::Lanes(Floats());
   std::size_t column = 0;
   for (; column + lanes < matrix.columns; column += 2 * lanes) {
-    multiply_block<2>(matrix, column, in, out, std::make_index_sequence<2 * kVectors>());
+    multiply_block<2>(matrix, column, in, out, fetcher, std::make_index_sequence<2 * kVectors>());
   }
   if (column < matrix.columns) {
-    multiply_block<1>(matrix, column, in, out, std::make_index_sequence<kVectors>());
+    multiply_block<1>(matrix, column, in, out, fetcher, std::make_index_sequence<kVectors>());
   }
 }
 
-void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out) {
+void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out, Ahead ahead) {
   const std::size_t count = out.size() / matrix.columns;
+  Fetcher fetcher(ahead);
   // As many sums as there are registers for: 32 with AVX-512, else 16.
   constexpr std::size_t kVectors = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
   std::size_t i = 0;
   for (; i + kVectors <= count; i += kVectors) {
-    multiply_rows<kVectors>(matrix, in.data() + i * matrix.rows, out.data() + i * matrix.columns);
+    multiply_rows<kVectors>(matrix, in.data() + i * matrix.rows, out.data() + i * matrix.columns,
+                            fetcher);
   }
   for (; i < count; ++i) {
-    multiply_rows<1>(matrix, in.data() + i * matrix.rows, out.data() + i * matrix.columns);
+    multiply_rows<1>(matrix, in.data() + i * matrix.rows, out.data() + i * matrix.columns, fetcher);
   }
 }
 
@@ -103,6 +125,28 @@ void add_multiple(std::span<const float> a, std::span<const float> b, float fact
   reference::add_multiple(a.subspan(i), b.subspan(i), factor, out.subspan(i), scale);
 }
 
+void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values) {
+  const Floats d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto own_mean = hn::Set(d, delivery.own_mean);
+  const auto sum_mean = hn::Set(d, delivery.sum_mean);
+  const auto scale = hn::Set(d, delivery.scale);
+  std::size_t i = 0;
+  for (; i + lanes <= values.size(); i += lanes) {
+    const auto mean = hn::LoadU(d, &delivery.mean[i]);
+    if (!kept.empty()) {
+      const auto own = hn::Add(hn::LoadU(d, &values[i]), hn::Mul(mean, own_mean));
+      hn::StoreU(hn::Add(hn::LoadU(d, &kept[i]), own), d, &kept[i]);
+    }
+    const auto sum = hn::Add(hn::LoadU(d, &delivery.sum[i]), hn::Mul(mean, sum_mean));
+    hn::StoreU(hn::Mul(sum, scale), d, &values[i]);
+  }
+  Delivery rest = delivery;
+  rest.sum = delivery.sum.subspan(i);
+  rest.mean = delivery.mean.subspan(i);
+  reference::deliver(rest, kept.empty() ? kept : kept.subspan(i), values.subspan(i));
+}
+
 }  // namespace thinreduce::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -111,7 +155,8 @@ namespace thinreduce::kernels {
 namespace reference {
 
 // Row by row over all columns at once: the same sums in the same order as column by column.
-void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out) {
+void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out,
+              Ahead /*ahead*/) {
   std::fill(out.begin(), out.end(), 0.0f);
   for (std::size_t v = 0; v < out.size() / matrix.columns; ++v) {
     for (std::size_t row = 0; row < matrix.rows; ++row) {
@@ -128,17 +173,25 @@ void add_multiple(std::span<const float> a, std::span<const float> b, float fact
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = (a[i] + b[i] * factor) * scale;
 }
 
+void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!kept.empty()) kept[i] += values[i] + delivery.mean[i] * delivery.own_mean;
+    values[i] = (delivery.sum[i] + delivery.mean[i] * delivery.sum_mean) * delivery.scale;
+  }
+}
+
 }  // namespace reference
 
 THINREDUCE_KERNEL(multiply);
 THINREDUCE_KERNEL(add_multiple);
+THINREDUCE_KERNEL(deliver);
 
-void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out) {
+void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out, Ahead ahead) {
   ensure(matrix.columns > 0 && matrix.values.size() == matrix.rows * matrix.stride(),
          "multiply: a whole matrix with columns");
   ensure(out.size() % matrix.columns == 0 && in.size() == out.size() / matrix.columns * matrix.rows,
          "multiply: as many vectors in as out");
-  THINREDUCE_CALL(multiply)(matrix, in, out);
+  THINREDUCE_CALL(multiply)(matrix, in, out, ahead);
 }
 
 void add_multiple(std::span<const float> a, std::span<const float> b, float factor,
@@ -146,6 +199,13 @@ void add_multiple(std::span<const float> a, std::span<const float> b, float fact
   ensure(a.size() == out.size() && b.size() == out.size(),
          "add_multiple: spans of the same length");
   THINREDUCE_CALL(add_multiple)(a, b, factor, out, scale);
+}
+
+void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values) {
+  ensure(delivery.sum.size() == values.size() && delivery.mean.size() == values.size() &&
+             (kept.empty() || kept.size() == values.size()),
+         "deliver: spans of the same length");
+  THINREDUCE_CALL(deliver)(delivery, kept, values);
 }
 
 }  // namespace thinreduce::kernels

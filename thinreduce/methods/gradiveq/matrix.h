@@ -1,4 +1,4 @@
-// Rows of floats times a matrix, and the elementwise loop around it.
+// Rows of floats times a matrix, and the elementwise loops around it.
 //
 // Every element of a product is summed over the matrix's rows in order, in one accumulator and with
 // separate multiplications and additions, so the results do not depend on the vector width.
@@ -24,19 +24,37 @@ struct Matrix {
   [[nodiscard]] std::size_t stride() const { return padded_columns(columns); }
 };
 
+// Memory that is needed next. A product leaves the path to memory idle, so it prefetches these
+// runs, all of the length of the first, while it computes.
+using Ahead = std::span<const std::span<const float>>;
+
 // out = in * matrix: `in` holds any number of vectors of matrix.rows floats one after another,
 // `out` as many of matrix.columns floats.
-void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out);
+void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out,
+              Ahead ahead = {});
 
 // out[i] = (a[i] + b[i] * factor) * scale
 void add_multiple(std::span<const float> a, std::span<const float> b, float factor,
                   std::span<float> out, float scale = 1);
 
+// kept[i] += values[i] + mean[i] * own_mean, then values[i] = (sum[i] + mean[i] * sum_mean) *
+// scale: one pass over the memory. `kept` may be empty.
+struct Delivery {
+  std::span<const float> sum;
+  std::span<const float> mean;
+  float own_mean = 0;
+  float sum_mean = 0;
+  float scale = 1;
+};
+void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values);
+
 // The definition of the results above.
 namespace reference {
-void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out);
+void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out,
+              Ahead ahead = {});
 void add_multiple(std::span<const float> a, std::span<const float> b, float factor,
                   std::span<float> out, float scale);
+void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values);
 }  // namespace reference
 
 }  // namespace thinreduce::kernels

@@ -54,12 +54,17 @@ class Slicing {
 
   // Returns whether the sequence is the memory itself.
   [[nodiscard]] bool contiguous() const { return axes_.size() == 1 && axes_[0].stride == 1; }
+  // Returns the elements at `places` of a contiguous() sequence.
+  template <typename Float>
+  [[nodiscard]] std::span<Float> memory(std::span<Float> bucket, Range places) const {
+    return bucket.subspan(offset_ + places.begin, places.size());
+  }
   // Returns the elements at `places`: the memory itself, or a copy in `scratch`. scatter() writes
   // either back.
   template <typename Float>
   [[nodiscard]] std::span<Float> view(std::span<Float> bucket, Range places,
                                       std::vector<float>& scratch) const {
-    if (contiguous()) return bucket.subspan(offset_ + places.begin, places.size());
+    if (contiguous()) return memory(bucket, places);
     const auto out = room(scratch, places.size());
     gather(bucket, places.begin, out);
     return out;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "thinreduce/collective/float_sum.h"
 #include "thinreduce/kernels/floats.h"
@@ -135,7 +136,6 @@ void GradiveqSum::encode(Range range) {
       encode_whole(part, wire, scratch);
     }
     if (settings_.feedback) std::copy(wire.begin(), wire.end(), &own_[part.wire]);
-    part.encoded = true;
   });
 }
 
@@ -188,30 +188,34 @@ std::span<float> GradiveqSum::centered(const Part& part, GradiveqScratch& scratc
   return slices;
 }
 
-// g' = U^T (g - weight * mean / N). `kept` takes in the gradient; a fresh basis has sent nothing of
-// it yet.
+// Returns the slices after those of a part: their memory in a bucket, if a layer's order is that of
+// the memory, for a product to prefetch.
+std::span<const float> GradiveqSum::next(const Part& part, std::span<const float> bucket) const {
+  const Slicing& slicing = layer_of(part).slicing();
+  const std::size_t end = part.places.end;
+  if (!slicing.contiguous() || bucket.empty()) return {};
+  return slicing.memory(bucket, {end, std::min(end + part.places.size(), slicing.sliced())});
+}
+
+// g' = U^T (g - weight * mean / N). A fresh basis has sent nothing of the residual yet.
 void GradiveqSum::project(const Part& part, std::span<float> wire, GradiveqScratch& scratch) {
   const GradiveqLayer& layer = layer_of(part);
-  const Slicing& slicing = layer.slicing();
-  std::span<float> slices = centered(part, scratch);
-  // Nothing may fail between the change of `kept` and the end of encode().
-  const auto projections =
-      quantized_ ? projections_of(layer, part.places, scratch) : std::span<float>{};
-  if (settings_.feedback) {
-    const auto kept = slicing.view(std::span(state_.kept), part.places, scratch.kept);
-    kernels::add(kept, slices);
-    slicing.scatter(kept, part.places.begin, state_.kept);
-    if (layer.fresh) slices = kept;
+  const std::span<float> slices = centered(part, scratch);
+  if (settings_.feedback && layer.fresh) {
+    kernels::add(slices, layer.slicing().view(std::span(state_.kept), part.places, scratch.kept));
   }
-  if (!quantized_) return layer.basis.project(slices, wire);
-  layer.basis.project(slices, projections);
+  const std::array ahead{next(part, values_), next(part, state_.mean)};
+  if (!quantized_) return layer.basis.project(slices, wire, ahead);
+  const auto projections = projections_of(layer, part.places, scratch);
+  layer.basis.project(slices, projections, ahead);
   float* const own = quantized_->own(layer);
   for_projections(layer, part.places, [&](std::size_t i, std::size_t at) {
     own[i] = layer.quantized ? projections[at] + layer.owed[i] : projections[at];
   });
 }
 
-// mean over the ranks = (U sum + weight * mean) / N
+// mean over the ranks = (U sum + weight * mean) / N. It replaces the gradient, which `kept` takes
+// in.
 void GradiveqSum::rebuild(const Part& part, std::span<const float> wire, GradiveqScratch& scratch) {
   const GradiveqLayer& layer = layer_of(part);
   const Slicing& slicing = layer.slicing();
@@ -223,12 +227,20 @@ void GradiveqSum::rebuild(const Part& part, std::span<const float> wire, Gradive
     wire = projections;
   }
   const auto slices = room(scratch.slices, part.places.size());
-  layer.basis.rebuild(wire, slices);
-  const bool in_place = slicing.contiguous();
-  const auto out = in_place ? slicing.view(values_, part.places, scratch.values) : slices;
-  kernels::add_multiple(slices, slicing.view(std::span(state_.mean), part.places, scratch.mean),
-                        layer.mean_weight, out, share_);
-  slicing.scatter(out, part.places.begin, values_);
+  const std::array ahead{next(part, values_), next(part, state_.mean), next(part, state_.kept)};
+  layer.basis.rebuild(wire, slices, std::span(ahead).first(settings_.feedback ? 3 : 2));
+  const auto values = slicing.view(values_, part.places, scratch.values);
+  const auto kept = settings_.feedback
+                        ? slicing.view(std::span(state_.kept), part.places, scratch.kept)
+                        : std::span<float>{};
+  kernels::deliver({.sum = slices,
+                    .mean = slicing.view(std::span(state_.mean), part.places, scratch.mean),
+                    .own_mean = -layer.mean_weight * share_,
+                    .sum_mean = layer.mean_weight,
+                    .scale = share_},
+                   kept, values);
+  slicing.scatter(values, part.places.begin, values_);
+  if (settings_.feedback) slicing.scatter(kept, part.places.begin, state_.kept);
 }
 
 void GradiveqSum::encode_whole(const Part& part, std::span<float> wire, GradiveqScratch& scratch) {
@@ -265,9 +277,6 @@ void GradiveqSum::take_back() {
     const Slicing& slicing = layer.slicing();
     const bool projected = part.sent_as == SentAs::projection;
     const auto residual = slicing.view(std::span(state_.kept), part.places, scratch.kept);
-    if (projected && part.encoded && !part.delivered) {
-      kernels::add_multiple(residual, centered(part, scratch), -1, residual);
-    }
     // A flushed slice that is delivered has nothing left, not even errors.
     const bool emptied = part.sent_as == SentAs::flush && part.delivered;
     if (part.sent_as != SentAs::unsliced && !emptied) {

@@ -70,7 +70,6 @@ class GradiveqSum final : public SumCodec {
     std::size_t layer = 0;
     Range places;            // in the layer's sequence
     std::size_t wire = 0;    // its first float in wire_
-    bool encoded = false;    // `kept` has taken in the gradient of a projection
     bool delivered = false;  // the mean has replaced the gradient
   };
 
@@ -90,6 +89,7 @@ class GradiveqSum final : public SumCodec {
 
   // Returns g - weight * mean / N for the slices of a part.
   std::span<float> centered(const Part& part, GradiveqScratch& scratch) const;
+  [[nodiscard]] std::span<const float> next(const Part& part, std::span<const float> bucket) const;
   void project(const Part& part, std::span<float> wire, GradiveqScratch& scratch);
   void rebuild(const Part& part, std::span<const float> wire, GradiveqScratch& scratch);
   void encode_whole(const Part& part, std::span<float> wire, GradiveqScratch& scratch);
