@@ -156,7 +156,9 @@ RecordedGradients::RecordedGradients(std::filesystem::path folder) : folder_(std
       }
     }
   } catch (const nlohmann::json::exception& error) {
-    refuse(file, plain_text(error));
+    refuse(file, fmt::format("is damaged ({}); record the gradients again with `thinreduce train "
+                             "--save-gradients`",
+                             plain_text(error)));
   }
   if (steps_.empty() || layouts_.empty()) {
     refuse(file, "lists no gradients; record some with `thinreduce train --save-gradients`");

@@ -168,9 +168,7 @@ int run_local_processes(const LaunchOptions& options) {
 
 int run_gloo(const LaunchOptions& options, const RankMain& rank_main) {
   if (!have_gloo()) (void)connect_gloo({});  // throws an error that says what to install
-  if (std::getenv("RANK") == nullptr && std::getenv("WORLD_SIZE") == nullptr) {
-    return run_local_processes(options);
-  }
+  if (starts_ranks(options)) return run_local_processes(options);
   GlooOptions gloo = gloo_options_from_environment();
   check_world(options, gloo.world, "WORLD_SIZE");
   if (!options.interface.empty()) gloo.interface = options.interface;
@@ -180,7 +178,7 @@ int run_gloo(const LaunchOptions& options, const RankMain& rank_main) {
 }
 
 int run_mpi(const LaunchOptions& options, const RankMain& rank_main) {
-  if (have_mpi() && !under_mpi()) {
+  if (have_mpi() && starts_ranks(options)) {
     // By default mpirun refuses to run as root and with more ranks than cores; a benchmark may do
     // both.
     const int world = ranks_of(options);
@@ -202,6 +200,12 @@ int run_mpi(const LaunchOptions& options, const RankMain& rank_main) {
 }
 
 }  // namespace
+
+bool starts_ranks(const LaunchOptions& options) {
+  if (options.transport == "mpi") return !under_mpi();
+  const bool launched = std::getenv("RANK") != nullptr || std::getenv("WORLD_SIZE") != nullptr;
+  return options.transport != "gloo" || !launched;
+}
 
 Secret secret_of(const LaunchOptions& options) {
   return options.secret_file.empty() ? Secret::from_environment()

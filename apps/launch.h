@@ -37,6 +37,10 @@ struct LaunchOptions {
   return options.ranks > 0 ? options.ranks : kDefaultRanks;
 }
 
+// Returns whether this process starts the ranks. Otherwise it is one of them, started by torchrun
+// or mpirun or by such a process.
+[[nodiscard]] bool starts_ranks(const LaunchOptions& options);
+
 // Returns the secret of the file or of the environment; none if there is neither.
 [[nodiscard]] Secret secret_of(const LaunchOptions& options);
 

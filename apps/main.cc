@@ -274,6 +274,8 @@ void check_codec(const CLI::App& command) {
 template <typename Options>
 void finish_shapes(const CLI::App& command, Options& options) {
   if (command.count("--shapes") == 0) options.shapes = default_shapes(options.floats);
+  // Throws here once, not on every rank.
+  static_cast<void>(bench_layout(options.shapes, options.floats));
 }
 
 int run(int argc, char** argv) {

@@ -158,6 +158,11 @@ int plan(const PlanOptions& given) {
         .model = options.model, .ranks = ranks_of(options.launch), .data_dir = options.data_dir});
     options.gradients = computed->folder();
   }
+  // A folder that can't be read is one error, not one per rank. A rank that another launcher
+  // started must meet the others to tell them.
+  if (!options.gradients.empty() && starts_ranks(options.launch)) {
+    static_cast<void>(RecordedGradients(options.gradients));
+  }
   return launch(options.launch, [&](const std::shared_ptr<Transport>& transport) {
     const Plan made = make_plan(options, transport);
     if (transport->rank() != 0) return;
