@@ -95,7 +95,6 @@ void Session::Implementation::forget(std::uint32_t id) {
 }
 
 void Session::Implementation::meet_others() {
-  const auto& own = options_.caller_settings;
   std::vector<std::string> all;
   Link link;
   const auto give_up = [&](const Error& error) {
@@ -105,7 +104,7 @@ void Session::Implementation::meet_others() {
   };
   try {
     Exchange texts(*transport_, options_.limits(), {.bucket = kNoBucket});
-    all = gather_texts(texts, settings_ + guard_text(options_) + (own.empty() ? "" : " " + own));
+    all = gather_texts(texts, start_text(settings_, options_));
     require_equal(all);
     Exchange exchange(*transport_, options_.limits(), {.bucket = kNoBucket});
     world_ = gather_ids(exchange, id_);

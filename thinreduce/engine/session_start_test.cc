@@ -1,5 +1,6 @@
 // Errors at the start of a session: wrong options, options that differ between ranks, altered
 // bytes.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -16,7 +17,9 @@
 #include "tests/faulty_transport.h"
 #include "tests/ranks.h"
 #include "thinreduce/engine/session.h"
+#include "thinreduce/engine/settings.h"
 #include "thinreduce/error.h"
+#include "thinreduce/version.h"
 
 namespace thinreduce::session_start_test {
 namespace {
@@ -33,6 +36,31 @@ TEST(SessionStart, DifferentSpecsAreNamedOnAllRanks) {
     EXPECT_NE(text.find("topk:chunk=auto,collective=auto,decay=1,density=0.1"), std::string::npos)
         << text;
     EXPECT_NE(text.find("rank 1 runs 'topk:chunk=auto,collective=auto,decay=1,density=0.5"),
+              std::string::npos)
+        << text;
+  }
+}
+
+// Payloads may differ between versions, so a rank of another version must not be taken for a peer.
+TEST(SessionStart, AnotherVersionIsNamedOnAllRanks) {
+  const auto thrown = try_ranks(2, [](std::unique_ptr<Transport> transport) {
+    if (transport->rank() == 0) {
+      Session session(std::move(transport), {.spec = "topk"});
+      return;
+    }
+    const SessionOptions options{.spec = "topk"};
+    std::string text = start_text(settings_text(Spec::parse("topk"), options), options);
+    const std::string own = fmt::format("version={}", version());
+    ASSERT_NE(text.find(own), std::string::npos) << text;
+    text.replace(text.find(own), own.size(), "version=0.0.1");
+    Exchange exchange(*transport, options.limits(), {.bucket = kNoBucket});
+    require_equal(gather_texts(exchange, text));
+  });
+  for (const auto& one : thrown) {
+    const auto text = error_text(one, ErrorCode::mismatch);
+    EXPECT_NE(text.find(fmt::format("version={} on rank 0, version=0.0.1 on rank 1; start all "
+                                    "ranks with the same version",
+                                    version())),
               std::string::npos)
         << text;
   }

@@ -10,6 +10,7 @@
 
 #include "thinreduce/collective/gather.h"
 #include "thinreduce/error.h"
+#include "thinreduce/version.h"
 
 namespace thinreduce {
 namespace {
@@ -25,9 +26,20 @@ std::string first_difference(std::string_view own, std::string_view other, std::
     const auto first = next_word(own);
     const auto second = next_word(other);
     if (first != second || (own.empty() && other.empty())) {
-      return fmt::format("{} on rank 0, {} on rank {}", first, second, rank);
+      const auto shown = [](std::string_view word) { return word.empty() ? "nothing" : word; };
+      return fmt::format("{} on rank 0, {} on rank {}", shown(first), shown(second), rank);
     }
   }
+}
+
+// Returns the settings that ranks must share, but that a resumed run may change.
+std::string guard_text(const SessionOptions& options) {
+  if (options.guard == Guard::off) return "";
+  if (!(options.guard_factor > 1) || std::isinf(options.guard_factor)) {
+    throw Error(ErrorCode::bad_input, fmt::format("guard_factor must be finite and above 1, got {}",
+                                                  options.guard_factor));
+  }
+  return fmt::format(" guard={} guard_factor={}", to_string(options.guard), options.guard_factor);
 }
 
 }  // namespace
@@ -50,13 +62,10 @@ Spec checked_spec(const std::string& text, const SessionOptions& options) {
   return spec;
 }
 
-std::string guard_text(const SessionOptions& options) {
-  if (options.guard == Guard::off) return "";
-  if (!(options.guard_factor > 1) || std::isinf(options.guard_factor)) {
-    throw Error(ErrorCode::bad_input, fmt::format("guard_factor must be finite and above 1, got {}",
-                                                  options.guard_factor));
-  }
-  return fmt::format(" guard={} guard_factor={}", to_string(options.guard), options.guard_factor);
+std::string start_text(const std::string& settings, const SessionOptions& options) {
+  std::string text = fmt::format("{} version={}{}", settings, version(), guard_text(options));
+  if (!options.caller_settings.empty()) text += " " + options.caller_settings;
+  return text;
 }
 
 int checked_threads(const SessionOptions& options) {
@@ -83,7 +92,7 @@ void require_equal(const std::vector<std::string>& texts) {
     throw Error(
         ErrorCode::mismatch,
         fmt::format("rank 0 runs '{}', rank {} runs '{}': {}; start all ranks with the "
-                    "same spec and options",
+                    "same version, spec and options",
                     texts[0], rank, texts[rank], first_difference(texts[0], texts[rank], rank)));
   }
 }

@@ -12,8 +12,9 @@ namespace thinreduce {
 
 // Returns the settings that must be equal on all ranks and in a resumed run.
 [[nodiscard]] std::string settings_text(const Spec& spec, const SessionOptions& options);
-// Returns those that ranks must share, but that a resumed run may change. Throws Error{bad_input}.
-[[nodiscard]] std::string guard_text(const SessionOptions& options);
+// Returns `settings` and all else that must be equal on all ranks at the start, such as the
+// version, because payloads and messages may differ between versions. Throws Error{bad_input}.
+[[nodiscard]] std::string start_text(const std::string& settings, const SessionOptions& options);
 
 // Throws Error{bad_spec}, also for momentum that the optimizer might apply as well.
 [[nodiscard]] Spec checked_spec(const std::string& text, const SessionOptions& options);
