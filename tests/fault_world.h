@@ -31,7 +31,7 @@ inline constexpr Seconds kFaultTimeout{20};
 inline constexpr std::size_t kMinElements = 64;
 
 // One trial of a law: a spec, its bucket and warm-up steps of the session.
-struct Trial {
+struct FaultTrial {
   std::string spec;
   int world = 2;
   BucketLayout layout = mixed_layout(0);
@@ -58,14 +58,14 @@ struct Outcome {
   int fault_peer = -1;
 };
 
-inline std::vector<float> moment_of(const Trial& trial, int rank, std::uint64_t step) {
+inline std::vector<float> moment_of(const FaultTrial& trial, int rank, std::uint64_t step) {
   if (!Spec::parse(trial.spec).info->second_moment) return {};
   auto moment = gradient(trial.layout.elements, rank, step + 500);
   for (float& value : moment) value = value * value;
   return moment;
 }
 
-inline SessionOptions options_of(const Trial& trial) {
+inline SessionOptions options_of(const FaultTrial& trial) {
   return {.spec = trial.spec,
           .timeout = kFaultTimeout,
           .min_elements = kMinElements,
@@ -75,8 +75,8 @@ inline SessionOptions options_of(const Trial& trial) {
 }
 
 // Runs one step in new sessions that load `states`, unless these are empty.
-inline std::vector<Outcome> run_step(const Trial& trial, const States& states, std::uint64_t step,
-                                     const RankFault& fault = {}) {
+inline std::vector<Outcome> run_step(const FaultTrial& trial, const States& states,
+                                     std::uint64_t step, const RankFault& fault = {}) {
   auto transports = connect_threads(trial.world);
   std::vector<Outcome> outcomes(transports.size());
   std::barrier all_connected(trial.world);  // the fault must not strike a session that starts
@@ -109,7 +109,8 @@ inline std::vector<Outcome> run_step(const Trial& trial, const States& states, s
 
 // Submits several buckets with the trial's layout at once, in their first step. Returns what each
 // rank has of each bucket; a bucket that a session which was over did not take has no state.
-inline std::vector<std::vector<Outcome>> run_together(const Trial& trial, std::uint32_t buckets,
+inline std::vector<std::vector<Outcome>> run_together(const FaultTrial& trial,
+                                                      std::uint32_t buckets,
                                                       const RankFault& fault = {}) {
   auto transports = connect_threads(trial.world);
   std::vector<std::vector<Outcome>> outcomes(transports.size(), std::vector<Outcome>(buckets));
@@ -171,7 +172,7 @@ inline States states_of(const std::vector<Outcome>& outcomes) {
 // Calls visit(step, states before it, outcomes of the step without a fault) for the steps of a
 // trial.
 inline void for_steps(
-    const Trial& trial,
+    const FaultTrial& trial,
     const std::function<void(std::uint64_t, const States&, const std::vector<Outcome>&)>& visit) {
   States states;
   for (std::uint64_t step = 0; step <= trial.steps.back(); ++step) {
@@ -194,7 +195,7 @@ inline void expect_right_mean(const Outcome& outcome, const Outcome& clean) {
   EXPECT_EQ(outcome.state, clean.state) << "a rank without an error must have the right state";
 }
 
-inline std::string trial_name(const testing::TestParamInfo<Trial>& info) {
+inline std::string trial_name(const testing::TestParamInfo<FaultTrial>& info) {
   return std::to_string(info.index) + "_" + test_name(info.param.spec) + "_on_" +
          std::to_string(info.param.world);
 }

@@ -86,12 +86,12 @@ struct Result {
   std::vector<std::byte> undone;  // and after undo_step()
 };
 
-class OutOfMemorySession : public testing::TestWithParam<Trial> {
+class OutOfMemorySession : public testing::TestWithParam<FaultTrial> {
  protected:
   // Runs one step in which memory runs out at rank `starved`, after `steps` others.
   static std::vector<Result> run(const States& states, std::uint64_t steps, std::size_t starved = 0,
                                  const Shortage& shortage = {}) {
-    const Trial& trial = GetParam();
+    const FaultTrial& trial = GetParam();
     auto transports = connect_threads(trial.world);
     std::vector<Result> results(transports.size());
     std::barrier together(trial.world);
@@ -131,7 +131,7 @@ class OutOfMemorySession : public testing::TestWithParam<Trial> {
   }
 
   static Saved saved_by(std::size_t rank, const std::vector<std::byte>& bytes) {
-    const Trial& trial = GetParam();
+    const FaultTrial& trial = GetParam();
     return {{.spec = trial.spec, .layout = trial.layout, .min_elements = kMinElements},
             {.rank = static_cast<int>(rank), .world = trial.world},
             bytes};
@@ -203,7 +203,7 @@ class OutOfMemorySession : public testing::TestWithParam<Trial> {
 };
 
 TEST_P(OutOfMemorySession, LosesNoGradient) {
-  const Trial& trial = GetParam();
+  const FaultTrial& trial = GetParam();
   States states;
   for (std::uint64_t step = 0; step < steps_of(trial.spec, 0) + trial.warmup; ++step) {
     states = states_of(run_step(trial, states, step));
@@ -215,8 +215,8 @@ TEST_P(OutOfMemorySession, LosesNoGradient) {
 }
 
 // Returns every method at its default, with and without a residual, and warm-up steps.
-std::vector<Trial> trials() {
-  std::vector<Trial> all;
+std::vector<FaultTrial> trials() {
+  std::vector<FaultTrial> all;
   for (const std::string& spec : default_specs()) {
     for (const int world : {1, 2}) all.push_back({.spec = spec, .world = world});
   }

@@ -123,7 +123,8 @@ void check_agreement(const std::vector<Statement>& statements, const BucketLayou
   same_on_all(statements, "the method", "use the same spec on all ranks",
               [](auto& s) { return s.id.method; });
   same_on_all(statements, "the hash of the method's shared state",
-              "the ranks have drifted apart; restart from a checkpoint",
+              "the ranks have drifted apart; restart from a checkpoint (with auto, they may also "
+              "submit different buckets in a step)",
               [](auto& s) { return s.fingerprint; });
   same_on_all(statements, "the hash of the last mean",
               "the ranks have drifted apart; restart from a checkpoint",

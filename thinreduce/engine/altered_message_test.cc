@@ -38,10 +38,10 @@ void expect_refused(int sender, const std::vector<Outcome>& outcomes,
   }
 }
 
-class AlteredMessage : public testing::TestWithParam<Trial> {};
+class AlteredMessage : public testing::TestWithParam<FaultTrial> {};
 
 TEST_P(AlteredMessage, IsRefusedByItsReceiver) {
-  const Trial& trial = GetParam();
+  const FaultTrial& trial = GetParam();
   for_steps(trial, [&](std::uint64_t step, const States& before, const auto& clean) {
     for (int sender = 0; sender < trial.world; ++sender) {
       for (std::uint64_t k = 0; k < clean[static_cast<std::size_t>(sender)].sends; ++k) {
@@ -58,7 +58,7 @@ TEST_P(AlteredMessage, IsRefusedByItsReceiver) {
 // Several buckets in flight: whichever has the altered message, every bucket that fails names it.
 TEST(AlteredFlights, AreRefusedByTheirReceiver) {
   constexpr std::uint32_t kBuckets = 4;
-  const Trial trial{.spec = "topk", .world = 3};
+  const FaultTrial trial{.spec = "topk", .world = 3};
   const auto clean = run_together(trial, kBuckets);
   for (std::uint64_t k = 0; k < clean[1][0].sends; ++k) {
     SCOPED_TRACE(testing::Message() << "send " << k);
@@ -85,8 +85,8 @@ TEST(AlteredFlights, AreRefusedByTheirReceiver) {
   }
 }
 
-std::vector<Trial> altered_trials() {
-  std::vector<Trial> trials;
+std::vector<FaultTrial> altered_trials() {
+  std::vector<FaultTrial> trials;
   const std::size_t defaults = default_specs().size();
   for (const std::string& spec : law_specs()) {
     // The end of the uncompressed steps, where there are any, and the first compressed one.

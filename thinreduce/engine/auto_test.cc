@@ -12,10 +12,13 @@
 #include <vector>
 
 #include "tests/auto_world.h"
+#include "tests/ranks.h"
 #include "tests/session_world.h"
+#include "thinreduce/engine/reducer.h"
 #include "thinreduce/engine/session.h"
 #include "thinreduce/engine/state_file.h"
 #include "thinreduce/error.h"
+#include "thinreduce/methods/auto.h"
 #include "thinreduce/plan/planner.h"
 #include "thinreduce/transport/simulate.h"
 #include "thinreduce/transport/transport.h"
@@ -343,6 +346,38 @@ TEST(Auto, GoesOnAfterBucketsInAnotherOrder) {
       }
     }
     EXPECT_EQ(errors, 2);
+  });
+}
+
+// The sizes of messages follow from the link, so ranks that plan with different links must not
+// exchange any. A change of the plan in a step that is undone is undone as well.
+TEST(Auto, RanksThatPlanWithDifferentLinksDisagree) {
+  run_ranks(2, [](std::unique_ptr<Transport> transport) {
+    const SessionOptions options{.spec = "auto"};
+    WorkerPool pool(1);
+    Planner planner(auto_options(Spec::parse("auto")), 2);
+    Reducer reducer(*transport, options, pool);
+    reducer.set_planner(&planner);
+    const auto bucket = std::make_shared<const RegisteredBucket>(
+        BucketLayout{.id = 0, .elements = 10, .tensors = {}}, Spec::parse("fp32"), 0);
+    std::vector<float> values(10, static_cast<float>(transport->rank()));
+    const auto reduce = [&] {
+      Job job;
+      job.bucket = bucket;
+      job.values = values;
+      return reducer.reduce(job, *transport);
+    };
+    reducer.begin_step();
+    if (transport->rank() == 1) reducer.set_link({.bytes_per_second = 1e6});
+    try {
+      static_cast<void>(reduce());
+      ADD_FAILURE() << "reduced over two links";
+    } catch (const Disagreement& thrown) {
+      EXPECT_EQ(thrown.error.code(), ErrorCode::mismatch) << thrown.error.what();
+    }
+    reducer.undo_step();
+    EXPECT_NO_THROW(static_cast<void>(reduce()));
+    EXPECT_EQ(values, std::vector<float>(10, 0.5F));
   });
 }
 

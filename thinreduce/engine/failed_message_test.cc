@@ -25,7 +25,7 @@
 namespace thinreduce::failed_message_test {
 namespace {
 
-Saved saved_by(const Trial& trial, int rank, const std::vector<std::byte>& bytes) {
+Saved saved_by(const FaultTrial& trial, int rank, const std::vector<std::byte>& bytes) {
   return {{.spec = trial.spec, .layout = trial.layout, .min_elements = kMinElements},
           {.rank = rank, .world = trial.world},
           bytes};
@@ -43,7 +43,8 @@ constexpr double kRounding = 2e-4;
 
 // The states of a rank before a step that failed and after it.
 struct Around {
-  Around(const Trial& trial, int rank, const std::vector<std::byte>& before, const Outcome& outcome)
+  Around(const FaultTrial& trial, int rank, const std::vector<std::byte>& before,
+         const Outcome& outcome)
       : old(saved_by(trial, rank, before)), now(saved_by(trial, rank, outcome.state)) {
     EXPECT_EQ(now.step(), old.step());
     EXPECT_EQ(now.fingerprint(), old.fingerprint());
@@ -53,7 +54,7 @@ struct Around {
 };
 
 // Everything that a failed rank put in is in the state that it saves.
-void expect_kept(const Trial& trial, int rank, std::uint64_t step,
+void expect_kept(const FaultTrial& trial, int rank, std::uint64_t step,
                  const std::vector<std::byte>& before, const Outcome& outcome) {
   const Around state(trial, rank, before, outcome);
   const auto given = gradient(trial.layout.elements, rank, step);
@@ -63,12 +64,12 @@ void expect_kept(const Trial& trial, int rank, std::uint64_t step,
   }
 }
 
-bool keeps(const Trial& trial) {
+bool keeps(const FaultTrial& trial) {
   return RegisteredBucket(trial.layout, Spec::parse(trial.spec), kMinElements).keeps;
 }
 
 // The caller of a failed rank has its gradient again, bit by bit, and the state is as before.
-void expect_given_back(const Trial& trial, int rank, std::uint64_t step,
+void expect_given_back(const FaultTrial& trial, int rank, std::uint64_t step,
                        const std::vector<std::byte>& before, const Outcome& outcome) {
   const Around state(trial, rank, before, outcome);
   EXPECT_EQ(state.now.owed(), state.old.owed());
@@ -79,7 +80,7 @@ void expect_given_back(const Trial& trial, int rank, std::uint64_t step,
   }
 }
 
-void expect_nothing_lost(const Trial& trial, int rank, std::uint64_t step,
+void expect_nothing_lost(const FaultTrial& trial, int rank, std::uint64_t step,
                          const std::vector<std::byte>& before, const Outcome& outcome) {
   (keeps(trial) ? expect_kept : expect_given_back)(trial, rank, step, before, outcome);
 }
@@ -100,12 +101,12 @@ void for_faults(const Outcome& clean, Check&& check) {
   }
 }
 
-class FailedMessage : public testing::TestWithParam<Trial> {
+class FailedMessage : public testing::TestWithParam<FaultTrial> {
  protected:
   // A run that goes on from the states of ranks that all failed delivers what they had kept.
   static void expect_resumed(std::uint64_t step, const States& before,
                              const std::vector<Outcome>& failed) {
-    const Trial& trial = GetParam();
+    const FaultTrial& trial = GetParam();
     const auto next = run_step(trial, states_of(failed), step + 1);
     const double decay = decay_of(trial.spec);
     std::vector<double> balance(trial.layout.elements);  // put in, and not delivered or kept
@@ -151,7 +152,7 @@ class FailedMessage : public testing::TestWithParam<Trial> {
 };
 
 TEST_P(FailedMessage, LosesNothing) {
-  const Trial& trial = GetParam();
+  const FaultTrial& trial = GetParam();
   for_steps(trial, [&](std::uint64_t step, const States& before, const auto& clean) {
     if (trial.renews_bases) {
       ASSERT_GT(clean[0].statistics.at("renewed"), 0);
@@ -167,8 +168,8 @@ TEST_P(FailedMessage, LosesNothing) {
 }
 
 // Returns trials of every method. What variance drops on request is lost.
-std::vector<Trial> trials_of_all_methods() {
-  std::vector<Trial> trials;
+std::vector<FaultTrial> trials_of_all_methods() {
+  std::vector<FaultTrial> trials;
   const std::vector<std::string> defaults = default_specs();
   std::vector<std::string> specs = law_specs();
   specs.insert(specs.end(),
@@ -232,7 +233,7 @@ INSTANTIATE_TEST_SUITE_P(Laws, FailedMessage, testing::ValuesIn(trials_of_all_me
 class FailedFlights : public testing::TestWithParam<std::string> {
  protected:
   static constexpr std::uint32_t kBuckets = 4;
-  const Trial trial_{.spec = GetParam(), .world = 2};
+  const FaultTrial trial_{.spec = GetParam(), .world = 2};
 
   void check(const std::vector<std::vector<Outcome>>& clean, const RankFault& fault) const {
     const auto outcomes = run_together(trial_, kBuckets, fault);
@@ -248,7 +249,7 @@ class FailedFlights : public testing::TestWithParam<std::string> {
         EXPECT_EQ(outcome.error->code(), ErrorCode::lost_peer);
         EXPECT_NE(std::string(outcome.error->what()).find(kInjected), std::string::npos)
             << "rank " << rank << ", bucket " << id << ": " << outcome.error->what();
-        Trial trial = trial_;
+        FaultTrial trial = trial_;
         trial.layout.id = id;
         if (outcome.state.empty() && keeps(trial)) continue;
         expect_nothing_lost(trial, static_cast<int>(rank), id, {}, outcome);
@@ -277,7 +278,7 @@ INSTANTIATE_TEST_SUITE_P(Laws, FailedFlights,
 // With `auto` the caller does not know the method in use: every gradient is kept.
 TEST(FailedAuto, KeepsTheGradientOfAMethodWithoutAResidual) {
   for (const char* spec : {"auto", "auto:methods=topk,error=1000"}) {
-    const Trial trial{.spec = spec, .world = 2};
+    const FaultTrial trial{.spec = spec, .world = 2};
     const auto clean = run_step(trial, {}, 0);
     for_faults(clean[0], [&](const Fault& fault) {
       const auto outcomes = run_step(trial, {}, 0, {0, fault});

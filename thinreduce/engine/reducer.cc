@@ -28,6 +28,11 @@ std::uint16_t fp32_id() {
   return id;
 }
 
+std::uint64_t hash_of(const Link& link) {
+  const double figures[] = {link.bytes_per_second, link.latency.count()};
+  return checksum(std::as_bytes(std::span(figures)));
+}
+
 // Calls copy(place in the bucket, place in the run) for every run of uncompressed elements; the
 // run holds them side by side.
 template <typename Copy>
@@ -106,6 +111,8 @@ Statement Reducer::statement_of(const Slot& slot, const Job& job, Workers worker
   statement.id.elements = bucket.elements();
   statement.id.layout_hash = bucket.hash;
   statement.fingerprint = (slot.method ? slot.method->fingerprint() : 0) + slot.variant;
+  // The size of messages follows from the link, which a plan changes between two steps.
+  if (planner_) statement.fingerprint ^= hash_of(link_);
   statement.last_result = slot.last_result;
   // An unsent gradient is added with a clamp, in which Inf would vanish before the late check.
   const bool late = checks_late(slot, job) && slot.unsent.empty();

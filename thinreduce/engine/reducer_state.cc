@@ -108,6 +108,7 @@ void Reducer::show_state(Slot& slot, Archive& archive) {
 
 void Reducer::begin_step() {
   ++begun_;
+  link_before_ = link_;
 }
 
 void Reducer::copy_for_undo(Slot& slot) {
@@ -121,6 +122,7 @@ void Reducer::copy_for_undo(Slot& slot) {
 
 void Reducer::undo_step() {
   if (begun_ == 0) return;
+  link_ = link_before_;  // another rank may not have come as far as a change of the plan
   for (auto& [id, slot] : slots_) {
     if (slot.unsent_since == begun_) slot.unsent.clear();  // there was no memory for a copy
     slot.unsent_since = 0;
