@@ -1,6 +1,6 @@
 # `make demo` and `make test` are all that a newcomer needs. `make help` lists the rest.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-setup build python wheel demo check style test test-integrations test-arm64 fuzz chaos bench bench-plan reproduce reproduce-long claims peers lint install clean
+.PHONY: help setup test-setup build python wheel demo check style test test-busy test-integrations test-arm64 fuzz chaos bench bench-plan reproduce reproduce-long claims peers lint install clean
 
 # Ninja runs jobs in parallel itself; two Ninjas in one build folder would disturb each other.
 .NOTPARALLEL:
@@ -59,6 +59,10 @@ test: test-setup style python build build/asan/build.ninja build/tsan/build.ninj
 	@ctest --preset asan -L core -j $(TEST_JOBS)
 	@cmake --build --preset tsan -j $(JOBS) --target core_tests
 	@ctest --preset tsan -L core -j $(TEST_JOBS)
+
+# Not part of test, because it takes an hour or more.
+test-busy: test-setup python build ## run the release tests three times in a row beside 20 busy processes: none may depend on speed
+	@scripts/busy.sh 20 ctest --preset release -LE best -j 8 --repeat until-fail:3
 
 # Not part of test, because it downloads large packages. The second file has the example of torchrun.
 test-integrations: python ## run the examples of Lightning, Hugging Face and torchrun, with further Python packages
