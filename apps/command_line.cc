@@ -219,7 +219,11 @@ void add_launch_options(CLI::App& command, LaunchOptions& launch) {
       ->type_name("LINK")
       ->default_str("unlimited")
       ->group(group);
-  command.add_option("--interface", launch.interface, "Network interface for gloo, such as eth1.")
+  command
+      .add_option(
+          "--interface", launch.interface,
+          "Network interface for gloo, such as eth1. By default $THINREDUCE_INTERFACE, or the "
+          "one that leads to rank 0.")
       ->type_name("NAME")
       ->group(group);
   command

@@ -12,6 +12,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <mutex>
+#include <set>
 #include <thread>
 
 #include "apps/program.h"
@@ -36,9 +38,37 @@ std::string with_rank(int rank, const std::string& what) {
   return what.starts_with(prefix) ? what : prefix + what;
 }
 
+// Prints the errors of the ranks of this process: each text once, and that a rank has lost another
+// only if there is no other error, which would be the cause.
+class RankErrors {
+ public:
+  void add(int rank, const std::exception& error) {
+    const std::lock_guard lock(mutex_);
+    const auto* const known = dynamic_cast<const Error*>(&error);
+    const std::string prefix = fmt::format("rank {}: ", rank);
+    std::string text = error.what();
+    if (text.starts_with(prefix)) text.erase(0, prefix.size());
+    if (known != nullptr && known->code() == ErrorCode::lost_peer) {
+      lost_.push_back(with_rank(rank, text));
+    } else if (printed_.insert(text).second) {
+      print_error(with_rank(rank, text));
+    }
+  }
+  // Must be called when all ranks have ended.
+  void finish() const {
+    if (!printed_.empty()) return;
+    for (const std::string& text : lost_) print_error(text);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> printed_;  // without their ranks
+  std::vector<std::string> lost_;
+};
+
 // Runs one connected rank and returns its exit code.
 int run_rank(const LaunchOptions& options, std::unique_ptr<Transport> connected,
-             const RankMain& rank_main) {
+             const RankMain& rank_main, RankErrors& errors) {
   const int rank = connected->rank();
   std::shared_ptr<Transport> transport;
   try {
@@ -47,9 +77,18 @@ int run_rank(const LaunchOptions& options, std::unique_ptr<Transport> connected,
     return 0;
   } catch (const std::exception& error) {
     if (transport) transport->abandon(error.what());
-    print_error(with_rank(rank, error.what()));
+    errors.add(rank, error);
     return exit_code(error);
   }
+}
+
+// The same for the only rank of this process.
+int run_rank(const LaunchOptions& options, std::unique_ptr<Transport> connected,
+             const RankMain& rank_main) {
+  RankErrors errors;
+  const int code = run_rank(options, std::move(connected), rank_main, errors);
+  errors.finish();
+  return code;
 }
 
 int run_threads(const LaunchOptions& options, const RankMain& rank_main) {
@@ -62,13 +101,15 @@ int run_threads(const LaunchOptions& options, const RankMain& rank_main) {
   }
   // Wrong usage on one rank is the cause of the failures of the others, and has the larger code.
   std::vector<int> codes(transports.size());
+  RankErrors errors;
   std::vector<std::thread> threads;
   for (auto& transport : transports) {
     threads.emplace_back([&, own = codes.begin() + transport->rank()] {
-      *own = run_rank(options, std::move(transport), rank_main);
+      *own = run_rank(options, std::move(transport), rank_main, errors);
     });
   }
   for (auto& thread : threads) thread.join();
+  errors.finish();
   return *std::ranges::max_element(codes);
 }
 
@@ -112,8 +153,8 @@ void check_interface(const LaunchOptions& options) {
   if (name.empty() || ::if_nametoindex(name.c_str()) != 0) return;
   throw Error(
       ErrorCode::bad_input,
-      fmt::format("there is no network interface '{}' on this machine; `ip link` lists them",
-                  name));
+      fmt::format("there is no network interface '{}'{} on this machine; `ip link` lists them",
+                  name, options.interface.empty() ? ", which THINREDUCE_INTERFACE names," : ""));
 }
 
 // Starts all ranks on this machine and waits for them. After one has failed, the others notice by

@@ -104,8 +104,10 @@ CLI::App* add_reduce(CLI::App& bench, BenchReduceOptions& options) {
   auto* command = bench.add_subcommand(
       "reduce", "Measures whole all-reduces between ranks, against uncompressed fp32.");
   add_bench_options(*command, options);
-  command->add_flag("--cycle", options.cycle,
-                    "Also times one whole cycle of the method, its uncompressed steps included.");
+  command->add_flag(
+      "--cycle", options.cycle,
+      "Also times one whole cycle of the method: gradiveq's compressed and uncompressed steps "
+      "from one new basis to the next; other methods have cycles of one step.");
   add_launch_options(*command, options.launch);
   command
       ->add_option_function<std::string>(

@@ -114,10 +114,13 @@ void print_rates(const PlanBucket& bucket) {
   fmt::print("bucket {} at other rates, with the same latency:\n{}\n", bucket.id, table(rows));
 }
 
-std::string describe_model(const std::string& model, int ranks) {
-  const int recorded = std::min(ranks, ModelGradients::kMaxRanks);
-  std::string text = fmt::format("gradients of the first {} steps of {} on {} ranks",
-                                 ModelGradients::kSteps, model, recorded);
+// Returns a sentence on the gradients of a folder, which a model's are as well.
+std::string describe_gradients(const PlanOptions& options, int ranks) {
+  const int recorded = RecordedGradients(options.gradients).ranks();
+  std::string text = options.model.empty()
+                         ? fmt::format("gradients recorded on {} ranks", recorded)
+                         : fmt::format("gradients of the first {} steps of {} on {} ranks",
+                                       ModelGradients::kSteps, options.model, recorded);
   if (recorded < ranks) {
     text += "; further ranks repeat them, so that errors look smaller than they are";
   }
@@ -127,8 +130,8 @@ std::string describe_model(const std::string& model, int ranks) {
 void print(const Plan& plan, const PlanOptions& options, int ranks) {
   fmt::print("{} ranks; the link as measured: {}; spec {}\n", ranks, plan.link.to_string(),
              options.spec);
-  if (!options.model.empty()) {
-    fmt::print("{}", wrapped(describe_model(options.model, ranks), 0));
+  if (!options.gradients.empty()) {
+    fmt::print("{}", wrapped(describe_gradients(options, ranks), 0));
   }
   fmt::print("\n");
   for (const PlanBucket& bucket : plan.buckets) {
@@ -170,6 +173,9 @@ int plan(const PlanOptions& given) {
       Json json = to_json(made);
       json["ranks"] = transport->size();
       if (!options.model.empty()) json["model"] = options.model;
+      if (!options.gradients.empty()) {
+        json["recorded_ranks"] = RecordedGradients(options.gradients).ranks();
+      }
       fmt::print("{}\n", json.dump(2));
     } else {
       print(made, options, transport->size());

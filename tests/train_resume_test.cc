@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <thread>
@@ -58,6 +59,7 @@ TEST_F(TrainResume, ResumesToTheSameBits) {
 
   // So are files of a later format.
   for (const char* name : {"checkpoint.json", "config.json"}) {
+    const std::string whole = text_of(folder / "halves" / name);
     auto json = json_of(folder / "halves" / name);
     json["format"] = 2;
     std::ofstream(folder / "halves" / name) << json;
@@ -66,6 +68,22 @@ TEST_F(TrainResume, ResumesToTheSameBits) {
     EXPECT_NE(newer.err.find(std::string(name) + ": format 2 was written by a newer"),
               std::string::npos)
         << newer.err;
+    std::ofstream(folder / "halves" / name) << whole;
+  }
+
+  // Files that are no longer JSON, or lack a field, are called damaged.
+  for (const char* text : {"x", "{}"}) {
+    for (const char* name : {"checkpoint.json", "config.json"}) {
+      const std::string whole = text_of(folder / "halves" / name);
+      std::ofstream(folder / "halves" / name) << text;
+      const Finished damaged = resume("halves");
+      EXPECT_EQ(damaged.code, 1);
+      EXPECT_NE(damaged.err.find(std::string(name) + " is"), std::string::npos) << damaged.err;
+      EXPECT_NE(damaged.err.find("damaged"), std::string::npos) << damaged.err;
+      EXPECT_EQ(damaged.err.find("json.exception"), std::string::npos) << damaged.err;
+      EXPECT_EQ(std::ranges::count(damaged.err, '\n'), 1) << damaged.err;
+      std::ofstream(folder / "halves" / name) << whole;
+    }
   }
 }
 

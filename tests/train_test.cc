@@ -4,11 +4,16 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "tests/help_text.h"
 #include "tests/train_runs.h"
+#include "thinreduce/transport/socket.h"
 
 namespace thinreduce::train_test {
 namespace {
@@ -229,6 +234,35 @@ TEST_F(Train, AFolderOfARunThatWasKilledWhileItWroteIsUsed) {
   EXPECT_TRUE(fs::exists(folder / "a" / "summary.json"));
 }
 
+// Ranks that are threads of one process fail together: the cause is printed once.
+TEST_F(Train, OneCauseIsOneError) {
+  std::ofstream(folder / "file") << "not a folder";
+  const Finished end = run(command("file/run", {"--ranks", "4", "--steps", "1"}));
+  EXPECT_EQ(end.code, 1);
+  EXPECT_NE(end.err.find("can't create the folder"), std::string::npos) << end.err;
+  EXPECT_EQ(std::ranges::count(end.err, '\n'), 1) << end.err;
+}
+
+TEST_F(Train, OptionsThatDifferBetweenRanksAreNamedWithBothValues) {
+  const std::string port = std::to_string(free_port());
+  std::vector<Process> ranks;
+  for (const char* rank : {"0", "1"}) {
+    const std::string rate = rank == std::string("0") ? "0.1" : "0.2";
+    ranks.emplace_back(command(std::string("run-") + rank,
+                               {"--transport", "gloo", "--steps", "1", "--learning-rate", rate}),
+                       std::map<std::string, std::string>{{"RANK", rank},
+                                                          {"WORLD_SIZE", "2"},
+                                                          {"MASTER_ADDR", "127.0.0.1"},
+                                                          {"MASTER_PORT", port}});
+  }
+  for (Process& rank : ranks) {
+    const Finished end = rank.finish();
+    EXPECT_EQ(end.code, 1);
+    EXPECT_NE(end.err.find("learning_rate is 0.1 on rank 0 and 0.2 on rank 1"), std::string::npos)
+        << end.err;
+  }
+}
+
 TEST(TrainUsage, HelpShowsRangesAndDefaultsThatAgree) {
   const Finished end = run({THINREDUCE_PROGRAM, "train", "--help"});
   EXPECT_EQ(end.code, 0) << end.err;
@@ -248,6 +282,11 @@ TEST(TrainUsage, ExitsWithTwoAndSaysWhatToDo) {
       {{"--seed", "18446744073709551617"}, "from 0 to 9007199254740991"},
       {{"--guard-factor", "3"}, "--guard-factor needs --guard"},
       {{"--record-only"}, "--record-only needs --save-gradients DIR"},
+      {{"--fetch-only", "--bench-plain"}, "--fetch-only and --bench-plain ask for different work"},
+      {{"--bench-plain", "--method", "topk"}, "--bench-plain has no use for --method"},
+      {{"--record-only", "--save-gradients", "x", "--out", "y"}, "no use for --out"},
+      {{"--model", "gpt", "--augment", "on"}, "leave it out"},
+      {{"--momentum", "0.5", "--method", "sketch:momentum=0.9"}, "leave out --momentum"},
       {{"--nonsense"}, "`thinreduce train` has no option '--nonsense'"},
       {{"--link", "fast"}, "100mbit,5ms"},
   };

@@ -91,13 +91,20 @@ Json read_json(const std::filesystem::path& file) {
   try {
     return parse_json(read_text(file));
   } catch (const Json::exception& error) {
-    throw Error(ErrorCode::bad_state,
-                fmt::format("{}: invalid JSON: {}", file.string(), plain_text(error)));
+    throw Error(ErrorCode::bad_state, fmt::format("{}: invalid JSON: {}; the file is damaged",
+                                                  file.string(), plain_text(error)));
   }
 }
 
 JsonObject read_object(const std::filesystem::path& file) {
   return {read_json(file), file.string()};
+}
+
+// Returns the text of an error without the line, which is that of a part of the file.
+std::string without_line(std::string text) {
+  constexpr std::string_view kLine = "line 1, ";
+  if (const auto at = text.find(kLine); at != std::string::npos) text.erase(at, kLine.size());
+  return text;
 }
 
 void read_lines(const std::filesystem::path& file,
@@ -115,8 +122,8 @@ void read_lines(const std::filesystem::path& file,
       value = parse_json(std::string_view(text).substr(begin, end - begin));
     } catch (const Json::exception& error) {
       if (!ended) return;
-      throw Error(ErrorCode::bad_state,
-                  fmt::format("{}: invalid JSON: {}", where, plain_text(error)));
+      throw Error(ErrorCode::bad_state, fmt::format("{}: invalid JSON: {}; the file is damaged",
+                                                    where, without_line(plain_text(error))));
     }
     take(JsonObject(std::move(value), where));
     begin = end + 1;

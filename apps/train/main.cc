@@ -5,6 +5,8 @@
 
 #include <csignal>
 #include <mutex>
+#include <string_view>
+#include <vector>
 
 #include "apps/command_line.h"
 #include "apps/program.h"
@@ -17,6 +19,7 @@
 #include "apps/train/run_folder.h"
 #include "apps/train/trainer.h"
 #include "thinreduce/error.h"
+#include "thinreduce/method/spec.h"
 
 namespace thinreduce::train {
 namespace {
@@ -78,7 +81,8 @@ void add_training_options(CLI::App& app, TrainOptions& options) {
       ->transform(whole_number(1, 100000))
       ->default_str("the model's");
   app.add_option("--seed", options.seed,
-                 "Seed of the initial parameters, the order of the samples, crops and flips.")
+                 "Seed of the initial parameters, the order of the samples, crops, flips, and the "
+                 "random numbers of the methods.")
       ->type_name("N")
       ->transform(whole_number(0, kLargestExact));
   app.add_option("--optimizer", options.optimizer, "Optimizer.")
@@ -90,7 +94,10 @@ void add_training_options(CLI::App& app, TrainOptions& options) {
       ->type_name("X")
       ->transform(number(0, 1e6))
       ->default_str("the model's; with another --optimizer 0.1 for sgd, 0.001 for adam and adamw");
-  app.add_option("--momentum", options.momentum, "Momentum of sgd; ignored by adam and adamw.")
+  app.add_option(
+         "--momentum", options.momentum,
+         "Momentum of sgd; ignored by adam and adamw. Can't be given with a --method that applies "
+         "momentum itself, such as sketch:momentum=0.9.")
       ->type_name("X")
       ->transform(number(0, 0.9999));
   app.add_option(
@@ -199,7 +206,8 @@ void add_run_options(CLI::App& app, TrainOptions& options) {
       ->transform(not_empty())
       ->group(group);
   app.add_option("--stop-after", options.stop_after,
-                 "Saves and stops after this step, as Ctrl-C does.")
+                 "Saves after this step and stops with exit code 1, as Ctrl-C does; --resume "
+                 "continues.")
       ->type_name("STEP")
       ->transform(whole_number(1, kNoLimit))
       ->group(group);
@@ -268,8 +276,40 @@ void add_options(CLI::App& app, Arguments& arguments) {
       "of training.");
 }
 
+// Returns whether the option was given.
+bool is_given(const CLI::App& app, const char* option) {
+  return app.get_option_no_throw(option) != nullptr && app.count(option) > 0;
+}
+
+// Throws for two options that ask for different work, and for options that such work ignores.
+void check_work(const CLI::App& app) {
+  const char* work = nullptr;
+  for (const char* option :
+       {"--fetch-only", "--bench-plain", "--bench-second-moment", "--record-only"}) {
+    if (!is_given(app, option)) continue;
+    if (work != nullptr) {
+      throw Error(
+          ErrorCode::bad_input,
+          fmt::format("{} and {} ask for different work: leave out one of them", work, option));
+    }
+    work = option;
+  }
+  if (work == nullptr) return;
+  std::vector<const char*> ignored{"--out", "--evaluate-every"};
+  if (std::string_view(work) != "--record-only") {
+    ignored.insert(ignored.end(), {"--resume", "--method", "--ranks", "--transport", "--link",
+                                   "--simulate", "--local-steps", "--elastic"});
+  }
+  for (const char* option : ignored) {
+    if (!is_given(app, option)) continue;
+    throw Error(ErrorCode::bad_input,
+                fmt::format("{} has no use for {}: leave out one of them", work, option));
+  }
+}
+
 // Throws for options that contradict each other.
 void check_options(const CLI::App& app) {
+  check_work(app);
   if (app.count("--save-every") > 0 && app.count("--save-gradients") == 0) {
     throw Error(ErrorCode::bad_input,
                 "--save-every needs --save-gradients DIR: add it, or leave out --save-every");
@@ -303,7 +343,7 @@ void check_options(const CLI::App& app) {
 void check_elastic(const CLI::App& app, TrainOptions& options) {
   if (!options.elastic) return;
   for (const char* option : {"--local-steps", "--save-gradients", "--simulate"}) {
-    if (app.get_option_no_throw(option) == nullptr || app.count(option) == 0) continue;
+    if (!is_given(app, option)) continue;
     throw Error(ErrorCode::bad_input,
                 fmt::format("--elastic can't be used with {}: leave out one of them", option));
   }
@@ -313,6 +353,28 @@ void check_elastic(const CLI::App& app, TrainOptions& options) {
                             options.launch.transport));
   }
   options.launch.transport = "gloo";
+}
+
+// Throws for a momentum that would be added twice.
+void check_momentum(const CLI::App& app, const TrainOptions& options) {
+  if (app.count("--momentum") == 0 || options.momentum == 0) return;
+  const Spec spec = Spec::parse(options.method);
+  if (!spec.momentum_inside()) return;
+  throw Error(ErrorCode::bad_input,
+              fmt::format("{} applies momentum itself: leave out --momentum, or use --method {}:{}",
+                          spec.info->name, spec.info->name, spec.info->without_momentum));
+}
+
+// Throws for settings that don't exist or contradict each other. Those of a run that continues come
+// from its file.
+void check_settings(const TrainOptions& options) {
+  if (options.resume.empty()) return check(options);
+  try {
+    check(options);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::bad_state,
+                fmt::format("{}: {}", (options.resume / "config.json").string(), error.what()));
+  }
 }
 
 // The data, loaded once per process by the first rank that needs them.
@@ -378,7 +440,8 @@ int run(int argc, char** argv) {
     options.data = find_model(options.model).data;
   }
   check_elastic(app, options);
-  check(options);
+  check_momentum(app, options);
+  check_settings(options);
 
   if (arguments.bench_second_moment) return bench_second_moment(options);
   SharedData data;

@@ -118,6 +118,11 @@ void check(const TrainOptions& options) {
                             "--model",
                             model.name, model.data, options.data, model.data));
   }
+  if (model.is_language_model() && options.augment == "on") {
+    throw Error(
+        ErrorCode::bad_input,
+        fmt::format("model {} reads text, which --augment can't change: leave it out", model.name));
+  }
 }
 
 std::size_t training_samples(const TrainOptions& options, const Dataset& data) {

@@ -20,10 +20,19 @@ constexpr const char* kEvaluations = "evaluations.jsonl";
 
 void check_format(const nlohmann::json& json) {
   if (const auto format = json.at("format").get<double>(); !(format <= kRunFormat)) {
-    throw std::runtime_error(fmt::format(
-        "format {} was written by a newer thinreduce; this version reads up to format {}", format,
-        kRunFormat));
+    throw Error(ErrorCode::bad_state,
+                fmt::format("format {} was written by a newer thinreduce; this version reads up to "
+                            "format {}",
+                            format, kRunFormat));
   }
+}
+
+// Returns the error for a file of a run that can't be continued.
+Error damaged(const fs::path& file, const std::string& why) {
+  return {ErrorCode::bad_state,
+          fmt::format("{} is damaged ({}); restore it, or start the run again with --out {} "
+                      "--overwrite",
+                      file.string(), why, file.parent_path().string())};
 }
 
 // Creates runs/mnist-lenet-topk-N with the first free N. Creating the folder decides between
@@ -224,8 +233,12 @@ Checkpoint read_checkpoint(const fs::path& run) {
     checkpoint.model_checksum =
         std::stoull(json.at("model_checksum").get<std::string>(), nullptr, 16);
     return checkpoint;
-  } catch (const std::exception& error) {
+  } catch (const Error& error) {
     throw Error(ErrorCode::bad_state, fmt::format("{}: {}", file.string(), error.what()));
+  } catch (const nlohmann::json::exception& error) {
+    throw damaged(file, apps::plain_text(error));
+  } catch (const std::exception& error) {  // a checksum that is no number
+    throw damaged(file, error.what());
   }
 }
 
@@ -256,7 +269,9 @@ void read_config(const fs::path& run, TrainOptions& options) {
   }
   try {
     check_format(json);
-  } catch (const std::exception& error) {
+  } catch (const nlohmann::json::exception& error) {
+    throw damaged(file, apps::plain_text(error));
+  } catch (const Error& error) {
     throw Error(ErrorCode::bad_state, fmt::format("{}: {}", file.string(), error.what()));
   }
   from_json(json, file.string(), options);

@@ -9,8 +9,10 @@
 
 #include "apps/files.h"
 #include "apps/gather_values.h"
+#include "apps/json_text.h"
 #include "apps/train/model_info.h"
 #include "thinreduce/collective/broadcast.h"
+#include "thinreduce/engine/settings.h"
 #include "thinreduce/ensure.h"
 #include "thinreduce/wire/checksum.h"
 
@@ -31,6 +33,24 @@ std::uint64_t space_needed(const TrainOptions& options, int ranks) {
   return 2 * checkpoint + *options.steps * kLine;
 }
 
+// Returns which settings differ, and both values of each.
+std::string differences(const std::string& first, const std::string& other, std::size_t rank) {
+  const Json own = apps::parse_json_or_discard(first);
+  const Json theirs = apps::parse_json_or_discard(other);
+  if (!own.is_object() || !theirs.is_object()) {
+    return fmt::format("the settings of rank {} can't be read",
+                       own.is_object() ? rank : std::size_t{0});
+  }
+  std::string text;
+  for (const auto& [name, value] : own.items()) {
+    const Json theirs_value = theirs.value(name, Json());
+    if (value == theirs_value) continue;
+    text += fmt::format("{}{} is {} on rank 0 and {} on rank {}", text.empty() ? "" : ", ", name,
+                        value.dump(), theirs_value.dump(), rank);
+  }
+  return text.empty() ? fmt::format("rank {} has further settings", rank) : text;
+}
+
 }  // namespace
 
 void compare_settings(const TrainOptions& options, Transport& transport) {
@@ -39,14 +59,14 @@ void compare_settings(const TrainOptions& options, Transport& transport) {
   settings["stop_after"] = options.stop_after.value_or(0);
   settings["checkpoint_every"] = options.checkpoint_every.value_or(0);
   settings["record"] = options.save_gradients.empty() ? 0 : options.save_every;
-  const auto all =
-      apps::gather_values(transport, options.launch.timeout, checksum(settings.dump()));
+  Exchange exchange(transport, options.launch.timeout, {});
+  const std::vector<std::string> all = gather_texts(exchange, settings.dump());
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     throw Error(ErrorCode::mismatch,
-                fmt::format("ranks 0 and {} were started with different options; start all ranks "
-                            "with the same options",
-                            rank));
+                fmt::format("ranks 0 and {} were started with different options: {}; start all "
+                            "ranks with the same options",
+                            rank, differences(all[0], all[rank], rank)));
   }
 }
 

@@ -114,9 +114,10 @@ class ThrottledReceive final : public Operation {
     if (arrives > deadline.at) {
       throw Error(
           ErrorCode::timeout,
-          fmt::format("a message of {} bytes takes longer than {:g} s on a link of {}; raise "
-                      "patience",
-                      bytes_, deadline.allowed.count(), way_.link.to_string()));
+          fmt::format(
+              "the emulated link of {} needs longer than {:g} s for the messages in flight, "
+              "the last of {} bytes; use a faster link or raise patience",
+              way_.link.to_string(), deadline.allowed.count(), bytes_));
     }
     std::this_thread::sleep_until(arrives);
   }

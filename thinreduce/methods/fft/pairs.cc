@@ -36,6 +36,8 @@ CollectedPairs collect_pairs(std::span<const float> spectrum, const Thresholds& 
   const hn::Rebind<std::uint16_t, decltype(floats)> words;
   const std::size_t lanes = hn::Lanes(floats);
   const auto scale = hn::Set(floats, thresholds.scale);
+  // Not hn::Abs: a compiler may take it for needless after squares, which is wrong for a NaN.
+  const auto magnitude = hn::Set(integers, 0x7FFFFFFF);
   const auto below_low = hn::Set(integers, static_cast<std::int32_t>(thresholds.low) - 1);
   const auto below_high = hn::Set(integers, static_cast<std::int32_t>(thresholds.high) - 1);
   std::uint16_t* HWY_RESTRICT const positions = room.positions.data();
@@ -53,7 +55,7 @@ CollectedPairs collect_pairs(std::span<const float> spectrum, const Thresholds& 
       const auto scaled_im = hn::Mul(im, scale);
       const auto energy = hn::Add(hn::Mul(scaled_re, scaled_re), hn::Mul(scaled_im, scaled_im));
       hn::Store(hn::Add(hn::Load(floats, &sums[lane]), energy), floats, &sums[lane]);
-      const auto bits = hn::BitCast(integers, hn::Abs(energy));
+      const auto bits = hn::And(hn::BitCast(integers, energy), magnitude);
       const auto low = hn::Gt(bits, below_low);
       const auto collected = front_lanes(integers, low);
       hn::StoreInterleaved2(to_front(integers, collected, floats, re),

@@ -411,10 +411,9 @@ MethodInfo sketch_info() {
                          "multiples of a quantum on which the ranks agree."),
       OptionInfo::choice(
           "collective", "auto", {"auto", "ring", "root"},
-          "How values are summed. auto: in the way that is fastest on the link, with the same "
-          "bits. "
-          "ring: always in a ring. root: at rank 0, as in the paper. Cells in f16 are summed by "
-          "owners, or at rank 0 with collective=root.")
+          "How values, and cells in f32, are summed. auto: in the way that is fastest on the link, "
+          "with the same bits. ring: in a ring. root: at rank 0, as in the paper. Cells in f16 are "
+          "summed by owners, or at rank 0 with collective=root.")
           .formerly("travel")
           .for_paper(),
   };

@@ -131,7 +131,11 @@ SocketAddress address_for_peers(const std::string& who, const std::string& inter
       if (!here) why = describe_errno(errno);
     }
     if (!here) {
-      throw Error(ErrorCode::unavailable, fmt::format("{}: can't reach {}: {}", who, master, why));
+      throw Error(
+          ErrorCode::unavailable,
+          fmt::format("{}: can't reach rank 0's host '{}': {}; MASTER_ADDR must be the name "
+                      "or address of rank 0's machine",
+                      who, master, why));
     }
   }
   // The master's own name often stands for a loopback address on its own machine.
