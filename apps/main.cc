@@ -96,7 +96,16 @@ CLI::App* add_codec(CLI::App& bench, BenchCodecOptions& options) {
       "codec", "Measures encoding and decoding on one rank: speed, payload size and error.");
   add_bench_options(*command, options);
   add_gradients_option(*command, options.gradients);
-  command->footer("Example: thinreduce bench codec --method topk:density=0.01 --floats 1e6");
+  command->footer(
+      "Columns:\n"
+      "  wire         Bytes of one payload.\n"
+      "  ratio        Bytes of the gradient per byte of the payload.\n"
+      "  encode, decode, memcpy\n"
+      "               GB of gradient per second.\n"
+      "  nmse         Squared error of a step's mean relative to its sum of squares. Methods with\n"
+      "               error feedback send the error in later steps.\n"
+      "\n"
+      "Example: thinreduce bench codec --method topk:density=0.01 --floats 1e6");
   return command;
 }
 
@@ -119,7 +128,19 @@ CLI::App* add_reduce(CLI::App& bench, BenchReduceOptions& options) {
           "0-3 and 4-7 share one link of 1 Gbit and 30 ms.")
       ->type_name("LINK")
       ->group("Ranks and link");
-  command->footer("Example: thinreduce bench reduce --method qsgd --ranks 4 --link 1gbit,1ms");
+  command->footer(
+      "Columns:\n"
+      "  time         Median time of a step, of the slowest rank.\n"
+      "  vs fp32      Time of fp32 in the same run, divided by this time.\n"
+      "  sent/rank    Bytes that the busiest rank sends per step.\n"
+      "  ratio        Bytes of the gradient per byte of one payload.\n"
+      "  encode, wire, decode, wait\n"
+      "               Parts of the time; wait: for the slowest rank to begin.\n"
+      "  nmse         Squared error of a step's mean relative to its sum of squares. Methods with\n"
+      "               error feedback send the error in later steps.\n"
+      "  same bits    Whether all ranks have the same mean, bit by bit.\n"
+      "\n"
+      "Example: thinreduce bench reduce --method qsgd --ranks 4 --link 1gbit,1ms");
   return command;
 }
 
@@ -178,7 +199,17 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
           "Link to plan for, BANDWIDTH[,LATENCY], for example 100mbit,15ms; required "
           "without --probe. With --probe it is emulated in real time.")
       ->default_str("");
-  command->footer("Example: thinreduce plan --link 100mbit,15ms --ranks 8 --model gpt");
+  command->footer(
+      "Columns:\n"
+      "  error        Squared error of a step's mean relative to its sum of squares.\n"
+      "  encode, wire, decode, latency\n"
+      "               Predicted parts of the bucket's time.\n"
+      "  in all       Time of the bucket alone on the link; its parts overlap.\n"
+      "  exposed      The time for which the step waits: not hidden behind backward.\n"
+      "  vs fp32      Exposed time of fp32, divided by this one.\n"
+      "  sent/rank    Bytes that a rank sends per step.\n"
+      "\n"
+      "Example: thinreduce plan --link 100mbit,15ms --ranks 8 --model gpt");
   return command;
 }
 

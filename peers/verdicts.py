@@ -156,6 +156,7 @@ def readme(found: Figures) -> str:
             f"Time until a small GPT has a held-out loss of {target}, which DDP reaches at "
             f"{100 * plan.TARGET_AT:.0f} % of its training; {trained} seed{'' if trained == '1' else 's'}, "
             f"{plan.RANKS} ranks on two cores.",
+            f"The table has {len(lines)} of {len(found.rows)} contenders; the lines below it are about all.",
             "",
             table(header, lines),
             "",
