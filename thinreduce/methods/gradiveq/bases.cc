@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <string>
 #include <utility>
 
 #include "thinreduce/collective/gather.h"
@@ -61,8 +62,7 @@ std::size_t best_candidate(const GradiveqSettings& settings, const GradiveqLayer
 
 // Returns the samples in the order of a candidate. There is one part of evidence after the
 // decision.
-template <typename Layer>
-auto& evidence_for(Layer& layer, std::size_t candidate) {
+const GradiveqLayer::Evidence& evidence_for(const GradiveqLayer& layer, std::size_t candidate) {
   return layer.evidence[layer.evidence.size() > 1 ? candidate : 0];
 }
 
@@ -71,47 +71,56 @@ SliceStatistics joined(SliceStatistics fit, const SliceStatistics& test) {
   return fit;
 }
 
-NewBasis propose(const GradiveqSettings& settings, const GradiveqLayer& layer) {
-  NewBasis proposal{.layer = layer.number, .candidate = layer.chosen};
-  if (layer.evidence.size() > 1) proposal.candidate = best_candidate(settings, layer);
-  const auto& [fit, test] = evidence_for(layer, proposal.candidate);
-  const Spectrum spectrum = test.weight() > 0 ? joined(fit, test).spectrum() : fit.spectrum();
-  const Slicing& slicing = layer.candidates[proposal.candidate];
-  proposal.size = basis_size(settings, slicing, spectrum);
-  const double worthwhile = kWorthwhileSize * static_cast<double>(slicing.slice());
-  if (settings.energy > 0 && static_cast<double>(proposal.size) > worthwhile) proposal.size = 0;
-  proposal.columns = spectrum.columns(proposal.size);
-  // The multiple of the mean that predicts a sample best.
-  const double weight = layer.strength > 0 ? layer.agreement / layer.strength : 0;
-  proposal.mean_weight = settings.phases ? 1 : static_cast<float>(std::clamp(weight, 0.0, 1.0));
-  return proposal;
+// Returns the evidence for the basis after the next: old samples count less, in phases not at all.
+GradiveqLayer::Evidence next_evidence(const GradiveqSettings& settings, const GradiveqLayer& layer,
+                                      std::size_t candidate) {
+  const std::size_t slice = layer.candidates[candidate].slice();
+  GradiveqLayer::Evidence next{SliceStatistics(slice), SliceStatistics(slice)};
+  if (settings.phases) return next;
+  const auto& [fit, test] = evidence_for(layer, candidate);
+  next.fit = joined(fit, test);
+  next.fit.forget(kMemory * static_cast<double>(slice));
+  next.fit.reserve();
+  return next;
 }
 
-// A proposal on the wire: a header (u32 candidate, u32 size, f32 weight of the mean, u32 zero, u64
+// A basis on the wire: a header (u32 candidate, u32 size, f32 weight of the mean, u32 zero, u64
 // checksum of the columns), then the columns.
 constexpr std::size_t kHeadBytes = 24;
 
-void append_proposal(const NewBasis& proposal, std::vector<std::byte>& out) {
-  const auto columns = std::as_bytes(std::span(proposal.columns));
+// Computes the basis of a layer at its keeper and appends it to the keeper's message.
+void append_basis(const GradiveqSettings& settings, const GradiveqLayer& layer,
+                  std::vector<std::byte>& out) {
+  const std::size_t candidate =
+      layer.evidence.size() > 1 ? best_candidate(settings, layer) : layer.chosen;
+  const auto& [fit, test] = evidence_for(layer, candidate);
+  const Spectrum spectrum = test.weight() > 0 ? joined(fit, test).spectrum() : fit.spectrum();
+  const Slicing& slicing = layer.candidates[candidate];
+  std::size_t size = basis_size(settings, slicing, spectrum);
+  const double worthwhile = kWorthwhileSize * static_cast<double>(slicing.slice());
+  if (settings.energy > 0 && static_cast<double>(size) > worthwhile) size = 0;
+  const std::vector<float> columns = spectrum.columns(size);
+  // The multiple of the mean that predicts a sample best.
+  const double weight = layer.strength > 0 ? layer.agreement / layer.strength : 0;
+  const auto bytes = std::as_bytes(std::span(columns));
   std::array<std::byte, kHeadBytes> head{};
-  store_value(head, 0, static_cast<std::uint32_t>(proposal.candidate));
-  store_value(head, 4, static_cast<std::uint32_t>(proposal.size));
-  store_value(head, 8, proposal.mean_weight);
-  store_value(head, 16, checksum(columns));
+  store_value(head, 0, static_cast<std::uint32_t>(candidate));
+  store_value(head, 4, static_cast<std::uint32_t>(size));
+  store_value(head, 8, settings.phases ? 1.0f : static_cast<float>(std::clamp(weight, 0.0, 1.0)));
+  store_value(head, 16, checksum(bytes));
   out.insert(out.end(), head.begin(), head.end());
-  out.insert(out.end(), columns.begin(), columns.end());
+  out.insert(out.end(), bytes.begin(), bytes.end());
 }
 
-// Returns the maximum bytes of a layer's proposal.
-std::size_t proposal_limit(const GradiveqLayer& layer) {
+// Returns the maximum bytes of a layer's basis on the wire.
+std::size_t basis_limit(const GradiveqLayer& layer) {
   std::size_t slice = 0;
   for (const Slicing& candidate : layer.candidates) slice = std::max(slice, candidate.slice());
   return kHeadBytes + slice * slice * sizeof(float);
 }
 
-NewBasis read_proposal(ByteReader& reader, const GradiveqLayer& layer, int keeper,
-                       const Exchange& exchange) {
-  const auto head = reader.take(kHeadBytes);
+NewBasis read_basis(ByteReader& reader, const GradiveqSettings& settings,
+                    const GradiveqLayer& layer, int keeper, const Exchange& exchange) {
   const auto require = [&](bool holds, const std::string& expected) {
     if (holds) return;
     throw Error(
@@ -120,47 +129,51 @@ NewBasis read_proposal(ByteReader& reader, const GradiveqLayer& layer, int keepe
                     "tensor '{}': {}",
                     exchange.id().bucket, exchange.id().step, keeper, layer.name, expected));
   };
-  NewBasis proposal{.layer = layer.number};
-  proposal.candidate = load_value<std::uint32_t>(head, 0);
-  proposal.size = load_value<std::uint32_t>(head, 4);
-  proposal.mean_weight = load_value<float>(head, 8);
+  const auto head = reader.take(kHeadBytes);
+  const std::size_t candidate = load_value<std::uint32_t>(head, 0);
+  const std::size_t size = load_value<std::uint32_t>(head, 4);
+  const auto mean_weight = load_value<float>(head, 8);
   const auto zero = load_value<std::uint32_t>(head, 12);
   require(zero == 0, fmt::format("a reserved field must be 0 and is {}", zero));
-  require(proposal.candidate < layer.candidates.size() &&
-              (!layer.decided || proposal.candidate == layer.chosen),
-          fmt::format("it is for order {} of {}, order {} is in use", proposal.candidate,
+  require(candidate < layer.candidates.size() && (!layer.decided || candidate == layer.chosen),
+          fmt::format("it is for order {} of {}, order {} is in use", candidate,
                       layer.candidates.size(), layer.chosen));
-  const std::size_t slice = layer.candidates[proposal.candidate].slice();
-  require(proposal.size <= slice,
-          fmt::format("it has {} columns for slices of {} floats", proposal.size, slice));
-  require(proposal.mean_weight >= 0 && proposal.mean_weight <= 1,
-          fmt::format("the weight of the mean must be between 0 and 1 and is {}",
-                      proposal.mean_weight));
-  const auto columns = reader.take(slice * proposal.size * sizeof(float));
-  const std::uint64_t received = checksum(columns);
+  const Slicing& slicing = layer.candidates[candidate];
+  const std::size_t slice = slicing.slice();
+  require(size <= slice, fmt::format("it has {} columns for slices of {} floats", size, slice));
+  require(mean_weight >= 0 && mean_weight <= 1,
+          fmt::format("the weight of the mean must be between 0 and 1 and is {}", mean_weight));
+  const auto bytes = reader.take(slice * size * sizeof(float));
+  const std::uint64_t received = checksum(bytes);
   const auto expected = load_value<std::uint64_t>(head, 16);
   require(received == expected,
           fmt::format("the checksum is {:016x} instead of {:016x}", received, expected));
-  proposal.columns.resize(slice * proposal.size);
-  std::ranges::copy(columns, std::as_writable_bytes(std::span(proposal.columns)).begin());
-  const std::string wrong = wrong_column(proposal.columns, proposal.size);
+  std::vector<float> columns(slice * size);
+  std::ranges::copy(bytes, std::as_writable_bytes(std::span(columns)).begin());
+  const std::string wrong = wrong_column(columns, size);
   require(wrong.empty(), wrong);
-  return proposal;
+  NewBasis basis{.layer = layer.number,
+                 .candidate = candidate,
+                 .mean_weight = mean_weight,
+                 .basis = Basis(columns, slice, size),
+                 .owed = layer.no_errors(slicing, size)};
+  if (layer.is_keeper) basis.evidence.push_back(next_evidence(settings, layer, candidate));
+  return basis;
 }
 
 }  // namespace
 
-std::vector<NewBasis> exchange_bases(const GradiveqSettings& settings,
-                                     std::span<const GradiveqLayer> layers,
+std::vector<NewBasis> exchange_bases(const GradiveqState& state,
                                      const std::vector<std::size_t>& due, Exchange& exchange) {
   exchange.statistics["renewed"] = static_cast<double>(due.size());
   std::vector<NewBasis> bases(due.size());
   std::vector<std::byte> own;
   std::size_t limit = 0;
   exchange.timed(Stage::encode, [&] {
-    for (const std::size_t layer : due) {
-      limit += proposal_limit(layers[layer]);
-      if (layers[layer].is_keeper) append_proposal(propose(settings, layers[layer]), own);
+    for (const std::size_t l : due) {
+      const GradiveqLayer& layer = state.layers[l];
+      limit += basis_limit(layer);
+      if (layer.is_keeper) append_basis(state.settings, layer, own);
     }
   });
   if (due.empty()) return bases;
@@ -170,47 +183,26 @@ std::vector<NewBasis> exchange_bases(const GradiveqSettings& settings,
     ByteReader reader(payload, what);
     for (std::size_t i = 0; i < due.size(); ++i) {
       if (Archive::keeper_of(due[i], exchange.size()) != rank) continue;
-      bases[i] = read_proposal(reader, layers[due[i]], rank, exchange);
+      bases[i] = read_basis(reader, state.settings, state.layers[due[i]], rank, exchange);
     }
     reader.finish();
   });
   return bases;
 }
 
-Adoption prepare(const GradiveqSettings& settings, const NewBasis& basis,
-                 const GradiveqLayer& layer, GradiveqScratch& scratch) {
-  const Slicing& slicing = layer.candidates[basis.candidate];
-  Adoption adoption{.layer = basis.layer,
-                    .candidate = basis.candidate,
-                    .mean_weight = basis.mean_weight,
-                    .owed = layer.no_errors(slicing, basis.size)};
-  if (basis.size > 0) adoption.basis = Basis(basis.columns, slicing.slice(), basis.size);
-  scratch.reserve(slicing, basis.size);
-  if (!layer.is_keeper) return adoption;
-  // The evidence for the next basis: old samples count less, in phases not at all.
-  const SliceStatistics none(slicing.slice());
-  adoption.evidence.push_back({none, none});
-  if (settings.phases) return adoption;
-  const auto& [fit, test] = evidence_for(layer, basis.candidate);
-  adoption.evidence[0].fit = joined(fit, test);
-  adoption.evidence[0].fit.forget(kMemory * static_cast<double>(slicing.slice()));
-  adoption.evidence[0].fit.reserve();
-  return adoption;
-}
-
-void adopt(Adoption&& adoption, std::uint64_t step, GradiveqLayer& layer) noexcept {
+void adopt(NewBasis&& basis, std::uint64_t step, GradiveqLayer& layer) noexcept {
   if (layer.is_keeper) {
-    layer.evidence = std::move(adoption.evidence);
+    layer.evidence = std::move(basis.evidence);
     layer.agreement /= 2;
     layer.strength /= 2;
   }
-  layer.chosen = adoption.candidate;
+  layer.chosen = basis.candidate;
   layer.decided = true;
-  layer.mean_weight = adoption.mean_weight;
+  layer.mean_weight = basis.mean_weight;
   layer.fresh = true;
   layer.renewed_at = step;
-  layer.basis = std::move(adoption.basis);
-  layer.owed = std::move(adoption.owed);
+  layer.basis = std::move(basis.basis);
+  layer.owed = std::move(basis.owed);
 }
 
 }  // namespace thinreduce

@@ -43,7 +43,7 @@ std::string received(const Message& message, GradiveqLayer& layer) {
   GradiveqSettings settings;
   settings.slice = kSlice;
   BucketLayout layout{.id = 0, .elements = 4 * kSlice, .tensors = {}};
-  auto layers = cut_layers(settings, {.layout = layout, .rank = 1, .world = 2, .seed = 0});
+  GradiveqState state(settings, {.layout = layout, .rank = 1, .world = 2, .seed = 0});
   auto transports = connect_threads(2);
   std::jthread peer([&] {
     Exchange exchange(*transports[0], Seconds(20), kId);
@@ -59,10 +59,9 @@ std::string received(const Message& message, GradiveqLayer& layer) {
   std::string error;
   Exchange exchange(*transports[1], Seconds(20), kId);
   try {
-    const auto bases = exchange_bases(settings, layers, {0}, exchange);
-    GradiveqScratch scratch;
-    adopt(prepare(settings, bases.at(0), layers[0], scratch), kId.step, layers[0]);
-    layer = layers[0];
+    auto bases = exchange_bases(state, {0}, exchange);
+    adopt(std::move(bases.at(0)), kId.step, state.layers[0]);
+    layer = state.layers[0];
   } catch (const Error& refused) {
     error = refused.what();
     EXPECT_THAT(error, testing::HasSubstr("rank 0"));

@@ -69,13 +69,14 @@ std::string wrong_column(std::span<const float> columns, std::size_t size) {
   return "";
 }
 
-Basis::Basis(std::span<const float> columns, std::size_t slice, std::size_t size)
-    : slice_(slice),
-      size_(size),
-      down_(slice * kernels::padded_columns(size)),
-      up_(size * kernels::padded_columns(slice)),
-      hash_(checksum(std::as_bytes(columns))) {
-  ensure(columns.size() == slice * size && size > 0, "basis: columns must be slice x size floats");
+Basis::Basis(std::span<const float> columns, std::size_t slice, std::size_t size) {
+  ensure(columns.size() == slice * size, "basis: columns must be slice x size floats");
+  if (size == 0) return;
+  slice_ = slice;
+  size_ = size;
+  down_.resize(slice * kernels::padded_columns(size));
+  up_.resize(size * kernels::padded_columns(slice));
+  hash_ = checksum(std::as_bytes(columns));
   as_padded(down_, slice, size) = as_matrix(columns, size);
   as_padded(up_, size, slice) = as_matrix(columns, size).transpose();
 }

@@ -25,7 +25,7 @@ namespace thinreduce {
 class Basis {
  public:
   Basis() = default;
-  // `columns` is U, row-major.
+  // `columns` is U, row-major. Equals Basis() if `size` is 0.
   Basis(std::span<const float> columns, std::size_t slice, std::size_t size);
 
   [[nodiscard]] std::size_t slice() const { return slice_; }

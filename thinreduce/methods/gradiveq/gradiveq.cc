@@ -11,7 +11,6 @@
 #include "thinreduce/method/archive.h"
 #include "thinreduce/methods/gradiveq/bases.h"
 #include "thinreduce/methods/gradiveq/learner.h"
-#include "thinreduce/methods/gradiveq/sum.h"
 #include "thinreduce/wire/checksum.h"
 
 namespace thinreduce {
@@ -33,17 +32,16 @@ constexpr std::uint64_t kRenewalsPerInterval = 8;
 class GradiVeQ final : public Method {
  public:
   GradiVeQ(const GradiveqSettings& settings, const MethodSetup& setup)
-      : settings_(settings),
-        bucket_(setup.layout.id),
-        state_{cut_layers(settings, setup), std::vector<float>(setup.layout.elements),
-               std::vector<float>(settings.feedback ? setup.layout.elements : 0)},
-        sum_(settings_, state_, setup),
-        learner_(settings_, state_, setup) {}
+      : state_(settings, setup), sum_(state_, setup) {}
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
     ensure(bucket.values.size() == state_.mean.size(),
            "gradiveq: the size of a bucket must not change");
-    add_taken_back(bucket.values);
+    if (taken_back_) {
+      kernels::add(bucket.values, state_.kept);
+      std::ranges::fill(state_.kept, 0.0f);
+      taken_back_ = false;
+    }
     if (compressing_) {
       compressed_step(bucket.values, exchange);
     } else {
@@ -63,34 +61,31 @@ class GradiVeQ final : public Method {
   // can take its gradient back.
   void compressed_step(std::span<float> values, Exchange& exchange) {
     Layers due;
-    std::vector<Adoption> bases;
-    bool started = false;
+    std::vector<NewBasis> bases;
     try {
       exchange.timed(Stage::encode, [&] {
-        learner_.choose_slices(step_);
-        learner_.vote(values, 1.0f / static_cast<float>(exchange.size()));
+        choose_slices(state_, step_);
+        vote(state_, values, 1.0f / static_cast<float>(exchange.size()));
         sum_.start(values, exchange);
       });
-      started = true;
       sum_.reduce(step_, exchange);
       due = due_layers(exchange);
       if (!settings_.phases) {
-        exchange.timed(Stage::decode, [&] { learner_.learn(sum_); });
-        bases = renew(due, exchange);
+        exchange.timed(Stage::decode, [&] { learn(state_, sum_); });
+        bases = exchange_bases(state_, due, exchange);
       }
     } catch (...) {
       if (settings_.feedback) {
-        started ? sum_.take_back() : sum_.take_back(values);
-        for (auto& layer : state_.layers) std::fill(layer.owed.begin(), layer.owed.end(), 0.0f);
-        kept_is_taken_back_ = true;
+        sum_.take_back(values);
+        taken_back_ = true;
       }
       throw;
     }
     // Nothing can fail from here on.
-    exchange.statistics["loss"] = learner_.loss();
+    exchange.statistics["loss"] = loss(state_);
     exchange.timed(Stage::decode, [&] {
-      sum_.keep_errors();
-      if (!settings_.phases) learner_.move_means(sum_);
+      if (!settings_.phases) move_means(state_, sum_);
+      sum_.finish();
       finish_compressed(due, bases);
     });
   }
@@ -108,23 +103,23 @@ class GradiVeQ final : public Method {
     sum_floats(exchange, values, 1.0f);
     const std::uint64_t steps = settings_.uncompressed_steps(cycle_ == 0);
     const std::uint64_t first = settings_.phases ? steps - settings_.collect : 0;
-    const GradiveqLearner::Collection collection{step_, phase_step_ - first, steps - first};
+    const Collection collection{step_, phase_step_ - first, steps - first};
     const bool collects = phase_step_ >= first;
     exchange.timed(Stage::decode, [&] {
       require_finite_sum(exchange, values, "element");
-      if (collects) learner_.learn(values, collection);
+      if (collects) learn(state_, values, collection);
     });
     const bool last = phase_step_ + 1 >= steps;
     Layers due;
     for (const GradiveqLayer& layer : state_.layers) {
       if (last && layer.slicing().slices() > 0) due.push_back(layer.number);
     }
-    std::vector<Adoption> bases;
-    if (last) bases = renew(due, exchange);
+    std::vector<NewBasis> bases;
+    if (last) bases = exchange_bases(state_, due, exchange);
     // Nothing can fail from here on.
     exchange.timed(Stage::decode, [&] {
       std::fill(kept.begin(), kept.end(), 0.0f);
-      if (collects) learner_.move_means(values, collection);
+      if (collects) move_means(state_, values, collection);
       kernels::scale(values, 1.0f / static_cast<float>(exchange.size()));
       adopt_all(bases);
     });
@@ -132,16 +127,8 @@ class GradiVeQ final : public Method {
     compressing_ = last;
   }
 
-  // Computes and exchanges new bases of layers, and makes everything that they need.
-  [[nodiscard]] std::vector<Adoption> renew(const Layers& due, Exchange& exchange) {
-    std::vector<Adoption> adoptions;
-    for (const NewBasis& basis : exchange_bases(settings_, state_.layers, due, exchange)) {
-      adoptions.push_back(prepare(settings_, basis, state_.layers[basis.layer], sum_.scratch()));
-    }
-    return adoptions;
-  }
-  void adopt_all(std::vector<Adoption>& bases) noexcept {
-    for (Adoption& basis : bases) adopt(std::move(basis), step_, state_.layers[basis.layer]);
+  void adopt_all(std::vector<NewBasis>& bases) noexcept {
+    for (NewBasis& basis : bases) adopt(std::move(basis), step_, state_.layers[basis.layer]);
   }
 
   // Returns the layers whose basis ends with this step. With `running`, most ranks voted for a new
@@ -165,18 +152,22 @@ class GradiVeQ final : public Method {
       throw Error(ErrorCode::bad_frame,
                   fmt::format("gradiveq: bucket {}, step {}: {} votes of {} ranks for a new basis "
                               "of tensor '{}'; a rank sent invalid data",
-                              bucket_, step_, votes, exchange.size(), layer.name));
+                              state_.bucket, step_, votes, exchange.size(), layer.name));
     }
     const std::uint64_t pause =
         std::max<std::uint64_t>(1, settings_.interval / kRenewalsPerInterval);
     return 2 * votes > world && step_ - layer.renewed_at >= pause;
   }
 
+  void all_to_residual(std::span<float> kept) {
+    for (const auto& layer : state_.layers) to_residual(layer, kept, state_.scratch.front());
+  }
+
   // Ends the bases that are due. With `phases`, one or the interval ends all of them.
-  void finish_compressed(const Layers& due, std::vector<Adoption>& bases) {
+  void finish_compressed(const Layers& due, std::vector<NewBasis>& bases) {
     for (auto& layer : state_.layers) layer.fresh = !layer.compressed();
     ++phase_step_;
-    for (const auto l : due) to_residual(state_.layers[l], state_.kept, sum_.scratch());
+    for (const auto l : due) to_residual(state_.layers[l], state_.kept, state_.scratch.front());
     adopt_all(bases);
     if (!settings_.phases || (phase_step_ < settings_.interval && due.empty())) return;
     for (auto& layer : state_.layers) layer.fresh = true;
@@ -185,55 +176,28 @@ class GradiVeQ final : public Method {
     ++cycle_;
   }
 
-  // Adds everything that this rank owes since a failed step to the next gradient.
-  void add_taken_back(std::span<float> values) {
-    if (!taken_back_.empty()) kernels::add(values, taken_back_);
-    taken_back_.clear();
-    if (kept_is_taken_back_) {
-      kernels::add(values, state_.kept);
-      std::fill(state_.kept.begin(), state_.kept.end(), 0.0f);
-    }
-    kept_is_taken_back_ = false;
-  }
-  // Gives `taken_back_` memory of its own.
-  void separate_taken_back() {
-    if (!kept_is_taken_back_) return;
-    taken_back_ = state_.kept;
-    std::fill(state_.kept.begin(), state_.kept.end(), 0.0f);
-    kept_is_taken_back_ = false;
-  }
-
-  const GradiveqSettings settings_;
-  const std::uint64_t bucket_;
-
   std::uint64_t step_ = 0;
   std::uint64_t phase_step_ = 0;  // steps since compressing began or ended
   std::uint64_t cycle_ = 0;       // times that compressing ended
   bool compressing_ = false;
   GradiveqState state_;
-  // Per element, to be added to the next gradient; empty unless the last step failed. How the
-  // layers are sent stays as it was then, because other ranks may have failed before they began the
-  // step.
-  std::vector<float> taken_back_;
-  // `kept` stands for `taken_back_` and is itself 0: a step that failed because memory ran out has
-  // none for both.
-  bool kept_is_taken_back_ = false;
-
+  const GradiveqSettings& settings_ = state_.settings;
+  // True after a step that failed: `kept` is to be added to the next gradient as it is. How the
+  // layers are sent stays as it was then, because other ranks may have failed before they began
+  // the step.
+  bool taken_back_ = false;
   GradiveqSum sum_;
-  GradiveqLearner learner_;
 };
 
 void GradiVeQ::add_residual(std::span<float> values) {
-  if (state_.kept.empty()) return;
-  separate_taken_back();
   std::vector<float> residual = state_.kept;
-  for (const GradiveqLayer& layer : state_.layers) to_residual(layer, residual, sum_.scratch());
+  if (residual.empty()) return;
+  if (!taken_back_) all_to_residual(residual);
   kernels::add(values, residual);
-  if (!taken_back_.empty()) kernels::add(values, taken_back_);
 }
 
 void GradiVeQ::state(Archive& archive) {
-  separate_taken_back();
+  auto& kept = state_.kept;
   std::size_t layers = state_.layers.size();
   archive.count("step", step_, Archive::kMaxSteps);
   // A step that failed may be counted in its phase already.
@@ -242,24 +206,31 @@ void GradiVeQ::state(Archive& archive) {
   archive.flag("compressing", compressing_);
   archive.count("layers", layers, Archive::kMaxSteps);
   if (layers != state_.layers.size()) {
-    throw Error(ErrorCode::bad_state, fmt::format("gradiveq: bucket {} has {} tensors to compress, "
-                                                  "{} in the state",
-                                                  bucket_, state_.layers.size(), layers));
+    throw Error(ErrorCode::bad_state,
+                fmt::format("gradiveq: bucket {} has {} tensors to compress, {} in the state",
+                            state_.bucket, state_.layers.size(), layers));
   }
   if (const auto end = settings_.uncompressed_steps(cycle_ == 0);
       archive.loading() && !compressing_ && phase_step_ > end) {
-    throw Error(ErrorCode::bad_state, fmt::format("gradiveq: 'phase step' is {} of {} uncompressed "
-                                                  "steps",
-                                                  phase_step_, end));
+    throw Error(
+        ErrorCode::bad_state,
+        fmt::format("gradiveq: 'phase step' is {} of {} uncompressed steps", phase_step_, end));
   }
   archive.replicated("mean", state_.mean, Archive::Length::per_element);
-  archive.check_range("mean", state_.mean, {-GradiveqLearner::kMaxMean, GradiveqLearner::kMaxMean});
+  archive.check_range("mean", state_.mean, {-kMaxMean, kMaxMean});
+  // A rank that stands for several has both fields, if only some of them had failed.
+  if (archive.loading()) taken_back_ = false;
+  std::vector<float> other(taken_back_ ? kept.size() : 0);
   if (settings_.feedback) {
-    archive.summed("kept", state_.kept);
-    archive.summed("taken back", taken_back_, Archive::Length::per_element_or_none);
+    archive.summed("kept", taken_back_ ? other : kept);
+    archive.summed("taken back", taken_back_ ? kept : other, Archive::Length::per_element_or_none);
   }
   for (GradiveqLayer& layer : state_.layers) layer.state(archive);
-  if (archive.loading()) sum_.reserve();
+  if (!archive.loading() || other.empty()) return;
+  all_to_residual(kept);
+  for (GradiveqLayer& layer : state_.layers) std::ranges::fill(layer.owed, 0.0f);
+  kernels::add(kept, other);
+  taken_back_ = true;
 }
 
 std::uint64_t GradiVeQ::fingerprint() const {

@@ -23,8 +23,6 @@ std::vector<Slicing> candidates_of(const Tensor& tensor, const std::string& layo
   return candidates;
 }
 
-}  // namespace
-
 std::vector<GradiveqLayer> cut_layers(const GradiveqSettings& settings, const MethodSetup& setup) {
   std::vector<Tensor> tensors = setup.layout.tensors;
   const auto elements = static_cast<std::int64_t>(setup.layout.elements);
@@ -53,16 +51,26 @@ std::vector<GradiveqLayer> cut_layers(const GradiveqSettings& settings, const Me
   return layers;
 }
 
-void GradiveqScratch::reserve(std::size_t floats) {
-  for (auto* const buffer : {&values, &mean, &kept, &slices}) buffer->reserve(floats);
-}
+}  // namespace
 
-void GradiveqScratch::reserve(const Slicing& slicing, std::size_t size, std::size_t most) {
-  const std::size_t count = std::min(most, slicing.slices());
-  slices.reserve(count * slicing.slice());
-  projections.reserve(count * size);
-  // A view of the others is the memory itself.
-  if (!slicing.contiguous()) reserve(count * slicing.slice());
+GradiveqState::GradiveqState(const GradiveqSettings& options, const MethodSetup& setup)
+    : settings(options),
+      seed(setup.seed),
+      bucket(setup.layout.id),
+      layers(cut_layers(options, setup)),
+      mean(setup.layout.elements),
+      kept(options.feedback ? setup.layout.elements : 0) {
+  std::size_t floats = kUnitFloats;
+  for (const GradiveqLayer& layer : layers) {
+    for (const Slicing& slicing : layer.candidates) {
+      floats = std::max(floats, std::min(kRunSlices, slicing.slices()) * slicing.slice());
+    }
+  }
+  GradiveqScratch& first = scratch.front();
+  for (auto* const buffer :
+       {&first.values, &first.mean, &first.kept, &first.slices, &first.projections}) {
+    buffer->reserve(floats);
+  }
 }
 
 std::span<float> projections_of(const GradiveqLayer& layer, Range places,
@@ -70,20 +78,24 @@ std::span<float> projections_of(const GradiveqLayer& layer, Range places,
   return room(scratch.projections, places.size() / layer.basis.slice() * layer.basis.size());
 }
 
+void add_rebuilt(const GradiveqLayer& layer, std::span<const float> projections, float factor,
+                 std::span<float> slices, GradiveqScratch& scratch) {
+  const auto within = room(scratch.slices, slices.size());
+  layer.basis.rebuild(projections, within);
+  kernels::add_multiple(slices, within, factor, slices);
+}
+
 void to_residual(const GradiveqLayer& layer, Range places, bool sent, std::span<float> kept,
                  GradiveqScratch& scratch) {
   const auto projections = projections_of(layer, places, scratch);
-  const auto within = room(scratch.slices, kept.size());
   if (sent) {
     layer.basis.project(kept, projections);
-    layer.basis.rebuild(projections, within);
-    kernels::add_multiple(kept, within, -1, kept);
+    add_rebuilt(layer, projections, -1, kept, scratch);
   }
   if (!layer.quantized) return;
   for_projections(layer, places,
                   [&](std::size_t i, std::size_t at) { projections[at] = layer.owed[i]; });
-  layer.basis.rebuild(projections, within);
-  kernels::add(kept, within);
+  add_rebuilt(layer, projections, 1, kept, scratch);
 }
 
 void to_residual(const GradiveqLayer& layer, std::span<float> kept, GradiveqScratch& scratch) {
@@ -96,11 +108,6 @@ void to_residual(const GradiveqLayer& layer, std::span<float> kept, GradiveqScra
     to_residual(layer, places, !layer.fresh, slices, scratch);
     slicing.scatter(slices, place, kept);
   }
-}
-
-void GradiveqLayer::set_basis(std::span<const float> columns, std::size_t size) {
-  basis = size == 0 ? Basis() : Basis(columns, slicing().slice(), size);
-  owed = no_errors(slicing(), size);
 }
 
 void GradiveqLayer::state(Archive& archive) {
@@ -147,7 +154,8 @@ void GradiveqLayer::load_basis(std::span<const float> columns, std::size_t size,
                       size, slice, size * slice, columns.size()));
   const std::string wrong = wrong_column(columns, size);
   require(wrong.empty(), wrong);
-  set_basis(columns, size);
+  basis = Basis(columns, slice, size);
+  owed = no_errors(slicing(), size);
   if (!errors.empty()) {  // a rank that joins owes none
     require(errors.size() == owed.size(),
             fmt::format("the state must have {} errors, one per projection; it has {}", owed.size(),

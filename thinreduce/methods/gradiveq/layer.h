@@ -68,7 +68,6 @@ struct GradiveqLayer {
   [[nodiscard]] const Slicing& slicing() const { return candidates[chosen]; }
   [[nodiscard]] bool compressed() const { return basis.size() > 0; }
 
-  void set_basis(std::span<const float> columns, std::size_t size);
   // Returns as many zeros as a layer that is cut so has errors of codes.
   [[nodiscard]] std::vector<float> no_errors(const Slicing& slicing, std::size_t size) const {
     return std::vector<float>(quantized ? slicing.slices() * size : 0);
@@ -80,39 +79,44 @@ struct GradiveqLayer {
   void load_basis(std::span<const float> columns, std::size_t size, std::vector<float> errors);
 };
 
-// The layers of a bucket, and one float per element.
-struct GradiveqState {
-  std::vector<GradiveqLayer> layers;
-  std::vector<float> mean;  // of the sum over the ranks
-  std::vector<float> kept;  // see GradiveqLayer::fresh; empty without feedback
-};
-
-// Returns the tensors of a bucket that a method compresses, cut in all orders to try.
-[[nodiscard]] std::vector<GradiveqLayer> cut_layers(const GradiveqSettings& settings,
-                                                    const MethodSetup& setup);
-
 // Max slices per call of the kernels: their working set stays in the cache.
 inline constexpr std::size_t kRunSlices = 32;
+// Floats of a unit on the wire, about: few compared with a segment, many compared with a call.
+inline constexpr std::size_t kUnitFloats = 1024;
 
-// Memory for a run of slices.
+// Memory for a run of slices, per thread.
 struct GradiveqScratch {
   std::vector<float> values, mean, kept, slices, projections;
+};
 
-  // Makes room for up to `most` slices of a cut, and for their projections onto `size` columns.
-  void reserve(const Slicing& slicing, std::size_t size, std::size_t most = kRunSlices);
-  // Makes room for `floats` elements without projections.
-  void reserve(std::size_t floats);
+// What the parts of the method share: the options, the layers of a bucket, and one float per
+// element.
+struct GradiveqState {
+  GradiveqState(const GradiveqSettings& settings, const MethodSetup& setup);
+
+  const GradiveqSettings settings;
+  const std::uint64_t seed;
+  const std::uint64_t bucket;
+  std::vector<GradiveqLayer> layers;  // the tensors, cut in all orders to try
+  std::vector<float> mean;            // of the sum over the ranks
+  std::vector<float> kept;            // see GradiveqLayer::fresh; empty without feedback
+  std::vector<float> samples;         // of one layer, on their way into its statistics
+  // By thread. The first has room for a run of slices of every layer: where memory must not run
+  // out, nothing is allocated.
+  std::vector<GradiveqScratch> scratch{1};
 };
 
 // Returns memory for the projections of the slices at `places`.
 [[nodiscard]] std::span<float> projections_of(const GradiveqLayer& layer, Range places,
                                               GradiveqScratch& scratch);
-
+// Adds U times projections_of() the slices, times a factor.
+void add_rebuilt(const GradiveqLayer& layer, std::span<const float> projections, float factor,
+                 std::span<float> slices, GradiveqScratch& scratch);
 // Turns `kept` of the slices at `places` into their residual: subtracts the part within the basis
 // if that was sent, and adds the errors of its codes.
 void to_residual(const GradiveqLayer& layer, Range places, bool sent, std::span<float> kept,
                  GradiveqScratch& scratch);
-// Does so for all slices of a layer. Allocates nothing where the scratch has room for them.
+// Does so for all slices of a layer; `kept` is that of the bucket.
 void to_residual(const GradiveqLayer& layer, std::span<float> kept, GradiveqScratch& scratch);
 
 // Calls visit(index in the layer's projections, index in the tile) for the projections of the

@@ -125,28 +125,6 @@ void add_multiple(std::span<const float> a, std::span<const float> b, float fact
   reference::add_multiple(a.subspan(i), b.subspan(i), factor, out.subspan(i), scale);
 }
 
-void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values) {
-  const Floats d;
-  const std::size_t lanes = hn::Lanes(d);
-  const auto own_mean = hn::Set(d, delivery.own_mean);
-  const auto sum_mean = hn::Set(d, delivery.sum_mean);
-  const auto scale = hn::Set(d, delivery.scale);
-  std::size_t i = 0;
-  for (; i + lanes <= values.size(); i += lanes) {
-    const auto mean = hn::LoadU(d, &delivery.mean[i]);
-    if (!kept.empty()) {
-      const auto own = hn::Add(hn::LoadU(d, &values[i]), hn::Mul(mean, own_mean));
-      hn::StoreU(hn::Add(hn::LoadU(d, &kept[i]), own), d, &kept[i]);
-    }
-    const auto sum = hn::Add(hn::LoadU(d, &delivery.sum[i]), hn::Mul(mean, sum_mean));
-    hn::StoreU(hn::Mul(sum, scale), d, &values[i]);
-  }
-  Delivery rest = delivery;
-  rest.sum = delivery.sum.subspan(i);
-  rest.mean = delivery.mean.subspan(i);
-  reference::deliver(rest, kept.empty() ? kept : kept.subspan(i), values.subspan(i));
-}
-
 }  // namespace thinreduce::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -173,18 +151,10 @@ void add_multiple(std::span<const float> a, std::span<const float> b, float fact
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = (a[i] + b[i] * factor) * scale;
 }
 
-void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values) {
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (!kept.empty()) kept[i] += values[i] + delivery.mean[i] * delivery.own_mean;
-    values[i] = (delivery.sum[i] + delivery.mean[i] * delivery.sum_mean) * delivery.scale;
-  }
-}
-
 }  // namespace reference
 
 THINREDUCE_KERNEL(multiply);
 THINREDUCE_KERNEL(add_multiple);
-THINREDUCE_KERNEL(deliver);
 
 void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out, Ahead ahead) {
   ensure(matrix.columns > 0 && matrix.values.size() == matrix.rows * matrix.stride(),
@@ -199,13 +169,6 @@ void add_multiple(std::span<const float> a, std::span<const float> b, float fact
   ensure(a.size() == out.size() && b.size() == out.size(),
          "add_multiple: spans of the same length");
   THINREDUCE_CALL(add_multiple)(a, b, factor, out, scale);
-}
-
-void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values) {
-  ensure(delivery.sum.size() == values.size() && delivery.mean.size() == values.size() &&
-             (kept.empty() || kept.size() == values.size()),
-         "deliver: spans of the same length");
-  THINREDUCE_CALL(deliver)(delivery, kept, values);
 }
 
 }  // namespace thinreduce::kernels

@@ -37,24 +37,12 @@ void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> 
 void add_multiple(std::span<const float> a, std::span<const float> b, float factor,
                   std::span<float> out, float scale = 1);
 
-// kept[i] += values[i] + mean[i] * own_mean, then values[i] = (sum[i] + mean[i] * sum_mean) *
-// scale: one pass over the memory. `kept` may be empty.
-struct Delivery {
-  std::span<const float> sum;
-  std::span<const float> mean;
-  float own_mean = 0;
-  float sum_mean = 0;
-  float scale = 1;
-};
-void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values);
-
 // The definition of the results above.
 namespace reference {
 void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out,
               Ahead ahead = {});
 void add_multiple(std::span<const float> a, std::span<const float> b, float factor,
                   std::span<float> out, float scale);
-void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values);
 }  // namespace reference
 
 }  // namespace thinreduce::kernels

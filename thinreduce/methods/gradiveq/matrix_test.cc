@@ -89,34 +89,6 @@ TEST(Matrix, AddMultipleIsTheSameBitsOnEveryTarget) {
   });
 }
 
-TEST(Matrix, DeliverIsTheSameBitsOnEveryTarget) {
-  at_every_size([](std::size_t size, std::size_t offset) {
-    Guarded<float> sum(std::span<const float>(normal_floats(size, 7)), offset);
-    Guarded<float> mean(std::span<const float>(normal_floats(size, 8)), offset);
-    const std::vector<float> gradient = mixed_floats(size, 9);
-    const std::vector<float> residual = normal_floats(size, 10);
-    const Delivery delivery{
-        .sum = sum.span(), .mean = mean.span(), .own_mean = -0.3f, .sum_mean = 0.9f, .scale = 0.5f};
-    std::vector<float> values = gradient;
-    std::vector<float> kept = residual;
-    reference::deliver(delivery, kept, values);
-    for (std::size_t i = 0; i < size; ++i) {
-      ASSERT_EQ(kept[i], residual[i] + (gradient[i] + mean.span()[i] * -0.3f));
-      ASSERT_EQ(values[i], (sum.span()[i] + mean.span()[i] * 0.9f) * 0.5f);
-    }
-    on_every_target([&] {
-      for (const bool keeps : {true, false}) {
-        Guarded<float> out(std::span<const float>(gradient), offset);
-        Guarded<float> out_kept(std::span<const float>(residual), offset);
-        deliver(delivery, keeps ? out_kept.span() : std::span<float>(), out.span());
-        EXPECT_TRUE(same_bits<float>(out.span(), values));
-        EXPECT_TRUE(same_bits<float>(out_kept.span(), keeps ? kept : residual));
-        EXPECT_TRUE(out.intact() && out_kept.intact());
-      }
-    });
-  });
-}
-
 // What a product prefetches must change nothing, also where it ends before the product does.
 TEST(Matrix, FetchingAheadChangesNoBit) {
   for (const auto& c : kCases) {

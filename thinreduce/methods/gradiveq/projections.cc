@@ -38,9 +38,8 @@ int common_exponent(float largest_scale) {
 }  // namespace
 
 QuantizedProjections::QuantizedProjections(const QuantizedGatherOptions& options,
-                                           std::vector<GradiveqLayer>& layers,
-                                           const MethodSetup& setup)
-    : options_(options), layers_(layers), seed_(setup.seed), bucket_(setup.layout.id) {
+                                           GradiveqState& state, const MethodSetup& setup)
+    : options_(options), layers_(state.layers), seed_(setup.seed), bucket_(setup.layout.id) {
   check_quantizer("gradiveq+" + options.name, setup, options.quantizer.levels_per_side);
 }
 

@@ -24,8 +24,8 @@ namespace thinreduce {
 
 class QuantizedProjections {
  public:
-  // `layers` must outlive this object.
-  QuantizedProjections(const QuantizedGatherOptions& options, std::vector<GradiveqLayer>& layers,
+  // `state` must outlive this object.
+  QuantizedProjections(const QuantizedGatherOptions& options, GradiveqState& state,
                        const MethodSetup& setup);
 
   // Begins a step.

@@ -12,8 +12,8 @@
 namespace thinreduce {
 namespace {
 
-// Floats of a unit on the wire, about: few compared with a segment, many compared with a call.
-constexpr std::size_t kUnitFloats = 1024;
+// Floats that are delivered at a time: few enough for the first-level cache.
+constexpr std::size_t kDeliveredFloats = 512;
 // Units that a thread takes at a time, of about 8192 elements each.
 constexpr std::size_t kUnitsPerBlock = 8;
 
@@ -25,25 +25,15 @@ std::size_t slices_per_unit(std::size_t basis_size) {
 
 }  // namespace
 
-GradiveqSum::GradiveqSum(const GradiveqSettings& settings, GradiveqState& state,
-                         const MethodSetup& setup)
-    : settings_(settings), state_(state) {
-  if (settings.quantizer) quantized_.emplace(*settings.quantizer, state.layers, setup);
-  reserve();
-}
-
-void GradiveqSum::reserve() {
-  scratch().reserve(kUnitFloats);
-  for (const GradiveqLayer& layer : state_.layers) {
-    if (layer.compressed()) scratch().reserve(layer.slicing(), layer.basis.size());
-  }
+GradiveqSum::GradiveqSum(GradiveqState& state, const MethodSetup& setup)
+    : state_(state), feedback_(state.settings.feedback) {
+  if (state.settings.quantizer) quantized_.emplace(*state.settings.quantizer, state, setup);
 }
 
 void GradiveqSum::start(std::span<float> values, const Exchange& exchange) {
-  values_ = values;
   exchange_ = &exchange;
   share_ = 1.0f / static_cast<float>(exchange.size());
-  scratch_.resize(std::max(scratch_.size(), exchange.workers.threads()));
+  state_.scratch.resize(std::max(state_.scratch.size(), exchange.workers.threads()));
   parts_.assign(1, Part{});
   unit_begin_.clear();
   for (const GradiveqLayer& layer : state_.layers) add_layer(layer);
@@ -55,7 +45,8 @@ void GradiveqSum::start(std::span<float> values, const Exchange& exchange) {
   if (quantized_) quantized_->start();
   const std::size_t floats = parts_.back().wire + (quantized_ ? quantized_->moments() : 0);
   (void)room(wire_, floats);
-  if (settings_.feedback) (void)room(own_, floats);
+  if (feedback_) (void)room(own_, floats);
+  values_ = values;
 }
 
 // The last part is the end: it becomes the new part, and another end follows.
@@ -121,7 +112,7 @@ void GradiveqSum::for_parts(Range units, const Work& work) {
                                 const Range run{units.begin + first, units.begin + first + count};
                                 const Range parts = parts_of(run);
                                 for (std::size_t p = parts.begin; p < parts.end; ++p) {
-                                  work(parts_[p], wire_floats({p, p + 1}), scratch_[thread]);
+                                  work(parts_[p], wire_floats({p, p + 1}), state_.scratch[thread]);
                                 }
                               });
 }
@@ -135,7 +126,7 @@ void GradiveqSum::encode(Range range) {
     } else {
       encode_whole(part, wire, scratch);
     }
-    if (settings_.feedback) std::copy(wire.begin(), wire.end(), &own_[part.wire]);
+    if (feedback_) std::copy(wire.begin(), wire.end(), &own_[part.wire]);
   });
 }
 
@@ -160,7 +151,7 @@ void GradiveqSum::require_finite(const Part& part, std::span<const float> sum) c
 }
 
 void GradiveqSum::reduce(std::uint64_t step, Exchange& exchange) {
-  if (!quantized_) return settings_.sum(exchange, *this);
+  if (!quantized_) return state_.settings.sum(exchange, *this);
   // The quantizer needs all projections first, because they share scales. The sums are checked
   // before anything is delivered.
   exchange.timed(Stage::encode, [&] { encode({0, units()}); });
@@ -178,14 +169,14 @@ void GradiveqSum::reduce(std::uint64_t step, Exchange& exchange) {
   });
 }
 
-std::span<float> GradiveqSum::centered(const Part& part, GradiveqScratch& scratch) const {
-  const GradiveqLayer& layer = layer_of(part);
-  const Slicing& slicing = layer.slicing();
-  const auto slices = room(scratch.slices, part.places.size());
-  kernels::add_multiple(slicing.view(values_, part.places, scratch.values),
-                        slicing.view(std::span(state_.mean), part.places, scratch.mean),
-                        -layer.mean_weight * share_, slices);
-  return slices;
+std::span<float> GradiveqSum::values_of(const Part& part, GradiveqScratch& scratch) const {
+  return layer_of(part).slicing().view(values_, part.places, scratch.values);
+}
+std::span<float> GradiveqSum::mean_of(const Part& part, GradiveqScratch& scratch) const {
+  return layer_of(part).slicing().view(std::span(state_.mean), part.places, scratch.mean);
+}
+std::span<float> GradiveqSum::kept_of(const Part& part, GradiveqScratch& scratch) const {
+  return layer_of(part).slicing().view(std::span(state_.kept), part.places, scratch.kept);
 }
 
 // Returns the slices after those of a part: their memory in a bucket, if a layer's order is that of
@@ -200,9 +191,11 @@ std::span<const float> GradiveqSum::next(const Part& part, std::span<const float
 // g' = U^T (g - weight * mean / N). A fresh basis has sent nothing of the residual yet.
 void GradiveqSum::project(const Part& part, std::span<float> wire, GradiveqScratch& scratch) {
   const GradiveqLayer& layer = layer_of(part);
-  const std::span<float> slices = centered(part, scratch);
-  if (settings_.feedback && layer.fresh) {
-    kernels::add(slices, layer.slicing().view(std::span(state_.kept), part.places, scratch.kept));
+  const auto slices = room(scratch.slices, part.places.size());
+  kernels::add_multiple(values_of(part, scratch), mean_of(part, scratch),
+                        -layer.mean_weight * share_, slices);
+  if (feedback_ && layer.fresh) {
+    kernels::add(slices, kept_of(part, scratch));
   }
   const std::array ahead{next(part, values_), next(part, state_.mean)};
   if (!quantized_) return layer.basis.project(slices, wire, ahead);
@@ -228,25 +221,31 @@ void GradiveqSum::rebuild(const Part& part, std::span<const float> wire, Gradive
   }
   const auto slices = room(scratch.slices, part.places.size());
   const std::array ahead{next(part, values_), next(part, state_.mean), next(part, state_.kept)};
-  layer.basis.rebuild(wire, slices, std::span(ahead).first(settings_.feedback ? 3 : 2));
-  const auto values = slicing.view(values_, part.places, scratch.values);
-  const auto kept = settings_.feedback
-                        ? slicing.view(std::span(state_.kept), part.places, scratch.kept)
-                        : std::span<float>{};
-  kernels::deliver({.sum = slices,
-                    .mean = slicing.view(std::span(state_.mean), part.places, scratch.mean),
-                    .own_mean = -layer.mean_weight * share_,
-                    .sum_mean = layer.mean_weight,
-                    .scale = share_},
-                   kept, values);
+  layer.basis.rebuild(wire, slices, std::span(ahead).first(feedback_ ? 3 : 2));
+  const auto values = values_of(part, scratch);
+  const auto mean = mean_of(part, scratch);
+  const auto kept = feedback_ ? kept_of(part, scratch) : std::span<float>{};
+  // A few floats at a time, so that the memory is read once.
+  std::array<float, kDeliveredFloats> memory;
+  for (std::size_t i = 0; i < values.size(); i += memory.size()) {
+    const std::size_t count = std::min(memory.size(), values.size() - i);
+    const auto own = values.subspan(i, count);
+    if (feedback_) {
+      const auto centered = std::span(memory).first(count);
+      kernels::add_multiple(own, mean.subspan(i, count), -layer.mean_weight * share_, centered);
+      kernels::add(kept.subspan(i, count), centered);
+    }
+    kernels::add_multiple(slices.subspan(i, count), mean.subspan(i, count), layer.mean_weight, own,
+                          share_);
+  }
   slicing.scatter(values, part.places.begin, values_);
-  if (settings_.feedback) slicing.scatter(kept, part.places.begin, state_.kept);
+  if (feedback_) slicing.scatter(kept, part.places.begin, state_.kept);
 }
 
 void GradiveqSum::encode_whole(const Part& part, std::span<float> wire, GradiveqScratch& scratch) {
   const GradiveqLayer& layer = layer_of(part);
   layer.slicing().gather(values_, part.places.begin, wire);
-  if (part.sent_as == SentAs::sample || !settings_.feedback) return;
+  if (part.sent_as == SentAs::sample || !feedback_) return;
   const auto residual = room(scratch.kept, wire.size());
   layer.slicing().gather(state_.kept, part.places.begin, residual);
   if (part.sent_as == SentAs::flush) {
@@ -262,61 +261,64 @@ void GradiveqSum::decode_whole(const Part& part, std::span<const float> wire,
   std::copy(wire.begin(), wire.end(), out.begin());
   kernels::scale(out, share_);
   slicing.scatter(out, part.places.begin, values_);
-  if (part.sent_as == SentAs::sample || !settings_.feedback) return;
+  if (part.sent_as == SentAs::sample || !feedback_) return;
   std::fill(out.begin(), out.end(), 0.0f);
   slicing.scatter(out, part.places.begin, state_.kept);
 }
 
-// Adds this rank's gradient to the residual: from the bucket or, if the mean has replaced it there,
-// from what this rank sent.
-void GradiveqSum::take_back() {
-  GradiveqScratch& scratch = this->scratch();
-  for (const Part& part : parts_) {
-    if (part.sent_as == SentAs::votes) continue;
-    const GradiveqLayer& layer = layer_of(part);
-    const Slicing& slicing = layer.slicing();
-    const bool projected = part.sent_as == SentAs::projection;
-    const auto residual = slicing.view(std::span(state_.kept), part.places, scratch.kept);
-    // A flushed slice that is delivered has nothing left, not even errors.
-    const bool emptied = part.sent_as == SentAs::flush && part.delivered;
-    if (part.sent_as != SentAs::unsliced && !emptied) {
-      to_residual(layer, part.places, !layer.fresh || part.delivered, residual, scratch);
-    }
-    if (!part.delivered) {
-      kernels::add(residual, slicing.view(values_, part.places, scratch.values));
-    } else if (projected) {
-      add_projected(part, residual, scratch);
-    } else {
-      kernels::add(residual, std::span(own_).subspan(part.wire, residual.size()));
-    }
-    slicing.scatter(residual, part.places.begin, state_.kept);
-  }
+void GradiveqSum::finish() {
+  if (quantized_) quantized_->keep_errors();
+  values_ = {};
 }
 
 void GradiveqSum::take_back(std::span<const float> values) {
-  for (const GradiveqLayer& layer : state_.layers) to_residual(layer, state_.kept, scratch());
-  kernels::add(state_.kept, values);
+  GradiveqScratch& scratch = state_.scratch.front();
+  if (values_.empty()) {  // nothing was encoded
+    for (const GradiveqLayer& layer : state_.layers) to_residual(layer, state_.kept, scratch);
+    kernels::add(state_.kept, values);
+  } else {
+    for (const Part& part : parts_) take_back(part, scratch);
+  }
+  for (GradiveqLayer& layer : state_.layers) std::ranges::fill(layer.owed, 0.0f);
+  values_ = {};
 }
 
-void GradiveqSum::add_projected(const Part& part, std::span<float> residual,
-                                GradiveqScratch& scratch) {
+// The gradient is in the bucket or, if the mean has replaced it there, in what this rank sent.
+void GradiveqSum::take_back(const Part& part, GradiveqScratch& scratch) {
+  if (part.sent_as == SentAs::votes) return;
   const GradiveqLayer& layer = layer_of(part);
-  const auto projections = projections_of(layer, part.places, scratch);
-  if (quantized_) {
-    const float* const own = quantized_->own(layer);
-    for_projections(layer, part.places, [&](std::size_t i, std::size_t at) {
-      projections[at] = own[i] - layer.owed[i];
-    });
+  const auto kept = kept_of(part, scratch);
+  if (part.delivered && part.sent_as == SentAs::projection) {
+    restore_projected(part, kept, scratch);
   } else {
-    std::copy_n(&own_[part.wire], projections.size(), projections.begin());
+    // A flushed slice that is delivered has nothing left, not even errors.
+    const bool emptied = part.sent_as == SentAs::flush && part.delivered;
+    if (part.sent_as != SentAs::unsliced && !emptied) {
+      to_residual(layer, part.places, !layer.fresh, kept, scratch);
+    }
+    kernels::add(kept, part.delivered ? std::span(own_).subspan(part.wire, kept.size())
+                                      : values_of(part, scratch));
   }
-  const auto within = room(scratch.slices, residual.size());
-  layer.basis.rebuild(projections, within);
-  kernels::add(residual, within);
-  // The mean was subtracted before the projection.
-  kernels::add_multiple(residual,
-                        layer.slicing().view(std::span(state_.mean), part.places, scratch.mean),
-                        layer.mean_weight * share_, residual);
+  layer.slicing().scatter(kept, part.places.begin, state_.kept);
+}
+
+// kept has taken in g - weight * mean / N. Of all that, U^T of the sent projections is right.
+void GradiveqSum::restore_projected(const Part& part, std::span<float> kept,
+                                    GradiveqScratch& scratch) {
+  const GradiveqLayer& layer = layer_of(part);
+  const auto missing = projections_of(layer, part.places, scratch);
+  layer.basis.project(kept, missing);
+  const float* const own = quantized_ ? quantized_->own(layer) : &own_[part.wire];
+  const auto subtract = [&](std::size_t from, std::size_t at) {
+    missing[at] = own[from] - missing[at];
+  };
+  if (quantized_) {
+    for_projections(layer, part.places, subtract);
+  } else {
+    for (std::size_t i = 0; i < missing.size(); ++i) subtract(i, i);
+  }
+  add_rebuilt(layer, missing, 1, kept, scratch);
+  kernels::add_multiple(kept, mean_of(part, scratch), layer.mean_weight * share_, kept);
 }
 
 bool GradiveqSum::sample_sum(const GradiveqLayer& layer, std::size_t slice,

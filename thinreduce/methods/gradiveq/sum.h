@@ -22,29 +22,20 @@ namespace thinreduce {
 
 class GradiveqSum final : public SumCodec {
  public:
-  // `settings` and `state` must outlive this object.
-  GradiveqSum(const GradiveqSettings& settings, GradiveqState& state, const MethodSetup& setup);
+  // `state` must outlive this object.
+  GradiveqSum(GradiveqState& state, const MethodSetup& setup);
 
   // Begins a step: `values` is this rank's gradient, which reduce() replaces by the mean. It must
-  // live until the next step.
+  // live until the step ends with finish() or take_back().
   void start(std::span<float> values, const Exchange& exchange);
   // Projects the slices, sums the payload over the ranks, and rebuilds the mean: segment by segment
   // inside the collective, or all at once around a quantizer. `kept` takes in the gradient.
   void reduce(std::uint64_t step, Exchange& exchange);
-  // Gives the layers the errors of a quantizer, after a step that succeeded.
-  void keep_errors() {
-    if (quantized_) quantized_->keep_errors();
-  }
-  // Makes `kept` this rank's residual, with all of its gradient, after a step that failed, whatever
-  // was sent or decoded already. Allocates nothing.
-  void take_back();
-  // Does so after a step that failed before or in start(), and may have `values` alone.
+  // Ends a step that succeeded: the layers get the errors of a quantizer.
+  void finish();
+  // Ends a step that failed, maybe before or in start(): `kept` becomes this rank's residual with
+  // all of its gradient, and the layers owe nothing. Allocates nothing.
   void take_back(std::span<const float> values);
-
-  // Returns memory that has room for a run of slices of every layer.
-  [[nodiscard]] GradiveqScratch& scratch() { return scratch_.front(); }
-  // Makes this room, after the layers were loaded.
-  void reserve();
 
   // Reads the sum over the ranks of a slice that was sent uncompressed and without residual.
   // Returns false for any other slice.
@@ -87,22 +78,25 @@ class GradiveqSum final : public SumCodec {
   void for_parts(Range units, const Work& work);
   void require_finite(const Part& part, std::span<const float> sum) const;
 
-  // Returns g - weight * mean / N for the slices of a part.
-  std::span<float> centered(const Part& part, GradiveqScratch& scratch) const;
+  // Return a part of the bucket, the mean or `kept`: the memory itself, or a copy of it.
+  std::span<float> values_of(const Part& part, GradiveqScratch& scratch) const;
+  std::span<float> mean_of(const Part& part, GradiveqScratch& scratch) const;
+  std::span<float> kept_of(const Part& part, GradiveqScratch& scratch) const;
   [[nodiscard]] std::span<const float> next(const Part& part, std::span<const float> bucket) const;
   void project(const Part& part, std::span<float> wire, GradiveqScratch& scratch);
   void rebuild(const Part& part, std::span<const float> wire, GradiveqScratch& scratch);
   void encode_whole(const Part& part, std::span<float> wire, GradiveqScratch& scratch);
   void decode_whole(const Part& part, std::span<const float> wire, GradiveqScratch& scratch);
-  // Adds the part of this rank's gradient that its projections have sent.
-  void add_projected(const Part& part, std::span<float> residual, GradiveqScratch& scratch);
+  void take_back(const Part& part, GradiveqScratch& scratch);
+  // Makes `kept` the residual and the gradient of a part whose projections were delivered.
+  void restore_projected(const Part& part, std::span<float> kept, GradiveqScratch& scratch);
 
-  const GradiveqSettings& settings_;
   GradiveqState& state_;
+  const bool feedback_;
   std::optional<QuantizedProjections> quantized_;
 
   // The current step.
-  std::span<float> values_;
+  std::span<float> values_;  // empty between steps
   const Exchange* exchange_ = nullptr;
   float share_ = 1;                         // 1 / N
   std::vector<Part> parts_{Part{}};         // by layer and place, and an end
@@ -110,7 +104,6 @@ class GradiveqSum final : public SumCodec {
 
   std::vector<float> wire_;
   std::vector<float> own_;  // what this rank added to wire_; empty without feedback
-  std::vector<GradiveqScratch> scratch_{1};  // by thread
 };
 
 }  // namespace thinreduce
