@@ -132,30 +132,20 @@ std::vector<float> Spectrum::columns(std::size_t size) const {
   return columns;
 }
 
-Spectrum spectrum_of_moments(std::span<const float> moments, std::size_t slice) {
-  const auto rows = static_cast<Eigen::Index>(slice);
-  const auto solver = solve(as_matrix(moments, slice).cast<double>());
-  Spectrum spectrum{slice, std::vector<double>(slice), std::vector<double>(slice * slice)};
-  Eigen::Map<Eigen::VectorXd>(spectrum.energies.data(), rows) =
-      solver.eigenvalues().reverse().cwiseMax(0.0);
-  Eigen::Map<Doubles>(spectrum.directions.data(), rows, rows) =
-      solver.eigenvectors().rowwise().reverse();
-  return spectrum;
-}
-
 // X = V S W^T: the inner products X X^T have the eigenvectors V, and W = X^T V / S.
-Spectrum spectrum_of_samples(std::span<const float> samples, std::size_t slice) {
-  const Doubles matrix = as_matrix(samples, slice).cast<double>();
+Spectrum spectrum_of(std::span<const float> values, std::size_t slice, bool are_moments) {
+  const Doubles matrix = as_matrix(values, slice).cast<double>();
   const auto count = matrix.rows();
   Spectrum spectrum{slice, {}, {}};
   if (count == 0) return spectrum;
-  const auto solver = solve(matrix * matrix.transpose());
+  const auto solver = solve(are_moments ? matrix : Doubles(matrix * matrix.transpose()));
   const double largest = solver.eigenvalues()[count - 1];
   for (Eigen::Index i = count; i-- > 0;) {
-    const double energy = solver.eigenvalues()[i];
-    if (energy <= kNoise * largest) break;
-    const Eigen::VectorXd direction =
-        matrix.transpose() * solver.eigenvectors().col(i) / std::sqrt(energy);
+    const double energy = std::max(0.0, solver.eigenvalues()[i]);
+    if (!are_moments && energy <= kNoise * largest) break;
+    const auto vector = solver.eigenvectors().col(i);
+    Eigen::VectorXd direction = vector;
+    if (!are_moments) direction = matrix.transpose() * vector / std::sqrt(energy);
     spectrum.energies.push_back(energy);
     spectrum.directions.insert(spectrum.directions.end(), direction.begin(), direction.end());
   }
@@ -201,7 +191,7 @@ void SliceStatistics::forget(double max) {
 }
 
 Spectrum SliceStatistics::spectrum() const {
-  return folded_ ? spectrum_of_moments(values_, slice_) : spectrum_of_samples(values_, slice_);
+  return spectrum_of(values_, slice_, folded_);
 }
 
 double SliceStatistics::energy() const {

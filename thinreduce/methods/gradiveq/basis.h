@@ -64,10 +64,10 @@ struct Spectrum {
   [[nodiscard]] std::vector<float> columns(std::size_t size) const;
 };
 
-// Return the same directions: from the K x K matrix of second moments, and from n < K samples by
-// way of their n x n inner products.
-[[nodiscard]] Spectrum spectrum_of_moments(std::span<const float> moments, std::size_t slice);
-[[nodiscard]] Spectrum spectrum_of_samples(std::span<const float> samples, std::size_t slice);
+// Returns the directions of samples: from their K x K matrix of second moments, or from n < K of
+// them, one after another, by way of their n x n inner products.
+[[nodiscard]] Spectrum spectrum_of(std::span<const float> values, std::size_t slice,
+                                   bool are_moments);
 
 // The second moments of sampled slices: the samples themselves while there are fewer than K, then
 // their K x K matrix. Never holds more than K*K floats.

@@ -145,8 +145,8 @@ TEST(GradiveqBasis, BothRoutesAgree) {
         moments[a * c.slice + b] = static_cast<float>(sum);
       }
     }
-    const auto by_moments = spectrum_of_moments(moments, c.slice);
-    const auto by_samples = spectrum_of_samples(samples, c.slice);
+    const auto by_moments = thinreduce::spectrum_of(moments, c.slice, true);
+    const auto by_samples = thinreduce::spectrum_of(samples, c.slice, false);
     for (std::size_t j = 0; j < c.size; ++j) {
       EXPECT_NEAR(by_samples.energies[j], by_moments.energies[j], 1e-5 * by_moments.energies[0]);
     }

@@ -21,6 +21,15 @@ std::size_t largest_divisor(std::size_t number, std::size_t max) {
   return std::max<std::size_t>(1, divisor);
 }
 
+inline void copy_strip(const float* from, std::size_t from_stride, float* to, std::size_t to_stride,
+                       std::size_t count) {
+  if (from_stride == 1 && to_stride == 1) {
+    std::copy_n(from, count, to);
+    return;
+  }
+  for (std::size_t i = 0; i < count; ++i) to[i * to_stride] = from[i * from_stride];
+}
+
 }  // namespace
 
 Slicing Slicing::of_tensor(const Tensor& tensor, const std::string& order) {
@@ -102,12 +111,7 @@ void Slicing::for_strips(std::size_t place, std::size_t count, Copy copy) const 
 void Slicing::gather(std::span<const float> bucket, std::size_t place, std::span<float> out) const {
   const std::size_t stride = axes_[0].stride;
   for_strips(place, out.size(), [&](std::size_t element, std::size_t at, std::size_t count) {
-    const float* from = &bucket[element];
-    if (stride == 1) {
-      std::copy_n(from, count, &out[at]);
-    } else {
-      for (std::size_t i = 0; i < count; ++i) out[at + i] = from[i * stride];
-    }
+    copy_strip(&bucket[element], stride, &out[at], 1, count);
   });
 }
 
@@ -115,12 +119,7 @@ void Slicing::scatter(std::span<const float> in, std::size_t place, std::span<fl
   if (contiguous() && in.data() == &bucket[offset_ + place]) return;  // a view
   const std::size_t stride = axes_[0].stride;
   for_strips(place, in.size(), [&](std::size_t element, std::size_t at, std::size_t count) {
-    float* to = &bucket[element];
-    if (stride == 1) {
-      std::copy_n(&in[at], count, to);
-    } else {
-      for (std::size_t i = 0; i < count; ++i) to[i * stride] = in[at + i];
-    }
+    copy_strip(&in[at], 1, &bucket[element], stride, count);
   });
 }
 

@@ -194,9 +194,7 @@ void GradiveqSum::project(const Part& part, std::span<float> wire, GradiveqScrat
   const auto slices = room(scratch.slices, part.places.size());
   kernels::add_multiple(values_of(part, scratch), mean_of(part, scratch),
                         -layer.mean_weight * share_, slices);
-  if (feedback_ && layer.fresh) {
-    kernels::add(slices, kept_of(part, scratch));
-  }
+  if (feedback_ && layer.fresh) kernels::add(slices, kept_of(part, scratch));
   const std::array ahead{next(part, values_), next(part, state_.mean)};
   if (!quantized_) return layer.basis.project(slices, wire, ahead);
   const auto projections = projections_of(layer, part.places, scratch);
@@ -258,11 +256,11 @@ void GradiveqSum::decode_whole(const Part& part, std::span<const float> wire,
                                GradiveqScratch& scratch) {
   const Slicing& slicing = layer_of(part).slicing();
   const auto out = room(scratch.slices, wire.size());
-  std::copy(wire.begin(), wire.end(), out.begin());
+  std::ranges::copy(wire, out.begin());
   kernels::scale(out, share_);
   slicing.scatter(out, part.places.begin, values_);
   if (part.sent_as == SentAs::sample || !feedback_) return;
-  std::fill(out.begin(), out.end(), 0.0f);
+  std::ranges::fill(out, 0.0f);
   slicing.scatter(out, part.places.begin, state_.kept);
 }
 
