@@ -18,7 +18,7 @@ namespace {
 
 // A compressed step, with g this rank's gradient of a slice, N ranks, and the layer's basis U:
 //   sample    a few slices are sent whole, the same on all ranks      learner.cc
-//   vote      for a new basis, where the samples lose too much        learner.cc
+//   vote      for a new basis, where the samples lose too much        learner.cc, layer.h
 //   project   g' = U^T (g - weight * mean / N)                        sum.cc
 //   sum       g' and the whole slices over the ranks                  sum.cc, projections.cc
 //   rebuild   (U * sum + weight * mean) / N replaces g                sum.cc
@@ -65,7 +65,7 @@ class GradiVeQ final : public Method {
     try {
       exchange.timed(Stage::encode, [&] {
         choose_slices(state_, step_);
-        vote(state_, values, 1.0f / static_cast<float>(exchange.size()));
+        measure_loss(state_, values, 1.0f / static_cast<float>(exchange.size()));
         sum_.start(values, exchange);
       });
       sum_.reduce(step_, exchange);
@@ -82,7 +82,7 @@ class GradiVeQ final : public Method {
       throw;
     }
     // Nothing can fail from here on.
-    exchange.statistics["loss"] = loss(state_);
+    exchange.statistics["loss"] = lost_fraction(state_);
     exchange.timed(Stage::decode, [&] {
       if (!settings_.phases) move_means(state_, sum_);
       sum_.finish();

@@ -49,7 +49,6 @@ struct GradiveqLayer {
   // The current step.
   std::vector<std::size_t> samples;  // slices, ascending
   std::vector<SentAs> sent_as;       // per slice of a compressed layer
-  float vote = 0;                    // 1: this rank wants a new basis
   // Energies of this rank's own samples, fading: the part outside the basis, and all of it.
   float lost = 0;
   float energy = 0;
@@ -67,6 +66,10 @@ struct GradiveqLayer {
 
   [[nodiscard]] const Slicing& slicing() const { return candidates[chosen]; }
   [[nodiscard]] bool compressed() const { return basis.size() > 0; }
+  // Returns this rank's vote: whether it wants a new basis, because it loses too much.
+  [[nodiscard]] bool votes(double trigger) const {
+    return compressed() && lost > static_cast<float>(trigger) * energy;
+  }
 
   // Returns as many zeros as a layer that is cut so has errors of codes.
   [[nodiscard]] std::vector<float> no_errors(const Slicing& slicing, std::size_t size) const {

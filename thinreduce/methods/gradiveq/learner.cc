@@ -29,8 +29,8 @@ void add_energy(float& sum, double energy) {
 }
 
 // Draws `count` of `slices` slices, one from each of `count` equal parts: the same on all ranks.
-void draw(const GradiveqState& state, std::size_t slices, std::size_t count, std::uint64_t step,
-          GradiveqLayer& layer) {
+void draw_samples(const GradiveqState& state, std::size_t slices, std::size_t count,
+                  std::uint64_t step, GradiveqLayer& layer) {
   layer.samples.clear();
   count = std::min(count, slices);
   const std::uint64_t stream = mix(mix(mix(mix(state.seed) ^ step) ^ state.bucket) ^ layer.number);
@@ -44,8 +44,8 @@ void draw(const GradiveqState& state, std::size_t slices, std::size_t count, std
 // without the mean before them. sum_of(slice, sum) reads a sum; it returns false for a slice that
 // is no sample after all.
 template <typename SumOf>
-void collect(GradiveqState& state, GradiveqLayer& layer, std::size_t index, const Slicing& slicing,
-             float weight, const SumOf& sum_of) {
+void collect_samples(GradiveqState& state, GradiveqLayer& layer, std::size_t index,
+                     const Slicing& slicing, float weight, const SumOf& sum_of) {
   GradiveqScratch& scratch = state.scratch.front();
   const auto sum = room(scratch.values, slicing.slice());
   state.samples.clear();
@@ -86,7 +86,8 @@ void choose_slices(GradiveqState& state, std::uint64_t step) {
     const auto all = static_cast<double>(slices);
     // Small layers need more to learn enough: up to one slice per step, or one of 32.
     const double rate = std::max(settings.sample * all, std::min(1.0, all / 32));
-    draw(state, slices, events_before(step + 1, rate) - events_before(step, rate), step, layer);
+    draw_samples(state, slices, events_before(step + 1, rate) - events_before(step, rate), step,
+                 layer);
     layer.sent_as.assign(layer.compressed() ? slices : 0, SentAs::projection);
     if (!layer.compressed() || settings.phases) continue;
     // The first step with a basis sends residuals too: no sample would be the gradient alone.
@@ -102,12 +103,11 @@ void choose_slices(GradiveqState& state, std::uint64_t step) {
   }
 }
 
-void vote(GradiveqState& state, std::span<const float> values, float share) {
+void measure_loss(GradiveqState& state, std::span<const float> values, float share) {
   GradiveqScratch& scratch = state.scratch.front();
   for (GradiveqLayer& layer : state.layers) {
     layer.lost *= kLossMemory;
     layer.energy *= kLossMemory;
-    layer.vote = 0;
     if (!layer.compressed()) continue;
     const Slicing& slicing = layer.slicing();
     const auto own = room(scratch.values, slicing.slice());
@@ -122,11 +122,10 @@ void vote(GradiveqState& state, std::span<const float> values, float share) {
       // U is orthonormal: the energy of the projection is not lost.
       add_energy(layer.lost, std::max(0.0, dot(own, own) - dot(projection, projection)));
     }
-    layer.vote = layer.lost > static_cast<float>(state.settings.trigger) * layer.energy ? 1 : 0;
   }
 }
 
-double loss(const GradiveqState& state) {
+double lost_fraction(const GradiveqState& state) {
   double lost = 0;
   double energy = 0;
   for (const GradiveqLayer& layer : state.layers) {
@@ -139,9 +138,10 @@ double loss(const GradiveqState& state) {
 void learn(GradiveqState& state, const GradiveqSum& sums) {
   for (GradiveqLayer& layer : state.layers) {
     if (!layer.is_keeper) continue;
-    collect(state, layer, 0, layer.slicing(), 1, [&](std::size_t slice, std::span<float> sum) {
-      return sums.sample_sum(layer, slice, sum);
-    });
+    collect_samples(state, layer, 0, layer.slicing(), 1,
+                    [&](std::size_t slice, std::span<float> sum) {
+                      return sums.sample_sum(layer, slice, sum);
+                    });
     layer.evidence[0].fit.add(state.samples);
   }
 }
@@ -170,11 +170,12 @@ void learn(GradiveqState& state, std::span<const float> sums, const Collection& 
       const Slicing& slicing = layer.candidates[layer.decided ? layer.chosen : c];
       if (slicing.slices() == 0) continue;
       const std::size_t count = kSamplesPerDimension * slicing.slice() + collection.steps - 1;
-      draw(state, slicing.slices(), count / collection.steps, collection.step, layer);
-      collect(state, layer, c, slicing, weight, [&](std::size_t slice, std::span<float> sum) {
-        slicing.gather(sums, slicing.places_of(slice).begin, sum);
-        return true;
-      });
+      draw_samples(state, slicing.slices(), count / collection.steps, collection.step, layer);
+      collect_samples(state, layer, c, slicing, weight,
+                      [&](std::size_t slice, std::span<float> sum) {
+                        slicing.gather(sums, slicing.places_of(slice).begin, sum);
+                        return true;
+                      });
       auto& [fit, test] = layer.evidence[c];
       (tests ? test : fit).add(state.samples);
     }

@@ -15,11 +15,10 @@ inline constexpr float kMaxMean = SliceStatistics::kMaxLength;
 // Draws the samples of a compressed step. With `running`, they are sent whole, and so are the
 // slices whose turn it is to deliver their residual.
 void choose_slices(GradiveqState& state, std::uint64_t step);
-// Measures this rank's own loss on the samples and votes for new bases where it is large. `share`
-// is 1 / N.
-void vote(GradiveqState& state, std::span<const float> values, float share);
+// Measures this rank's own loss on the samples, from which its votes follow. `share` is 1 / N.
+void measure_loss(GradiveqState& state, std::span<const float> values, float share);
 // Returns the fraction of this rank's energy that the bases lose.
-[[nodiscard]] double loss(const GradiveqState& state);
+[[nodiscard]] double lost_fraction(const GradiveqState& state);
 
 // Take the samples of a compressed step into the statistics of the layers' keepers, and into the
 // means of all ranks.

@@ -13,7 +13,7 @@ namespace thinreduce {
 namespace {
 
 // Floats that are delivered at a time: few enough for the first-level cache.
-constexpr std::size_t kDeliveredFloats = 512;
+constexpr std::size_t kDeliveredFloats = 1024;
 // Units that a thread takes at a time, of about 8192 elements each.
 constexpr std::size_t kUnitsPerBlock = 8;
 
@@ -120,7 +120,9 @@ void GradiveqSum::for_parts(Range units, const Work& work) {
 void GradiveqSum::encode(Range range) {
   for_parts(range, [&](Part& part, std::span<float> wire, GradiveqScratch& scratch) {
     if (part.sent_as == SentAs::votes) {
-      for (std::size_t l = 0; l < wire.size(); ++l) wire[l] = state_.layers[l].vote;
+      for (std::size_t l = 0; l < wire.size(); ++l) {
+        wire[l] = state_.layers[l].votes(state_.settings.trigger) ? 1.0f : 0.0f;
+      }
     } else if (part.sent_as == SentAs::projection) {
       project(part, wire, scratch);
     } else {
