@@ -159,10 +159,6 @@ class GradiVeQ final : public Method {
     return 2 * votes > world && step_ - layer.renewed_at >= pause;
   }
 
-  void all_to_residual(std::span<float> kept) {
-    for (const auto& layer : state_.layers) to_residual(layer, kept, state_.scratch.front());
-  }
-
   // Ends the bases that are due. With `phases`, one or the interval ends all of them.
   void finish_compressed(const Layers& due, std::vector<NewBasis>& bases) {
     for (auto& layer : state_.layers) layer.fresh = !layer.compressed();
@@ -192,7 +188,7 @@ class GradiVeQ final : public Method {
 void GradiVeQ::add_residual(std::span<float> values) {
   std::vector<float> residual = state_.kept;
   if (residual.empty()) return;
-  if (!taken_back_) all_to_residual(residual);
+  if (!taken_back_) to_residual(state_, residual);
   kernels::add(values, residual);
 }
 
@@ -227,7 +223,7 @@ void GradiVeQ::state(Archive& archive) {
   }
   for (GradiveqLayer& layer : state_.layers) layer.state(archive);
   if (!archive.loading() || other.empty()) return;
-  all_to_residual(kept);
+  to_residual(state_, kept);
   for (GradiveqLayer& layer : state_.layers) std::ranges::fill(layer.owed, 0.0f);
   kernels::add(kept, other);
   taken_back_ = true;

@@ -78,6 +78,14 @@ std::span<float> projections_of(const GradiveqLayer& layer, Range places,
   return room(scratch.projections, places.size() / layer.basis.slice() * layer.basis.size());
 }
 
+std::span<const float> projections_from(const float* by_coordinate, const GradiveqLayer& layer,
+                                        Range places, GradiveqScratch& scratch) {
+  const auto projections = projections_of(layer, places, scratch);
+  for_projections(layer, places,
+                  [&](std::size_t i, std::size_t at) { projections[at] = by_coordinate[i]; });
+  return projections;
+}
+
 void add_rebuilt(const GradiveqLayer& layer, std::span<const float> projections, float factor,
                  std::span<float> slices, GradiveqScratch& scratch) {
   const auto within = room(scratch.slices, slices.size());
@@ -87,15 +95,14 @@ void add_rebuilt(const GradiveqLayer& layer, std::span<const float> projections,
 
 void to_residual(const GradiveqLayer& layer, Range places, bool sent, std::span<float> kept,
                  GradiveqScratch& scratch) {
-  const auto projections = projections_of(layer, places, scratch);
   if (sent) {
+    const auto projections = projections_of(layer, places, scratch);
     layer.basis.project(kept, projections);
     add_rebuilt(layer, projections, -1, kept, scratch);
   }
   if (!layer.quantized) return;
-  for_projections(layer, places,
-                  [&](std::size_t i, std::size_t at) { projections[at] = layer.owed[i]; });
-  add_rebuilt(layer, projections, 1, kept, scratch);
+  const auto owed = projections_from(layer.owed.data(), layer, places, scratch);
+  add_rebuilt(layer, owed, 1, kept, scratch);
 }
 
 void to_residual(const GradiveqLayer& layer, std::span<float> kept, GradiveqScratch& scratch) {
@@ -108,6 +115,10 @@ void to_residual(const GradiveqLayer& layer, std::span<float> kept, GradiveqScra
     to_residual(layer, places, !layer.fresh, slices, scratch);
     slicing.scatter(slices, place, kept);
   }
+}
+
+void to_residual(GradiveqState& state, std::span<float> kept) {
+  for (const auto& layer : state.layers) to_residual(layer, kept, state.scratch.front());
 }
 
 void GradiveqLayer::state(Archive& archive) {

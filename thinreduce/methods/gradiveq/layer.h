@@ -112,15 +112,20 @@ struct GradiveqState {
 // Returns memory for the projections of the slices at `places`.
 [[nodiscard]] std::span<float> projections_of(const GradiveqLayer& layer, Range places,
                                               GradiveqScratch& scratch);
-// Adds U times projections_of() the slices, times a factor.
+// Returns that memory with projections that a layer holds in the order of GradiveqLayer::owed.
+[[nodiscard]] std::span<const float> projections_from(const float* by_coordinate,
+                                                      const GradiveqLayer& layer, Range places,
+                                                      GradiveqScratch& scratch);
+// Adds U times the projections, times a factor.
 void add_rebuilt(const GradiveqLayer& layer, std::span<const float> projections, float factor,
                  std::span<float> slices, GradiveqScratch& scratch);
 // Turns `kept` of the slices at `places` into their residual: subtracts the part within the basis
 // if that was sent, and adds the errors of its codes.
 void to_residual(const GradiveqLayer& layer, Range places, bool sent, std::span<float> kept,
                  GradiveqScratch& scratch);
-// Does so for all slices of a layer; `kept` is that of the bucket.
+// Do so for all slices of a layer, and of all layers; `kept` is that of the bucket.
 void to_residual(const GradiveqLayer& layer, std::span<float> kept, GradiveqScratch& scratch);
+void to_residual(GradiveqState& state, std::span<float> kept);
 
 // Calls visit(index in the layer's projections, index in the tile) for the projections of the
 // slices at `places`. A tile is ordered by slice, then by coordinate; GradiveqLayer::owed the other

@@ -212,13 +212,7 @@ void GradiveqSum::project(const Part& part, std::span<float> wire, GradiveqScrat
 void GradiveqSum::rebuild(const Part& part, std::span<const float> wire, GradiveqScratch& scratch) {
   const GradiveqLayer& layer = layer_of(part);
   const Slicing& slicing = layer.slicing();
-  if (quantized_) {
-    const auto projections = projections_of(layer, part.places, scratch);
-    const float* const sums = quantized_->sum(layer);
-    for_projections(layer, part.places,
-                    [&](std::size_t i, std::size_t at) { projections[at] = sums[i]; });
-    wire = projections;
-  }
+  if (quantized_) wire = projections_from(quantized_->sum(layer), layer, part.places, scratch);
   const auto slices = room(scratch.slices, part.places.size());
   const std::array ahead{next(part, values_), next(part, state_.mean), next(part, state_.kept)};
   layer.basis.rebuild(wire, slices, std::span(ahead).first(feedback_ ? 3 : 2));
@@ -272,12 +266,11 @@ void GradiveqSum::finish() {
 }
 
 void GradiveqSum::take_back(std::span<const float> values) {
-  GradiveqScratch& scratch = state_.scratch.front();
   if (values_.empty()) {  // nothing was encoded
-    for (const GradiveqLayer& layer : state_.layers) to_residual(layer, state_.kept, scratch);
+    to_residual(state_, state_.kept);
     kernels::add(state_.kept, values);
   } else {
-    for (const Part& part : parts_) take_back(part, scratch);
+    for (const Part& part : parts_) take_back(part, state_.scratch.front());
   }
   for (GradiveqLayer& layer : state_.layers) std::ranges::fill(layer.owed, 0.0f);
   values_ = {};
@@ -302,22 +295,18 @@ void GradiveqSum::take_back(const Part& part, GradiveqScratch& scratch) {
   layer.slicing().scatter(kept, part.places.begin, state_.kept);
 }
 
-// kept has taken in g - weight * mean / N. Of all that, U^T of the sent projections is right.
+// `kept` has taken in g - weight * mean / N. Of all that, the part within the basis is replaced by
+// what was sent.
 void GradiveqSum::restore_projected(const Part& part, std::span<float> kept,
                                     GradiveqScratch& scratch) {
   const GradiveqLayer& layer = layer_of(part);
-  const auto missing = projections_of(layer, part.places, scratch);
-  layer.basis.project(kept, missing);
-  const float* const own = quantized_ ? quantized_->own(layer) : &own_[part.wire];
-  const auto subtract = [&](std::size_t from, std::size_t at) {
-    missing[at] = own[from] - missing[at];
-  };
-  if (quantized_) {
-    for_projections(layer, part.places, subtract);
-  } else {
-    for (std::size_t i = 0; i < missing.size(); ++i) subtract(i, i);
-  }
-  add_rebuilt(layer, missing, 1, kept, scratch);
+  const auto within = projections_of(layer, part.places, scratch);
+  layer.basis.project(kept, within);
+  add_rebuilt(layer, within, -1, kept, scratch);
+  const auto sent = quantized_
+                        ? projections_from(quantized_->own(layer), layer, part.places, scratch)
+                        : std::span<const float>(own_).subspan(part.wire, within.size());
+  add_rebuilt(layer, sent, 1, kept, scratch);
   kernels::add_multiple(kept, mean_of(part, scratch), layer.mean_weight * share_, kept);
 }
 
