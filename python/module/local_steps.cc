@@ -59,13 +59,15 @@ class PythonLocalSteps {
 };
 
 LocalStepsOptions make_options(std::uint64_t every, std::string outer, std::size_t fragments,
-                               std::uint64_t overlap, std::uint32_t first_id, std::string spec) {
+                               std::uint64_t overlap, std::uint32_t first_id, std::string spec,
+                               std::string kind) {
   return {.every = every,
           .outer = std::move(outer),
           .fragments = fragments,
           .overlap = overlap,
           .first_id = first_id,
-          .spec = std::move(spec)};
+          .spec = std::move(spec),
+          .kind = std::move(kind)};
 }
 
 }  // namespace
@@ -75,7 +77,7 @@ void bind_local_steps(py::module_& module) {
   py::class_<LocalStepsOptions>(module, "LocalStepsOptions")
       .def(py::init(&make_options), py::kw_only(), py::arg("every"), py::arg("outer"),
            py::arg("fragments") = 1, py::arg("overlap") = 0, py::arg("first_id") = 0,
-           py::arg("spec") = "")
+           py::arg("spec") = "", py::arg("kind") = "parameter")
       .def("settings", &LocalStepsOptions::settings)
       .def("momentum", &LocalStepsOptions::momentum);
 

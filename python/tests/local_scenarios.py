@@ -274,11 +274,22 @@ def nan_is_refused_on_all_ranks_and_training_goes_on():
     if dist.get_rank() == 2:
         with torch.no_grad():
             model.head.weight[0, 0] = float("nan")
-    raises(thinreduce.NonFinite, "rank 2", sync.step)
+    text = "the parameter 'head.weight' of rank 2 is NaN or Inf at element 0;"
+    raises(thinreduce.NonFinite, text, sync.step)
     with torch.no_grad():
         model.head.weight.copy_(good)
     train(model, optimizer, sync, 2, 4)
     same_on_all_ranks(model)
+    sync.close()
+
+
+@scenario
+def nan_in_a_buffer_is_named():
+    norm = nn.BatchNorm1d(4)
+    sync = thinreduce.LocalSteps(norm, "fp32", every=1)
+    norm.running_mean[3] = float("nan")
+    text = "the buffer 'running_mean' of rank 0 is NaN or Inf at element 3;"
+    raises(thinreduce.NonFinite, text, sync.step)
     sync.close()
 
 

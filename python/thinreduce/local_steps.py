@@ -131,7 +131,12 @@ class LocalSteps:
         averaged = _averaged_buffers(model) if buffers == "average" else []
         if averaged:
             plain = _core.LocalStepsOptions(
-                every=every, outer="sgd,lr=1", overlap=overlap, first_id=fragments, spec="fp32"
+                every=every,
+                outer="sgd,lr=1",
+                overlap=overlap,
+                first_id=fragments,
+                spec="fp32",
+                kind="buffer",
             )
             self._rounds.append(
                 LocalRounds(self._session, plain, FlatTensors(averaged), keep_progress=False)

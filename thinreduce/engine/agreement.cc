@@ -132,14 +132,15 @@ void check_agreement(const std::vector<Statement>& statements, const BucketLayou
   for (std::size_t rank = 0; rank < statements.size(); ++rank) {
     const Statement& statement = statements[rank];
     if (statement.numbers == Numbers::good) continue;
-    const std::string place = layout.describe_element(statement.first_bad);
     if (statement.numbers == Numbers::gradient_not_finite) {
-      throw nonfinite_gradient(statement.id, static_cast<int>(rank), place, "nothing was reduced");
+      throw nonfinite_values(statement.id, static_cast<int>(rank), layout, statement.first_bad,
+                             "nothing was reduced");
     }
     throw Error::nonfinite(
         fmt::format("bucket {}, step {}: the second moment of rank {} is negative, NaN or Inf at "
                     "{}; nothing was reduced",
-                    statement.id.bucket, statement.id.step, rank, place));
+                    statement.id.bucket, statement.id.step, rank,
+                    layout.describe_element(statement.first_bad)));
   }
 }
 
@@ -155,11 +156,10 @@ std::string describe_refusal(const Refusal& refusal, std::uint64_t elements) {
                            elements);
 }
 
-Error nonfinite_gradient(const FrameId& id, int rank, std::string_view place,
-                         std::string_view consequence) {
-  return Error::nonfinite(
-      fmt::format("bucket {}, step {}: the gradient of rank {} is NaN or Inf at {}; {}", id.bucket,
-                  id.step, rank, place, consequence));
+Error nonfinite_values(const FrameId& id, int rank, const BucketLayout& layout, std::uint64_t index,
+                       std::string_view consequence) {
+  return Error::nonfinite(fmt::format("bucket {}, step {}: {}; {}", id.bucket, id.step,
+                                      layout.describe_nonfinite(rank, index), consequence));
 }
 
 Agreed agree(Transport& transport, const Statement& own, const WaitLimits& limits,

@@ -72,10 +72,10 @@ using StatementBytes = std::array<std::byte, kStatementBytes>;
 // values are bad; `layout` names their tensor. The message is the same on all ranks.
 void check_agreement(const std::vector<Statement>& statements, const BucketLayout& layout = {});
 
-// Returns the error for a NaN or Inf at a place of a rank's bucket, as describe_element() names it;
-// `consequence` ends its message.
-[[nodiscard]] Error nonfinite_gradient(const FrameId& id, int rank, std::string_view place,
-                                       std::string_view consequence);
+// Returns the error for a NaN or Inf at an index of a rank's bucket; `consequence` ends its
+// message.
+[[nodiscard]] Error nonfinite_values(const FrameId& id, int rank, const BucketLayout& layout,
+                                     std::uint64_t index, std::string_view consequence);
 
 // Combines the figures of all ranks. Of the waits, the two smallest sum up to two latencies: those
 // of the last rank and of the one before it, each of which waits for the other's statement.

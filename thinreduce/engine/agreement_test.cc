@@ -133,6 +133,20 @@ TEST(Agreement, NamesTheFirstRankWhoseGradientIsNotFinite) {
   EXPECT_NE(text.find("gradient of rank 1 is NaN or Inf at index 42"), std::string::npos) << text;
 }
 
+TEST(Agreement, NamesAnotherKindOfValuesByItsTensor) {
+  BucketLayout layout{.id = 1, .elements = 0, .tensors = {}};
+  layout.add("bias", {40});
+  layout.add("weight", {60});
+  layout.kind = "parameter";
+  std::vector<Statement> ranks(4, statement());
+  ranks[1].numbers = Numbers::gradient_not_finite;
+  ranks[1].first_bad = 42;
+  const auto text = thrown_text(ErrorCode::bad_input, [&] { check_agreement(ranks, layout); });
+  EXPECT_NE(text.find("the parameter 'weight' of rank 1 is NaN or Inf at element 2;"),
+            std::string::npos)
+      << text;
+}
+
 TEST(Agreement, NamesTheFirstRankWhoseSecondMomentIsNone) {
   std::vector<Statement> ranks(4, statement());
   ranks[2].numbers = Numbers::second_moment_no_square;

@@ -21,8 +21,8 @@ std::optional<Error> compare_findings(Exchange& exchange, const BucketLayout& la
     }
     const auto place = load_value<std::uint64_t>(finding, 0);
     if (error || place >= exchange.id().elements) return;
-    error = nonfinite_gradient(exchange.id(), rank, layout.describe_element(place),
-                               "the bucket's values are now undefined");
+    error = nonfinite_values(exchange.id(), rank, layout, place,
+                             "the bucket's values are now undefined");
   });
   return error;
 }

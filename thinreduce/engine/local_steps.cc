@@ -117,6 +117,7 @@ struct LocalSteps::Implementation {
     for (auto& members : divide(tensors, options.fragments)) {
       const auto id = static_cast<std::uint32_t>(options.first_id + fragments.size());
       BucketLayout layout{.id = id, .elements = 0, .tensors = {}, .spec = options.spec};
+      layout.kind = options.kind;
       for (const std::size_t i : members) layout.add(tensors[i].name, tensors[i].shape);
       Numbers numbers;
       numbers.anchor.resize(layout.elements);

@@ -51,6 +51,8 @@ struct THINREDUCE_EXPORT LocalStepsOptions {
   std::uint32_t first_id = 0;
   // The spec of these buckets; empty: the session's.
   std::string spec{};
+  // The word with which errors name a tensor, as in "the parameter 'weight' of rank 1".
+  std::string kind = "parameter";
 
   // Returns the settings that must be equal on all ranks, for SessionOptions::caller_settings.
   // Throws Error{bad_input} for a value out of range.

@@ -27,11 +27,16 @@ struct THINREDUCE_EXPORT BucketLayout {
   std::vector<Tensor> tensors;  // in order, without gaps; empty: one run of unknown shape
   std::string spec{};           // the bucket's own spec; empty: the session's
   std::string name{};           // what the caller calls the bucket; the ranks compare it
+  // The word with which errors name the values, as in "the parameter 'weight' of rank 1".
+  std::string kind = "gradient";
 
   // Appends a tensor at the end of the bucket.
   void add(std::string name, std::vector<std::int64_t> shape);
   // Returns "index 12", followed by the name of the tensor or bucket that it is in, if any.
   [[nodiscard]] std::string describe_element(std::uint64_t index) const;
+  // Returns "the gradient of rank 1 is NaN or Inf at index 12"; for another kind of values than a
+  // gradient, "the parameter 'weight' of rank 1 is NaN or Inf at element 12".
+  [[nodiscard]] std::string describe_nonfinite(int rank, std::uint64_t index) const;
 };
 
 }  // namespace thinreduce
