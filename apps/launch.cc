@@ -214,7 +214,7 @@ int run_gloo(const LaunchOptions& options, const RankMain& rank_main) {
   check_world(options, gloo.world, "WORLD_SIZE");
   if (!options.interface.empty()) gloo.interface = options.interface;
   gloo.secret = secret_of(options);
-  gloo.connect_timeout = std::min(gloo.connect_timeout, options.timeout);
+  gloo.connect_timeout = options.timeout;
   return run_rank(options, connect_gloo(gloo), rank_main);
 }
 

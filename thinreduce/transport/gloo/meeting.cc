@@ -132,7 +132,8 @@ void Meeting::name_missing(const Round& round) {
   }
   const std::string more = board_.remark();
   throw Error(ErrorCode::timeout,
-              fmt::format("{}: {} within {:g} s{}; start all {} ranks, or raise the timeout",
+              fmt::format("{}: {} within {:g} s{}; start all {} ranks, or raise "
+                          "connect_timeout (--timeout on the command line)",
                           name_of(options_.rank), what, deadline_.allowed.count(),
                           more.empty() ? "" : fmt::format(" ({})", more), options_.world));
 }
