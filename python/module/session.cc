@@ -174,7 +174,8 @@ void bind_session(py::module_& module) {
            py::arg("min_elements") = 1024, py::arg("warmup_steps") = 0,
            py::arg("check_replicas_every") = 100, py::arg("threads") = 1, py::arg("seed") = 0,
            py::arg("momentum_inside_ok") = false, py::arg("caller_settings") = "",
-           py::arg("guard") = "off", py::arg("guard_factor") = 10.0);
+           py::arg("guard") = "off", py::arg("guard_factor") = 10.0)
+      .def_readonly("momentum_inside_ok", &SessionOptions::momentum_inside_ok);
 
   py::class_<PythonSession>(module, "Session")
       .def(py::init(

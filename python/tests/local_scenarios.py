@@ -114,7 +114,8 @@ def states_that_do_not_fit_are_refused():
     raises(thinreduce.BadState, "this is rank", lambda: sync.load_state_dict(other))
     other = {**saved, "settings": saved["settings"].replace("every=4", "every=5")}
     raises(thinreduce.BadState, "LocalSteps.every=5", lambda: sync.load_state_dict(other))
-    raises(thinreduce.BadState, "format None", lambda: sync.load_state_dict({}))
+    text = "LocalSteps.state_dict() returned (it has no 'format')"
+    raises(thinreduce.BadState, text, lambda: sync.load_state_dict({}))
     sync.close()
 
 
@@ -259,9 +260,11 @@ def wrong_arguments_are_refused():
         ("no parameters", {"net": Net().requires_grad_(False)}),
     ):
         raises(thinreduce.BadInput, text, lambda options=options: make(**options))
-    raises(thinreduce.BadSpec, "momentum itself", lambda: make("sketch:momentum=0.9"))
-    signs = partial(make, "demo:sign=on", outer="sgd,lr=1")
-    raises(thinreduce.BadSpec, "for local steps use demo:sign=off", signs)
+    text = "itself; with LocalSteps use sketch:momentum=0 and the momentum of outer"
+    raises(thinreduce.BadSpec, text, lambda: make("sketch:momentum=0.9"))
+    for outer in ("sgd,lr=1", "nesterov,lr=0.7,momentum=0.9"):
+        signs = partial(make, "demo:sign=on", outer=outer)
+        raises(thinreduce.BadSpec, "with LocalSteps use demo:sign=off and the momentum", signs)
     _, _, sync = make("sketch:momentum=0.9", outer="sgd,lr=1")
     sync.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 import pytest
 
@@ -314,7 +315,8 @@ def test_sketch_refuses_momentum_that_would_be_applied_again():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     with pytest.raises(thinreduce.BadSpec, match=r"SGD would .* \(0\.9 in parameter group 0\)"):
         thinreduce.State(spec, optimizer=optimizer)
-    with pytest.raises(thinreduce.BadSpec, match="Adam would apply its own"):
+    text = r"Adam would apply its own \(betas\[0\] = 0\.9 in .* group 0\) again: use SGD with mom"
+    with pytest.raises(thinreduce.BadSpec, match=text):
         thinreduce.State(spec, optimizer=torch.optim.Adam(model.parameters()))
     decaying = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.01)
     with pytest.raises(thinreduce.BadSpec, match=r"weight decay of SGD \(0\.01 in .* group 0\)"):
@@ -329,6 +331,39 @@ def test_sketch_refuses_momentum_that_would_be_applied_again():
     thinreduce.State("demo:sign=on", optimizer=decaying)
     with pytest.raises(thinreduce.BadSpec, match="the optimizer is RMSprop: use SGD, or sign=off"):
         thinreduce.State("demo:sign=on", optimizer=torch.optim.RMSprop(model.parameters()))
+
+
+def test_things_of_a_wrong_type_are_refused_by_name():
+    model = nn.Linear(4, 3)
+    module = "model must be a torch.nn.Module; it is 3"
+    for work, text in (
+        (lambda: thinreduce.State("dqsg", model=3), module),
+        (lambda: thinreduce.State("dqsg").bind(3), module),
+        (lambda: thinreduce.LocalSteps(3, "dqsg"), module),
+        (lambda: thinreduce.SecondMoment(3), module),
+        (lambda: thinreduce.fsdp.attach(3, "dqsg"), module),
+        (lambda: thinreduce.State("dqsg", optimizer=3), "optimizer must be a torch.* it is 3"),
+        (lambda: thinreduce.State("variance", second_moment=3), "second_moment must be a .*; it"),
+        (lambda: thinreduce.State("dqsg", process_group=3), "process_group must be .* it is 3"),
+        (lambda: thinreduce.LocalSteps(model, process_group=3), "process_group must be"),
+        (lambda: thinreduce.State("dqsg", secret=3), "secret must be a string or None; it is of"),
+        (lambda: thinreduce.State("dqsg", guard_factor="x"), "guard_factor must be .* it is 'x'"),
+        (lambda: thinreduce.LocalSteps(model, outer=3), "outer must be a string; it is 3"),
+        (lambda: thinreduce.State("dqsg").reconfigure(3), "process_group must be"),
+        (lambda: thinreduce.huggingface.attach(3), "trainer must be a transformers.Trainer"),
+    ):
+        with pytest.raises(thinreduce.BadInput, match=text):
+            work()
+
+
+def test_a_missing_library_of_hugging_face_is_named(monkeypatch):
+    class Trainer:
+        def add_callback(self, callback):
+            raise AssertionError(callback)
+
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(thinreduce.Unavailable, match="pip install transformers"):
+        thinreduce.huggingface.attach(Trainer())
 
 
 def test_states_check_what_they_are_given():

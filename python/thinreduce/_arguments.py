@@ -3,14 +3,65 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import _core
-from .errors import BadInput, BadSpec
+from .errors import BadInput, BadSpec, BadState
 
 _MAX = 2**64 - 1  # of the engine's numbers
+MAX_RANKS = 2**31 - 1
+
+
+def shown(value: Any) -> str:
+    """Returns a wrong argument for an error: its text, or its type if the text is long."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"of type {type(value).__name__}"
+
+
+def check_type(name: str, value: Any, kind: type | tuple[type, ...], words: str) -> None:
+    """Raises BadInput unless ``value`` is of this type, which ``words`` name."""
+    if not isinstance(value, kind):
+        raise BadInput(f"{name} must be {words}; it is {shown(value)}")
+
+
+def real_numbers(name: str, value: Any) -> NDArray[Any]:
+    """Returns ``value`` as an array; raises BadInput if it is complex."""
+    array = np.asarray(value)
+    if np.iscomplexobj(array):
+        raise BadInput(
+            f"{name} must have real numbers; it is {array.dtype}: pass its real and its imaginary "
+            "part as two arrays"
+        )
+    return array
+
+
+def saved_bytes(name: str, value: Any) -> bytes:
+    """Returns ``value`` as bytes; raises BadInput unless it is bytes or their like."""
+    check_type(name, value, (bytes, bytearray, memoryview), "bytes")
+    return bytes(value)
+
+
+def check_saved_state(state: Any, owner: str, format: int | None, keys: tuple[str, ...]) -> None:
+    """Raises BadState unless ``state`` is a dict with these keys that ``owner.state_dict()`` has
+    returned, in this format; None accepts any format."""
+    if not isinstance(state, Mapping):
+        raise BadState(
+            f"this is not a state that {owner}.state_dict() returned (it is {shown(state)})"
+        )
+    if format is not None and state.get("format", format) != format:
+        raise BadState(
+            f"the saved state has format {state['format']}, and this version of thinreduce reads "
+            f"format {format}; load it with the version that saved it"
+        )
+    for key in keys:
+        if key not in state:
+            raise BadState(
+                f"this is not a state that {owner}.state_dict() returned (it has no '{key}')"
+            )
 
 
 def whole_number(name: str, value: Any, *, min: int = 0, max: int = _MAX) -> int:
@@ -29,6 +80,12 @@ def check_text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise BadInput(f"{name} must be a string; it is {value!r}")
     return value
+
+
+def check_secret(value: Any) -> None:
+    """Raises BadInput, which does not show the value, unless it has the type of a secret."""
+    if value is not None and not isinstance(value, (str, bytes)):
+        raise BadInput(f"secret must be a string or None; it is of type {type(value).__name__}")
 
 
 def spec_text(spec: Any) -> str:
@@ -72,7 +129,11 @@ class SessionArguments:
     ) -> None:
         if guard not in ("off", "report", "clip", "refuse"):
             raise BadInput(f"guard must be 'off', 'report', 'clip' or 'refuse'; it is {guard!r}")
-        if not 1 < guard_factor < float("inf"):
+        try:
+            factor = float(guard_factor)
+        except (TypeError, ValueError):
+            factor = 0.0
+        if not 1 < factor < float("inf"):
             raise BadInput(f"guard_factor must be finite and above 1; it is {guard_factor!r}")
         self._options: dict[str, Any] = {
             "timeout": seconds("timeout", timeout),
@@ -82,7 +143,7 @@ class SessionArguments:
             "check_replicas_every": whole_number("check_replicas_every", check_replicas_every),
             "threads": thread_count(threads),
             "guard": guard,
-            "guard_factor": float(guard_factor),
+            "guard_factor": factor,
         }
 
     def options(self, **more: Any) -> _core.SessionOptions:

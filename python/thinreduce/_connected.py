@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, TypeVar
 import torch
 
 from . import _core
+from ._arguments import check_type
 from ._interrupts import watch
 from ._outcome import Outcome
 from ._reduction import Progress, Reduction
-from ._rendezvous import members_of, refuse_unless_group_is_clear
+from ._rendezvous import check_group, members_of, refuse_unless_group_is_clear
 from ._state_options import StateOptions, check_world
 from ._worker import Worker
 from .errors import BadInput, BadSpec, BadState, describe
@@ -58,6 +59,7 @@ class ConnectedState:
         process_group: torch.distributed.ProcessGroup | None = None,
         second_moment: SecondMoment | None = None,
     ) -> None:
+        check_group(process_group)
         self._names = Names()
         self._process_group = process_group
         self._second_moment = second_moment
@@ -70,6 +72,7 @@ class ConnectedState:
     def bind(self: Self, model: torch.nn.Module) -> Self:
         """Gives the State the names of the model's parameters and, if it is a DDP model, its
         process group, as ``model=`` does. Must be called before the first step."""
+        check_type("model", model, torch.nn.Module, "a torch.nn.Module")
         if isinstance(model, torch.nn.parallel.DistributedDataParallel):
             self._use_group(model.process_group)
             model = model.module
@@ -168,6 +171,7 @@ class ConnectedState:
 
         After an exception, it may be called again with another group.
         """
+        check_group(process_group)
         connection = self._options.connect(process_group, new_world=True)
         if self._reduction is None:
             self._begin(_core.connect_inside(1)[0])  # a world of its own, to join from

@@ -77,6 +77,7 @@ class Pending:
     def get(self) -> dict[str, Any]: ...
 
 class SessionOptions:
+    momentum_inside_ok: bool
     def __init__(
         self,
         *,

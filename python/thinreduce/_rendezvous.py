@@ -11,7 +11,7 @@ from torch.distributed import distributed_c10d
 
 from . import _core
 from ._agreement import agree
-from ._arguments import check_text, seconds
+from ._arguments import check_secret, check_text, check_type, seconds
 from ._new_world import name_of_meeting
 from ._store import StoreView
 from ._time_limit import TimeLimit
@@ -37,6 +37,14 @@ def members_of(group: dist.ProcessGroup | None) -> tuple[int, ...]:
     if group is None or group is distributed_c10d._get_default_group():
         return tuple(range(dist.get_world_size()))
     return tuple(distributed_c10d.get_process_group_ranks(group))
+
+
+def check_group(group: Any) -> None:
+    """Raises BadInput unless ``group`` is a process group or None. connect() refuses the group of
+    other ranks only, which new_group() returns as a number or an object."""
+    if group is None or group is distributed_c10d.GroupMember.NON_GROUP_MEMBER:
+        return
+    check_type("process_group", group, dist.ProcessGroup, "a torch.distributed.ProcessGroup")
 
 
 def refuse_unless_group_is_clear() -> None:
@@ -101,6 +109,7 @@ class GroupArguments:
         self._interface = check_text("interface", interface)
         self._timeout = seconds("connect_timeout", connect_timeout)
         self._secret = secret
+        check_secret(secret)
         _core.has_secret(secret)  # raises BadInput unless it may be one
 
     def connect(

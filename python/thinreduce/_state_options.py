@@ -7,11 +7,12 @@ from typing import Any
 import torch
 
 from . import _core
-from ._arguments import SessionArguments, whole_number
+from ._arguments import SessionArguments, check_saved_state, shown, whole_number
 from ._rendezvous import GroupArguments
 from .errors import BadInput, BadSpec, BadState
 from .groups import Groups
 from .rules import Rules, Spec
+from .world import STATE_KEYS
 
 FORMAT = 1  # of State.state_dict()
 
@@ -27,12 +28,15 @@ def _check_optimizer(rules: Rules, optimizer: torch.optim.Optimizer) -> None:
             f"the optimizer is {name}: use SGD, or {rules.without_momentum} in the spec"
         )
     for number, options in enumerate(optimizer.param_groups):
-        momentum = options.get("momentum", 0) or (options.get("betas") or (0,))[0]
-        if momentum:
+        momentum = options.get("momentum", 0)
+        beta = (options.get("betas") or (0,))[0]
+        if momentum or beta:
+            own = f"{momentum:g}" if momentum else f"betas[0] = {beta:g}"
+            advice = "set the optimizer's momentum to 0" if momentum else "use SGD with momentum=0"
             raise BadSpec(
-                f"'{rules}' applies momentum itself, and {name} would apply its own ({momentum:g} "
-                f"in parameter group {number}) again: set the optimizer's momentum to 0, or use "
-                f"{rules.without_momentum} in the spec"
+                f"'{rules}' applies momentum itself, and {name} would apply its own ({own} in "
+                f"parameter group {number}) again: {advice}, or use {rules.without_momentum} in "
+                "the spec"
             )
         # Signs leave the weight decay to the optimizer.
         if options.get("weight_decay", 0) and not rules.hands_out_signs:
@@ -74,6 +78,8 @@ class StateOptions:
         self.nonfinite: str = given["nonfinite"]
         if self.nonfinite not in ("skip", "raise"):
             raise BadInput(f"nonfinite must be 'skip' or 'raise'; it is {self.nonfinite!r}")
+        if optimizer is not None and not hasattr(optimizer, "param_groups"):
+            raise BadInput(f"optimizer must be a torch.optim.Optimizer; it is {shown(optimizer)}")
         if optimizer is not None and self.rules.momentum_inside:
             _check_optimizer(self.rules, optimizer)
             given["momentum_inside_ok"] = True
@@ -129,11 +135,7 @@ class StateOptions:
 
     def check_saved(self, state: dict[str, Any]) -> None:
         """Raises BadState unless a saved state was written with these options."""
-        if state.get("format") != FORMAT:
-            raise BadState(
-                f"the saved state has format {state.get('format')}, and this version of thinreduce "
-                f"reads format {FORMAT}; load it with the version that saved it"
-            )
+        check_saved_state(state, "State", FORMAT, STATE_KEYS)
         if state["rules"] != self.rules.patterns:
             raise BadState(
                 f"the saved state was written with the spec {state['rules']}, and this State has "

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from ._arguments import check_type
 from .ddp import State
 
 
@@ -21,6 +22,7 @@ class PerRank:
     """
 
     def __init__(self, state: State) -> None:
+        check_type("state", state, State, "a thinreduce.State")
         self._state = state
         self._key = f"rank{dist.get_rank()}"
 

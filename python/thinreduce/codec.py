@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
-from ._arguments import spec_text, whole_number
+from ._arguments import real_numbers, spec_text, whole_number
 from .errors import BadInput, BadSpec
 
 
@@ -46,7 +46,7 @@ def encode(array: Any, spec: str, *, seed: int = 0) -> Encoded:
     a method that learns before it compresses (gradiveq) sends that step uncompressed. ``seed`` is
     the seed of the random numbers of methods that round at random.
     """
-    values = np.ascontiguousarray(array, dtype=np.float32)
+    values = np.ascontiguousarray(real_numbers("array", array), dtype=np.float32)
     seed = whole_number("seed", seed)
     full = spec_text(spec)
     if full.startswith("auto"):

@@ -5,19 +5,30 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
-from ._arguments import SessionArguments, check_out, check_text, seconds, spec_text, whole_number
-from .errors import BadInput, BadSpec, Error, Mismatch, NonFinite, Unavailable, describe
+from ._arguments import (
+    MAX_RANKS,
+    SessionArguments,
+    check_out,
+    check_secret,
+    check_text,
+    real_numbers,
+    saved_bytes,
+    seconds,
+    spec_text,
+    whole_number,
+)
+from .errors import BadInput, BadSpec, Error, Mismatch, Unavailable, describe
 from .stats import Stats
 
-_MOST_RANKS = 2**31 - 1
+_MAX_LOCAL_RANKS = 1024  # of local(), as of the program with threads
 _Key = tuple[str, str, tuple[int, ...]]  # name, spec, shape
 
 
@@ -33,6 +44,8 @@ class Comm:
 
     def __init__(self, connection: _core.Connection, options: _core.SessionOptions) -> None:
         self._session = _core.Session(connection, options)
+        self._momentum_inside_ok = options.momentum_inside_ok
+        self._begun = False  # whether begin_step() was called
         self._buckets: dict[_Key, tuple[int, _core.Bucket]] = {}
         self._ids: set[int] = set()
         self._stats = Stats()
@@ -60,6 +73,7 @@ class Comm:
 
         Methods may use the shape of an array with two or more dimensions; a 1-D array is compressed
         as one run of numbers. Arrays with fewer than ``min_size`` elements are sent uncompressed.
+        Complex arrays are refused.
         """
         with self._telling_others():
             full = _single_spec(spec)
@@ -81,16 +95,24 @@ class Comm:
             raise
         try:
             report = pending.get()
-        except NonFinite:
-            raise
         except (BadInput, Mismatch) as error:
-            raise type(error)(
-                f"{error} (rank {self.rank} called all_reduce_mean for array '{name}' of shape "
-                f"{out.shape} with '{key[1]}')"
-            ) from None
+            raise type(error)(self._with_call(error, key)) from None
         self._calls += 1
         self._stats.add(self._calls, report)
         return out
+
+    def _with_call(self, error: Error, key: _Key) -> str:
+        """Returns the engine's text, which names a bucket, with the call that this rank made."""
+        name, spec, shape = key
+        array = f"array '{name}'" if name else "an array without a name,"
+        call = f"rank {self.rank} called all_reduce_mean for {array} of shape {shape} with '{spec}'"
+        # A bucket's id is a hash of name, shape and spec.
+        if isinstance(error, Mismatch) and "the bucket's id is" in str(error):
+            return (
+                "the ranks did not call all_reduce_mean with the same name, shape and spec in the "
+                f"same order: {call} ({error})"
+            )
+        return f"{error} ({call})"
 
     @contextlib.contextmanager
     def _telling_others(self) -> Iterator[None]:
@@ -106,6 +128,13 @@ class Comm:
         if key in self._buckets:
             return self._buckets[key][1]
         name, spec, shape = key
+        if _core.momentum_inside(spec) and not self._momentum_inside_ok:
+            method = spec.partition(":")[0]
+            raise BadSpec(
+                f"'{spec}' applies momentum itself, so the optimizer must apply none: set its "
+                "momentum to 0 and give connect() or local() momentum_inside_ok=True, or use "
+                f"{method}:{_core.without_momentum(spec)}"
+            )
         # From the key and not from a counter: after a call that failed on some ranks, counters
         # would differ. Ids up to 2**31 - 1 are free for callers.
         number = int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "big")
@@ -137,13 +166,17 @@ class Comm:
         """Starts a step that :meth:`undo_step` can take back. From the first call on, states are
         copied in every step, which doubles the memory of residuals. All ranks must call it."""
         self._session.begin_step()
+        self._begun = True
 
     def undo_step(self) -> None:
-        """Restores residuals and learned state as they were at :meth:`begin_step`.
+        """Restores residuals and learned state as they were at :meth:`begin_step`. Raises BadInput
+        before the first one.
 
         For a step that is skipped because one of its arrays was refused (:class:`NonFinite`): the
         residuals of others may be in means that nobody applies. All ranks must call it.
         """
+        if not self._begun:
+            raise BadInput("undo_step() needs begin_step() at the start of the step")
         self._session.undo_step()
 
     def stats(self) -> dict[str, Any]:
@@ -160,7 +193,7 @@ class Comm:
 
         It belongs to the arrays with the same names, specs and shapes as in the saved run.
         """
-        self._session.load(state)
+        self._session.load(saved_bytes("state", state))
 
     def close(self) -> None:
         """Disconnects from the other ranks."""
@@ -186,7 +219,7 @@ def _single_spec(spec: str) -> str:
 
 def _result_array(array: Any, out: NDArray[np.float32] | None) -> NDArray[np.float32]:
     """Returns ``out`` with the values of ``array``; a new array if it is None."""
-    values = np.asarray(array)
+    values = real_numbers("array", array)
     if out is None:
         return np.array(values, dtype=np.float32, order="C")
     check_out(out, values.shape)
@@ -200,7 +233,8 @@ def _moment_array(
 ) -> NDArray[np.float32] | None:
     if second_moment is None:
         return None
-    moment = np.ascontiguousarray(second_moment, dtype=np.float32)
+    values = real_numbers("second_moment", second_moment)
+    moment = np.ascontiguousarray(values, dtype=np.float32)
     if moment.size != out.size:
         raise BadInput(
             f"second_moment has {moment.size} values and array '{name}' has {out.size} "
@@ -320,10 +354,11 @@ def connect(
         threads=threads,
     )
     options = arguments.options(momentum_inside_ok=momentum_inside_ok)
+    check_secret(secret)
     world = _number_from_environment("WORLD_SIZE") if world is None else world
-    world = whole_number("world", world, min=1, max=_MOST_RANKS)
+    world = whole_number("world", world, min=1, max=MAX_RANKS)
     rank = _number_from_environment("RANK") if rank is None else rank
-    rank = whole_number("rank", rank, max=_MOST_RANKS)
+    rank = whole_number("rank", rank, max=MAX_RANKS)
     if rank >= world:
         ranks = "rank" if world == 1 else "ranks"
         raise BadInput(f"rank {rank} must be 0 to {world - 1}: the world has {world} {ranks}")
@@ -351,7 +386,8 @@ def local(
     threads: int = 1,
     momentum_inside_ok: bool = False,
 ) -> list[Comm]:
-    """Returns ``world`` ranks inside this process. Use each of them from its own thread.
+    """Returns ``world`` ranks inside this process, at most 1024. Use each of them from its own
+    thread.
 
     The arguments are those of :func:`connect`.
     """
@@ -364,6 +400,40 @@ def local(
         threads=threads,
     )
     options = arguments.options(momentum_inside_ok=momentum_inside_ok)
-    connections = _core.connect_inside(whole_number("world", world, min=1, max=_MOST_RANKS))
-    with ThreadPoolExecutor(world) as pool:  # each Comm waits for the others
-        return list(pool.map(lambda connection: Comm(connection, options), connections))
+    world = whole_number("world", world, min=1, max=_MAX_LOCAL_RANKS)
+    return _start_all(_core.connect_inside(world), options)
+
+
+def _start_all(connections: list[_core.Connection], options: _core.SessionOptions) -> list[Comm]:
+    """Returns a Comm per connection. Each waits for all others, so each starts in a thread."""
+    comms: dict[int, Comm] = {}
+    errors: list[BaseException] = []
+    all_here = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def start(rank: int) -> None:
+        all_here.wait()
+        if len(threads) < len(connections):
+            return  # the rest could not be started
+        try:
+            comms[rank] = Comm(connections[rank], options)
+        except BaseException as error:  # raised below
+            errors.append(error)
+
+    try:
+        for rank in range(len(connections)):
+            thread = threading.Thread(target=start, args=(rank,))
+            thread.start()
+            threads.append(thread)
+    except (RuntimeError, MemoryError) as error:
+        raise Unavailable(
+            f"local() can't start a thread for rank {len(threads)} of {len(connections)}: {error}; "
+            "use fewer ranks, or give the process more memory and threads"
+        ) from None
+    finally:
+        all_here.set()
+        for thread in threads:
+            thread.join()
+    if errors:
+        raise errors[0]
+    return [comms[rank] for rank in range(len(connections))]

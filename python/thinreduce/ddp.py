@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from ._arguments import shown
 from ._buckets import GradientBucket
 from ._connected import ConnectedState, Reconfiguration
 from ._state_options import FORMAT, StateOptions
-from .errors import BadState
+from .errors import BadInput, BadState
 from .rules import Spec
 from .stats import Stats
 
@@ -108,6 +109,10 @@ class State(ConnectedState):
             "guard_factor": guard_factor,
             "momentum_inside_ok": momentum_inside_ok,
         }
+        if second_moment is not None and not hasattr(second_moment, "gather"):
+            raise BadInput(
+                f"second_moment must be a thinreduce.SecondMoment; it is {shown(second_moment)}"
+            )
         self._options = StateOptions(spec, given, optimizer)
         self._gathers = True  # whether a group may lie in several buckets
         self._reset(process_group, second_moment)

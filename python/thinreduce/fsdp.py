@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from ._arguments import check_type
+from ._rendezvous import check_group
 from .ddp import State
 from .errors import BadInput, Unavailable
 from .rules import Spec
@@ -40,6 +42,8 @@ def attach(
     ``options`` are those of :class:`thinreduce.State`, without ``model`` and ``second_moment``.
     A step is one backward pass that reduces gradients.
     """
+    check_type("model", model, torch.nn.Module, "a torch.nn.Module")
+    check_group(process_group)
     for name in ("model", "second_moment"):
         if name in options:
             raise BadInput(

@@ -11,8 +11,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from ._arguments import shown
 from .ddp import State, hook
-from .errors import BadInput
+from .errors import BadInput, Unavailable
 from .rules import Spec
 
 
@@ -85,8 +86,15 @@ def attach(trainer: Any, spec: Spec = "fp32", **options: Any) -> Compression:
     ``options`` are those of :class:`thinreduce.State`, without ``model``. Checkpoints of the
     Trainer get one more file per rank; a run that resumes from one in its ``output_dir`` loads it.
     """
+    if not hasattr(trainer, "add_callback"):
+        raise BadInput(f"trainer must be a transformers.Trainer; it is {shown(trainer)}")
+    try:
+        base: Any = import_module("transformers").TrainerCallback
+    except ModuleNotFoundError:
+        raise Unavailable(
+            "thinreduce.huggingface needs transformers: pip install transformers"
+        ) from None
     compression = Compression(trainer, spec, options)
-    base: Any = import_module("transformers").TrainerCallback
 
     class Callback(base):  # type: ignore[misc]
         def on_train_begin(self, *_: Any, **__: Any) -> None:

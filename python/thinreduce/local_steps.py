@@ -13,15 +13,23 @@ import torch
 import torch.distributed as dist
 
 from . import _core
-from ._arguments import SessionArguments, spec_text, whole_number
+from ._arguments import (
+    SessionArguments,
+    check_saved_state,
+    check_text,
+    check_type,
+    spec_text,
+    whole_number,
+)
 from ._flat_tensors import FlatTensors
 from ._local_rounds import LocalRounds
-from ._rendezvous import GroupArguments, members_of
+from ._rendezvous import GroupArguments, check_group, members_of
 from ._state_options import check_world
-from .errors import BadInput, BadState, describe
+from .errors import BadInput, BadSpec, BadState, describe
 from .stats import Stats
 
 FORMAT = 1  # of LocalSteps.state_dict()
+_KEYS = ("format", "rank", "world", "settings", "rounds", "rest", "engine", "parameters")
 
 
 class LocalSteps:
@@ -78,6 +86,8 @@ class LocalSteps:
         check_replicas_every: int = 10,
         threads: int = 1,
     ) -> None:
+        check_type("model", model, torch.nn.Module, "a torch.nn.Module")
+        check_group(process_group)
         if isinstance(model, torch.nn.parallel.DistributedDataParallel):
             raise BadInput(
                 "LocalSteps needs the plain module: DistributedDataParallel exchanges gradients in "
@@ -102,16 +112,18 @@ class LocalSteps:
         )
         options = _core.LocalStepsOptions(
             every=whole_number("every", every, min=1),
-            outer=outer,
+            outer=check_text("outer", outer),
             fragments=whole_number("fragments", fragments, min=1),
             overlap=whole_number("overlap", overlap),
         )
+        full = spec_text(spec)
+        _check_momentum(spec, options)
         self._model = model
         self._trained = [one.requires_grad for one in model.parameters()]
         trained = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
         self._check(trained)
         self._settings = (
-            f"{spec_text(spec)} {options.settings()} LocalSteps.buffers={buffers} "
+            f"{full} {options.settings()} LocalSteps.buffers={buffers} "
             f"LocalSteps.model={_model_hash(model)}"
         )
         session_options = session_arguments.options(
@@ -273,11 +285,7 @@ class LocalSteps:
 
         Raises BadState if the state belongs to another rank, number of ranks, model or settings.
         """
-        if state.get("format") != FORMAT:
-            raise BadState(
-                f"the saved state has format {state.get('format')}, and this version of thinreduce "
-                f"reads format {FORMAT}; load it with the version that saved it"
-            )
+        check_saved_state(state, "LocalSteps", FORMAT, _KEYS)
         check_world(state, self._session.rank, self._session.world)
         if state["settings"] != self._settings:
             raise BadState(
@@ -301,6 +309,23 @@ class LocalSteps:
     def close(self) -> None:
         """Disconnects from the other ranks. Happens by itself at the end of the program."""
         self._close()
+
+
+def _check_momentum(spec: str, options: _core.LocalStepsOptions) -> None:
+    """Raises BadSpec for a method that hands out signs, or that has momentum beside that of the
+    outer step."""
+    if not _core.momentum_inside(spec):
+        return
+    does = "applies momentum itself"
+    if _core.hands_out_signs(spec):
+        does += " and hands out signs, which are no mean of differences"
+    elif not options.momentum():  # that of the method takes its place
+        return
+    method = spec.partition(":")[0]
+    raise BadSpec(
+        f"'{spec}' {does}; with LocalSteps use {method}:{_core.without_momentum(spec)} and the "
+        "momentum of outer"
+    )
 
 
 def _model_hash(model: torch.nn.Module) -> str:

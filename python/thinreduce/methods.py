@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import _core
+from . import _arguments, _core
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def methods() -> list[Method]:
 
 def spec_text(spec: str) -> str:
     """Returns the spec with every option written out; raises BadSpec if it is not valid."""
-    return _core.spec_text(spec)
+    return _arguments.spec_text(spec)
 
 
 def momentum_inside(spec: str) -> bool:
@@ -74,7 +74,7 @@ def momentum_inside(spec: str) -> bool:
 
     The optimizer must then not apply momentum again.
     """
-    return _core.momentum_inside(spec)
+    return _core.momentum_inside(_arguments.spec_text(spec))
 
 
 def simd_target() -> str:

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Union
 
 from . import _core
-from ._arguments import spec_text
+from ._arguments import shown, spec_text
 from .errors import BadSpec
 
 Spec = Union[str, Mapping[str, str]]
@@ -31,6 +31,12 @@ class Rules:
                 "the rules are empty; give at least one name pattern and its spec, such as "
                 "{'*': 'dqsg'}"
             )
+        for pattern in patterns:
+            if not isinstance(pattern, str):
+                raise BadSpec(
+                    "the rules must map name patterns, which are strings such as 'fc.*', to specs; "
+                    f"one pattern is {shown(pattern)}"
+                )
         # Every option is written out, so that equal rules have equal text on all ranks.
         self.patterns: dict[str, str] = {
             pattern: spec_text(one) for pattern, one in patterns.items()

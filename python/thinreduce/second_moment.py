@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from ._arguments import whole_number
+from ._arguments import check_type, whole_number
 from ._moment_rules import rule_for
 from .errors import BadInput
 from .groups import Member, memory_order
@@ -43,6 +43,7 @@ class SecondMoment:
     """
 
     def __init__(self, model: torch.nn.Module, groups: int = 0) -> None:
+        check_type("model", model, torch.nn.Module, "a torch.nn.Module")
         self._groups = whole_number("groups", groups)
         if groups == 1:
             raise BadInput(

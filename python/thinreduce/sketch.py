@@ -8,11 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
-from ._arguments import whole_number
+from ._arguments import check_type, real_numbers, saved_bytes, whole_number
+from .errors import BadInput
+
+_MAX_ELEMENTS = 2**40  # of one call
 
 
 def _floats(values: Any) -> NDArray[np.float32]:
-    return np.ascontiguousarray(values, dtype=np.float32).ravel()
+    return np.ascontiguousarray(real_numbers("values", values), dtype=np.float32).ravel()
 
 
 class CountSketch:
@@ -50,14 +53,18 @@ class CountSketch:
     def accumulate(self, values: Any, first: int = 0) -> None:
         """Adds a run of the vector that starts at ``first``, which must be a multiple of 16."""
         array = _floats(values)
+        first = whole_number("first", first)
         self._core.accumulate(array.ctypes.data, array.size, first)
 
     def merge(self, other: CountSketch) -> None:
         """Adds the vector of ``other``, which must have the same rows, columns and seed."""
+        check_type("other", other, CountSketch, "a thinreduce.CountSketch")
         self._core.merge(other._core)
 
     def estimate(self, count: int, first: int = 0) -> NDArray[np.float32]:
         """Estimates ``count`` elements, starting at ``first``, which must be a multiple of 16."""
+        count = whole_number("count", count, max=_MAX_ELEMENTS)
+        first = whole_number("first", first)
         result = np.empty(count, dtype=np.float32)
         self._core.estimate(first, result.ctypes.data, count)
         return result
@@ -67,7 +74,12 @@ class CountSketch:
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Returns the indices and the estimates of the large ones among the first ``elements``
         elements: those whose estimate has a magnitude of ``min_magnitude`` or more."""
-        found = self._core.heavy_hitters(elements, min_magnitude)
+        elements = whole_number("elements", elements)
+        try:
+            least = float(min_magnitude)
+        except (TypeError, ValueError):
+            raise BadInput(f"min_magnitude must be a number; it is {min_magnitude!r}") from None
+        found = self._core.heavy_hitters(elements, least)
         indices = np.array([index for index, _ in found], dtype=np.int64)
         return indices, np.array([value for _, value in found], dtype=np.float32)
 
@@ -82,5 +94,5 @@ class CountSketch:
     def from_bytes(cls, data: bytes) -> CountSketch:
         """Reads the result of ``bytes(sketch)``; raises BadFrame if the bytes are anything else."""
         sketch = cls.__new__(cls)
-        sketch._core = _core.CountSketch.load(data)
+        sketch._core = _core.CountSketch.load(saved_bytes("data", data))
         return sketch

@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _core
-from .errors import BadState
+from ._arguments import MAX_RANKS, check_saved_state, shown, whole_number
+from .errors import BadInput, BadState
+
+# The keys of State.state_dict(), and those that are the same on all ranks.
+_COMPARED = ("format", "world", "rules", "settings", "step", "groups")
+STATE_KEYS = (*_COMPARED, "rank", "warm_up_buckets", "named", "engine")
 
 
 def redistribute(states: Sequence[dict[str, Any]], world: int) -> list[dict[str, Any]]:
@@ -17,11 +22,19 @@ def redistribute(states: Sequence[dict[str, Any]], world: int) -> list[dict[str,
     that get none start with zeros. State that is equal on all ranks is copied. The mean divides the
     same sum of residuals by the new number of ranks.
     """
+    world = whole_number("world", world, min=1, max=MAX_RANKS)
+    if not isinstance(states, Sequence):
+        raise BadInput(
+            "redistribute() needs a list with the state_dict of every old rank; it got "
+            f"{shown(states)}"
+        )
     if not states:
         raise BadState("redistribute() needs the state_dict of every old rank; the list is empty")
+    for state in states:
+        check_saved_state(state, "State", None, STATE_KEYS)
     ordered = sorted(states, key=lambda state: state["rank"])
     for state in ordered:
-        for key in ("format", "world", "rules", "settings", "step", "groups"):
+        for key in _COMPARED:
             if state[key] != ordered[0][key]:
                 raise BadState(
                     f"redistribute() needs states of one run and step: '{key}' is "

@@ -182,8 +182,9 @@ class THINREDUCE_EXPORT Session {
   // buckets.
   void begin_step();
   // Restores residuals, step numbers and learned state as they were at begin_step(). For a step
-  // that is skipped because one of its buckets was refused: others may have delivered already. Must
-  // be called on all ranks. Waits for the submitted buckets.
+  // that is skipped because one of its buckets was refused: others may have delivered already. Does
+  // nothing before the first begin_step(). Must be called on all ranks. Waits for the submitted
+  // buckets.
   void undo_step();
 
   // Ends a step that begin_step() began: waits for the submitted buckets, and until all ranks have
