@@ -366,6 +366,21 @@ def test_a_missing_library_of_hugging_face_is_named(monkeypatch):
         thinreduce.huggingface.attach(Trainer())
 
 
+def test_the_second_moment_is_defined_with_the_size_of_the_batch():
+    # With the squares of the samples' own gradients, variance sends nothing.
+    (alpha, full) = (
+        one.help
+        for method in thinreduce.methods()
+        if method.name == "variance"
+        for one in method.options
+        if one.name in ("alpha", "full")
+    )
+    for text in (alpha, full):
+        assert "(per-sample gradient / batch size)^2" in text
+    for text in (thinreduce.SecondMoment.__doc__, thinreduce.Comm.all_reduce_mean.__doc__):
+        assert "(gradient of the sample / batch size) squared" in " ".join(text.split())
+
+
 def test_states_check_what_they_are_given():
     with pytest.raises(thinreduce.BadSpec, match="topk"):
         thinreduce.State("tpok")

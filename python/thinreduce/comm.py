@@ -68,8 +68,8 @@ class Comm:
         ``name``: tells arrays of the same shape apart, so that each has its own residual; the ranks
         compare it.
         ``out``: an array for the result, writeable, contiguous and float32; it may be ``array``.
-        ``second_moment``: one value per element, the sum over the local batch of the squared
-        gradients of single samples; only the variance method uses it.
+        ``second_moment``: one value per element, the sum over the local batch of (gradient of the
+        sample / batch size) squared; only the variance method uses it.
 
         Methods may use the shape of an array with two or more dimensions; a 1-D array is compressed
         as one run of numbers. Arrays with fewer than ``min_size`` elements are sent uncompressed.

@@ -1,7 +1,7 @@
 """Computes second moments of per-sample gradients, for the variance method.
 
-The second moment of an element is the sum over the local batch B of its squared gradients of single
-samples: sum_z (grad f_z / |B|)^2, for a loss that is the mean of f_z over the batch.
+The second moment of an element is the sum over the local batch B of (gradient of the sample / |B|)
+squared: sum_z (grad f_z / |B|)^2, for a loss that is the mean of f_z over the batch.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .names import Names
 class SecondMoment:
     """Computes second moments of per-sample gradients; pass it to ``State(second_moment=)``.
 
-    The second moment of an element is the sum over the local batch of its squared gradients of
-    single samples, for a loss that is a mean over the batch. It is computed during backward for
-    Linear, Conv1d, Conv2d, Embedding and LayerNorm layers and their subclasses without a forward()
-    of their own. The first axis of a layer's input is the sample; an input without it is one
-    sample.
+    The second moment of an element is the sum over the local batch of (gradient of the sample /
+    batch size) squared, for a loss that is a mean over the batch. It is computed during backward
+    for Linear, Conv1d, Conv2d, Embedding and LayerNorm layers and their subclasses without a
+    forward() of their own. The first axis of a layer's input is the sample; an input without it is
+    one sample.
 
     Other parameters of the model (of MultiheadAttention or LSTM, for example) have none, and
     neither has one of a layer that was called with its input as a keyword, before torch 2.0. The

@@ -36,15 +36,14 @@ std::vector<OptionInfo> variance_option_infos() {
   return {
       OptionInfo::number("alpha", 1.5, 0, 100,
                          "An element's gradient sum r is sent once r^2 > alpha * v, where v is the "
-                         "sum of the squared per-sample gradients that were added to r; larger "
-                         "values send less."),
+                         "sum of (per-sample gradient / batch size)^2 over the samples that were "
+                         "added to r; larger values send less."),
       OptionInfo::integer(
           "full", 32768, 0, 1'000'000'000'000,
           "Tensors with fewer than this many (output, input) channel pairs use a proportionally "
-          "smaller alpha; 0 disables this. Needs second moments (per element, the sum of the "
-          "squared "
-          "per-sample gradients), which `thinreduce train` computes and Python's SecondMoment "
-          "passes with the gradient; ignored without them."),
+          "smaller alpha; 0 disables this. Needs second moments (per element, the sum over "
+          "the local batch of (per-sample gradient / batch size)^2), which `thinreduce train` "
+          "computes and Python's SecondMoment passes with the gradient; ignored without them."),
       OptionInfo::number(
           "zeta", 0.999, 0, 1,
           "v is multiplied by zeta after each step in which the element is not sent; "
