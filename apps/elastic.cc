@@ -249,7 +249,8 @@ std::shared_ptr<Transport> ElasticRank::meet() {
     gloo.master_port = message.port;
     gloo.interface = options_.interface;
     gloo.secret = secret_of(options_);
-    gloo.connect_timeout = std::min(kConnectTimeout, options_.timeout);
+    gloo.connect_timeout =
+        tried < kTries ? std::min(kConnectTimeout, options_.timeout) : options_.timeout;
     try {
       return throttle(connect_gloo(gloo), options_.link, options_.timeout);
     } catch (const Error& error) {

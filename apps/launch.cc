@@ -49,7 +49,7 @@ class RankErrors {
     std::string text = error.what();
     if (text.starts_with(prefix)) text.erase(0, prefix.size());
     if (known != nullptr && known->code() == ErrorCode::lost_peer) {
-      lost_.push_back(with_rank(rank, text));
+      lost_.emplace(text, with_rank(rank, text));
     } else if (printed_.insert(text).second) {
       print_error(with_rank(rank, text));
     }
@@ -57,13 +57,14 @@ class RankErrors {
   // Must be called when all ranks have ended.
   void finish() const {
     if (!printed_.empty()) return;
-    for (const std::string& text : lost_) print_error(text);
+    for (const auto& [text, line] : lost_) print_error(line);
   }
 
  private:
   std::mutex mutex_;
-  std::set<std::string> printed_;  // without their ranks
-  std::vector<std::string> lost_;
+  // Without their ranks; the lines of the lost peers, with the rank, by those.
+  std::set<std::string> printed_;
+  std::map<std::string, std::string> lost_;
 };
 
 // Runs one connected rank and returns its exit code.

@@ -118,7 +118,8 @@ void check(const TrainOptions& options) {
                             "--model",
                             model.name, model.data, options.data, model.data));
   }
-  if (model.is_language_model() && options.augment == "on") {
+  // A run of an older version may have saved the option, which had no effect.
+  if (options.resume.empty() && model.is_language_model() && options.augment == "on") {
     throw Error(
         ErrorCode::bad_input,
         fmt::format("model {} reads text, which --augment can't change: leave it out", model.name));

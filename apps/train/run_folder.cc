@@ -237,7 +237,7 @@ Checkpoint read_checkpoint(const fs::path& run) {
     throw Error(ErrorCode::bad_state, fmt::format("{}: {}", file.string(), error.what()));
   } catch (const nlohmann::json::exception& error) {
     throw damaged(file, apps::plain_text(error));
-  } catch (const std::exception& error) {  // a checksum that is no number
+  } catch (const std::logic_error& error) {  // a checksum that is no number
     throw damaged(file, error.what());
   }
 }

@@ -90,7 +90,9 @@ def attach(trainer: Any, spec: Spec = "fp32", **options: Any) -> Compression:
         raise BadInput(f"trainer must be a transformers.Trainer; it is {shown(trainer)}")
     try:
         base: Any = import_module("transformers").TrainerCallback
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        if error.name != "transformers":
+            raise  # one of its own dependencies is missing
         raise Unavailable(
             "thinreduce.huggingface needs transformers: pip install transformers"
         ) from None

@@ -368,7 +368,11 @@ TEST(Auto, RanksThatPlanWithDifferentLinksDisagree) {
       return reducer.reduce(job, *transport);
     };
     reducer.begin_step();
-    if (transport->rank() == 1) reducer.set_link({.bytes_per_second = 1e6});
+    const Link before = planner.link();
+    if (transport->rank() == 1) {
+      reducer.set_link({.bytes_per_second = 1e6});
+      planner.set_link({.bytes_per_second = 1e6});
+    }
     try {
       static_cast<void>(reduce());
       ADD_FAILURE() << "reduced over two links";
@@ -376,6 +380,7 @@ TEST(Auto, RanksThatPlanWithDifferentLinksDisagree) {
       EXPECT_EQ(thrown.error.code(), ErrorCode::mismatch) << thrown.error.what();
     }
     reducer.undo_step();
+    EXPECT_EQ(planner.link().bytes_per_second, before.bytes_per_second);
     EXPECT_NO_THROW(static_cast<void>(reduce()));
     EXPECT_EQ(values, std::vector<float>(10, 0.5F));
   });

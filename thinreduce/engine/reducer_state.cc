@@ -122,7 +122,9 @@ void Reducer::copy_for_undo(Slot& slot) {
 
 void Reducer::undo_step() {
   if (begun_ == 0) return;
-  link_ = link_before_;  // another rank may not have come as far as a change of the plan
+  // Another rank may not have come as far as a change of the plan.
+  link_ = link_before_;
+  if (planner_ != nullptr && planner_->link() != link_) planner_->set_link(link_);
   for (auto& [id, slot] : slots_) {
     if (slot.unsent_since == begun_) slot.unsent.clear();  // there was no memory for a copy
     slot.unsent_since = 0;

@@ -31,6 +31,8 @@ struct THINREDUCE_EXPORT Link {
   [[nodiscard]] std::string to_string() const;
   // Returns whether it limits bandwidth or latency at all.
   [[nodiscard]] bool limits() const;
+
+  bool operator==(const Link&) const = default;
 };
 
 // Wraps `inner`, or returns it as it is if the link limits nothing. All ranks must call it: a short

@@ -133,8 +133,8 @@ SocketAddress address_for_peers(const std::string& who, const std::string& inter
     if (!here) {
       throw Error(
           ErrorCode::unavailable,
-          fmt::format("{}: can't reach rank 0's host '{}': {}; MASTER_ADDR must be the name "
-                      "or address of rank 0's machine",
+          fmt::format("{}: can't reach rank 0's host '{}': {}; MASTER_ADDR, or the master "
+                      "that connect() was given, must be the name or address of rank 0's machine",
                       who, master, why));
     }
   }

@@ -181,7 +181,7 @@ TEST(Addresses, PeersCanReachThem) {
   EXPECT_EQ(address_for_peers("test", "", name).is_loopback(), route.is_loopback());
   const Error error = error_of([] { (void)address_for_peers("rank 3", "", "no.such.invalid"); });
   EXPECT_EQ(error.code(), ErrorCode::unavailable);
-  EXPECT_THAT(error.what(), HasSubstr("rank 3: can't reach no.such.invalid"));
+  EXPECT_THAT(error.what(), HasSubstr("rank 3: can't reach rank 0's host 'no.such.invalid'"));
 }
 
 TEST(Addresses, RankZeroListensNoWiderThanNeeded) {
