@@ -1,9 +1,10 @@
-"""The figures of `make claims` that are computed from recorded gradients."""
+"""The figures of `make claims` that are computed from recorded gradients, and its verdicts."""
 
 from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from claims.dqsg.nesting import correlation
 from claims.dqsg.rounding import rounding_errors
 from claims.gradiveq.slices import drift, spectra
 from claims.recording import Recording
+from claims.rows import Row, committed, keep, measured_here, newest
 
 SHAPE = (32, 16, 6, 6)  # 18,432 elements, slices of 256
 
@@ -82,3 +84,29 @@ def test_the_errors_of_dqsg_are_uniform_and_those_of_qsgd_are_not(tmp_path: Path
     assert errors["ks"] < 1.63 / errors["elements"] ** 0.5  # 1 %
     others = rounding_errors(recording, "qsgd:collective=gather,bits=4", 1)
     assert others["size_correlation"] > 0.2
+
+
+def test_a_row_keeps_its_date_until_its_result_changes(tmp_path: Path) -> None:
+    old = Row("2026-01-02", "a CPU, 2 cores", {"3": 0.5})
+    (tmp_path / "one.json").write_text(json.dumps(asdict(old)))
+    keep(tmp_path, "one", {3: 0.5})
+    assert measured_here(tmp_path, ["one", "two"]) == {"one": old}
+    keep(tmp_path, "one", {3: 0.25})
+    found = measured_here(tmp_path, ["one"])["one"]
+    assert found.found == {"3": 0.25}
+    assert found.date > old.date
+
+
+def test_a_row_of_another_machine_is_kept_until_a_later_one_is_measured(tmp_path: Path) -> None:
+    names = ("kept", "measured", "stale")
+    elsewhere = {name: Row("2026-01-02", "another CPU", {"from": name}) for name in names}
+    results = tmp_path / "results.json"
+    assert committed(results) == {}
+    results.write_text(json.dumps({name: asdict(row) for name, row in elsewhere.items()}))
+    here = {
+        "measured": Row("2026-01-02", "this CPU", {}),
+        "stale": Row("2026-01-01", "this CPU", {}),
+        "new": Row("2026-01-01", "this CPU", {}),
+    }
+    rows = newest(committed(results), here)
+    assert rows == {**elsewhere, "measured": here["measured"], "new": here["new"]}
