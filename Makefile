@@ -117,7 +117,7 @@ reproduce-long: setup build/release/build.ninja ## train what the claims name, t
 	@/usr/bin/python3 -m reproduce.long $(ONLY)
 
 # Needs the Python package: one claim is about what its codec gives back.
-claims: python ## write docs/claims.md: a verdict on every claim of the papers; takes half an hour, continues after a stop
+claims: python ## write docs/claims.md: a verdict on every claim of the papers, with the trainings of reproduce-long so far; takes half an hour, continues after a stop
 	@scripts/setup.sh reproduce
 	@cmake --build --preset release -j $(JOBS) --target thinreduce_cli
 	@PYTHONPATH=build/release/python /usr/bin/python3 -m claims

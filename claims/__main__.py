@@ -81,7 +81,8 @@ def main() -> int:
     rows = newest(
         committed(options.docs / "claims" / "results.json"), measured_here(options.folder, NAMES)
     )
-    print(f"wrote {page.write(options.out, rows)}")
+    written = page.write(options.out, rows, options.docs / "results")
+    print(f"wrote {written}")
     return 0
 
 
