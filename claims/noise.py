@@ -11,6 +11,7 @@ from .verdict import FAILS, HOLDS, IN_PART, NOT_YET
 
 SEED_NOISE = 0.7  # percentage points between two trainings that differ in their seed only
 SEEDS = 3  # that a claim needs to hold in full
+CLEARLY = 2  # times the noise, from which on a difference is clear
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,18 @@ class Gap:
     def is_noise(self) -> bool:
         return abs(self.mean) <= self.noise
 
+    @property
+    def is_clear(self) -> bool:
+        return abs(self.mean) > CLEARLY * self.noise
+
     def __str__(self) -> str:
-        return f"{self.mean:+.1f} points{' (noise)' if self.is_noise else ''}"
+        doubt = "" if self.is_clear else " (not clearly more than noise)"
+        return f"{self.mean:+.1f} points{' (noise)' if self.is_noise else doubt}"
 
 
 def graded(excess: float, tolerance: float, seeds: int) -> str:
     """Returns the verdict on a figure that exceeds what is claimed by `excess`."""
-    if excess > 2 * tolerance:
+    if excess > CLEARLY * tolerance:
         return FAILS
     return HOLDS if excess <= tolerance and seeds >= SEEDS else IN_PART
 

@@ -29,7 +29,7 @@ Figures are of one run and one seed unless the page says otherwise.
 Times differ by about a third between runs on this machine: smaller differences are noise.
 The accuracies of two trainings that only have different seeds differ by about {noise} points.
 So a difference of accuracies, as the mean over n seeds, is noise up to {noise}/√n points: 0.7 with one seed, 0.5 with two, 0.4 with three.
-A training *clearly* loses accuracy if it loses more than what the claim allows plus twice the noise.
+A training *clearly* loses accuracy if it loses more than what the claim allows plus twice the noise; between noise and that, a claim holds in part.
 With fewer than {seeds} seeds a claim about accuracy holds in part at most.
 Times with `--simulate` are virtual: every rank has a core and a link of its own ([scaling](scaling.md)); other programs ran on the machine meanwhile.
 A ratio such as 3.6x compares with fp32.

@@ -34,7 +34,7 @@ def judged(trained: Trained) -> str:
     if not pairs:
         return NOT_YET
     bytes_fall = all(trained.fewer(few) > trained.fewer(many) for few, many, _ in pairs)
-    if not bytes_fall or any(gap.mean < -2 * gap.noise for _, _, gap in pairs):
+    if not bytes_fall or any(gap.mean < 0 and gap.is_clear for _, _, gap in pairs):
         return FAILS
     ends = trained.gap(SETTINGS[-1], SETTINGS[0])
     is_trade = ends is not None and ends.mean > ends.noise

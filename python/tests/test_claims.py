@@ -195,6 +195,9 @@ def test_three_seeds_have_a_mean_a_spread_and_less_noise(tmp_path: Path) -> None
     assert gap.mean == pytest.approx(-0.5)
     assert not gap.is_noise
     assert Gap((-0.5,)).is_noise
+    assert str(Gap((-0.5,))) == "-0.5 points (noise)"
+    assert str(gap) == "-0.5 points (not clearly more than noise)"
+    assert str(Gap((-0.9,) * 3)) == "-0.9 points"
     table = training_table(known, ["resnet9-dqsg", "resnet9-dqsg-3"])
     assert "| `fp32` | 1, 2, 3 | 87.83 % (87.00 to 88.50) |  |  | 1/1.0 |" in table
     assert (
@@ -382,7 +385,7 @@ def test_the_verdict_on_equal_bytes_needs_speed_and_a_combined_training() -> Non
 def test_the_page_names_dates_and_what_is_missing(tmp_path: Path) -> None:
     results = tmp_path / "results"
     results.mkdir()
-    rows = trained({"resnet20-fp32-adam": 60, "resnet20-variance": 59}).rows.values()
+    rows = trained({"resnet20-fp32-adam": 60, "resnet20-variance": 58}).rows.values()
     (results / "long.json").write_text(json.dumps({"trainings": list(rows)}))
     quoted = Path(__file__).parents[2] / "docs" / "results" / "results.json"
     (results / "results.json").write_text(quoted.read_text())
@@ -391,7 +394,7 @@ def test_the_page_names_dates_and_what_is_missing(tmp_path: Path) -> None:
     row = Row("2026-01-02", "another CPU, 2 cores", {"resnet9": timed})
     text = write_page(tmp_path / "out", {"variance-cost-of-moments": row}, results).read_text()
     assert text.count("Measured on 2026-01-02: another CPU, 2 cores.") == 1
-    assert "`variance` -1.0 points at 4.0x fewer bytes; one seed was trained" in text
+    assert "`variance` -2.0 points at 4.0x fewer bytes; one seed was trained" in text
     assert 'ONLY="resnet20-variance-full0-1 resnet20-variance-full512-1"' in text
     assert "resnet20-variance-1" not in text
     assert committed(tmp_path / "out" / "claims" / "results.json") == {
