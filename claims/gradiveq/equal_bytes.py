@@ -196,7 +196,7 @@ CLAIM = Claim(
 The claim has two parts.
 Near 8 times fewer bytes, `gradiveq` is at least 1.5 times as fast as `qsgd` at 100 Mbit; this part holds in part from 1.1 times on, and fails below.
 The training of `resnet9` with `gradiveq:ratio=4+qsgd` loses no more than noise, and sends fewer bytes than `gradiveq` and `qsgd` alone;
-this part fails if the training clearly loses or sends more bytes than one of the two.
+this part fails if the training clearly loses, or sends as many bytes as one of the two or more.
 The claim holds if both parts do, and does not hold if both fail.
 Otherwise it holds in part; before this training has ended it is not shown.
 `dqsg` is only compared.
