@@ -111,13 +111,13 @@ reproduce: setup build/release/build.ninja ## write the results page: train CIFA
 	@/usr/bin/python3 -m reproduce
 
 # Not part of reproduce. ONLY="resnet9-fft-*" chooses trainings; TRAININGS in reproduce/long_settings.py has the names.
-reproduce-long: setup build/release/build.ninja ## train what the claims name, three seeds each: about 20 hours, continues after a stop; results in docs/results/long.md
+reproduce-long: setup build/release/build.ninja ## train what the claims name, three seeds each: about 23 hours, continues after a stop; results in docs/results/long.md
 	@scripts/setup.sh reproduce
 	@cmake --build --preset release -j $(JOBS) --target thinreduce_cli
 	@/usr/bin/python3 -m reproduce.long $(ONLY)
 
 # Needs the Python package: one claim is about what its codec gives back.
-claims: python ## write docs/claims.md: a verdict on every claim of the papers; takes half an hour, continues after a stop
+claims: python ## write docs/claims.md: a verdict on every claim of the papers, with the trainings of reproduce-long so far; takes half an hour, continues after a stop
 	@scripts/setup.sh reproduce
 	@cmake --build --preset release -j $(JOBS) --target thinreduce_cli
 	@PYTHONPATH=build/release/python /usr/bin/python3 -m claims

@@ -1,12 +1,12 @@
 """`make claims`: measures the papers' claims and writes docs/claims.md.
 
-Every result is kept in build/claims, so the same command continues after a stop.
+Every result is kept in build/claims, so the same command continues after a stop. A claim that was
+not measured here keeps the row that docs/claims/results.json has for it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 import time
@@ -18,6 +18,7 @@ from . import page
 from .bench import Bench
 from .claim import Claim
 from .page import CLAIMS
+from .rows import committed, keep, measured_here, newest, row_file
 
 NAMES = [claim.name for claim in CLAIMS]
 
@@ -27,6 +28,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--program", type=Path, default=Path("build/release/bin/thinreduce"))
     parser.add_argument("--folder", type=Path, default=Path("build/claims"), help="results so far")
     parser.add_argument("--out", type=Path, default=Path("docs"), help="folder for claims.md")
+    parser.add_argument(
+        "--docs", type=Path, default=Path("docs"), help="folder of the results that are committed"
+    )
     parser.add_argument(
         "--only", action="append", metavar="NAME", help="measure this claim only; may be repeated"
     )
@@ -39,16 +43,11 @@ def arguments() -> argparse.Namespace:
     return options
 
 
-def result(folder: Path, name: str) -> Path:
-    """Returns the file that holds a claim's result."""
-    return folder / f"{name}.json"
-
-
 def forget(folder: Path, names: list[str]) -> None:
     """Deletes the results of these claims."""
     for name in names:
         shutil.rmtree(folder / name, ignore_errors=True)
-        result(folder, name).unlink(missing_ok=True)
+        row_file(folder, name).unlink(missing_ok=True)
 
 
 def measure(bench: Bench, claims: list[Claim]) -> None:
@@ -58,11 +57,9 @@ def measure(bench: Bench, claims: list[Claim]) -> None:
         left = pace * sum(one.seconds for one in claims[number - 1 :]) / 60
         print(f"[{number}/{len(claims)}, about {left:.0f} min left] {claim.name}", flush=True)
         bench.claim = claim.name
-        found = claim.measure(bench)
-        result(bench.folder, claim.name).write_text(json.dumps(found, indent=1) + "\n")
+        keep(bench.folder, claim.name, claim.measure(bench))
         planned += claim.seconds
-        if planned:
-            pace = (time.monotonic() - start) / planned
+        pace = (time.monotonic() - start) / planned
 
 
 def main() -> int:
@@ -73,16 +70,19 @@ def main() -> int:
     try:
         if not options.page:
             bench = Bench(options.program, options.folder)
-            measure(bench, [claim for claim in CLAIMS if claim.name in wanted])
+            chosen = [claim for claim in CLAIMS if claim.name in wanted and claim.seconds]
+            measure(bench, chosen)
     except Failed as failure:
         print(f"claims: {failure}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("claims: stopped; the same command continues from here", file=sys.stderr)
         return 1
-    files = {name: result(options.folder, name) for name in NAMES}
-    found = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
-    print(f"wrote {page.write(options.out, found)}")
+    rows = newest(
+        committed(options.docs / "claims" / "results.json"), measured_here(options.folder, NAMES)
+    )
+    written = page.write(options.out, rows, options.docs / "results")
+    print(f"wrote {written}")
     return 0
 
 

@@ -40,6 +40,10 @@ def _resnet9(name: str, spec: str, optimizer: str = "sgd") -> Training:
     return Training(f"resnet9-{name}", spec, optimizer=optimizer)
 
 
+def _resnet20(name: str, spec: str) -> Training:
+    return Training(f"resnet20-{name}", spec, "resnet20", 5, "adam")
+
+
 def _cifarnet(name: str, spec: str, optimizer: str = "sgd") -> Training:
     return Training(f"cifarnet-{name}", spec, "cifarnet", 5, optimizer)
 
@@ -75,6 +79,11 @@ FIRST_SEED = (
     _resnet9("qsgd", "qsgd"),
     _resnet9("variance-hybrid", "variance:full=0,alpha=1,tau=0.01", "adam"),
     _resnet9("variance-strom", "variance:full=0,alpha=0,tau=0.01", "adam"),
+    # Narrow layers; full=512 is an eighth of the channel pairs of the widest layer, 64 · 64.
+    _resnet20("fp32-adam", "fp32"),
+    _resnet20("variance", "variance"),
+    _resnet20("variance-full0", "variance:full=0"),
+    _resnet20("variance-full512", "variance:full=512"),
     # Defaults that `make reproduce` has not trained since they changed.
     _cifarnet("fp32", "fp32"),
     _cifarnet("topk", "topk"),

@@ -10,7 +10,7 @@ from reproduce.page import table
 
 from ..bench import Bench
 from ..charts import Panel, draw
-from ..claim import FAILS, HOLDS, IN_PART, Claim, Json, Shown
+from ..claim import FAILS, HOLDS, IN_PART, Claim, Context, Json, Shown
 from ..commands import AUTHORS, ON_RECORDED, RESNET9, recorded
 from ..recording import Recording
 from ..wording import change, percent, span
@@ -105,8 +105,8 @@ def training_line(trained: Json, ranks: int) -> list[str]:
     return [str(ranks), *accuracies, *nested]
 
 
-def show(found: Json, folder: Path) -> Shown:
-    draw_correlation(found, folder / CHART)
+def show(found: Json, context: Context) -> Shown:
+    draw_correlation(found, context.charts / CHART)
     batches = found["batches"]
     coded_header = ["images per rank", "correlation of two ranks"]
     coded_header += ["fixed length: dqsg, ndqsg", "entropy coded: dqsg, ndqsg"]

@@ -8,7 +8,7 @@ from reproduce.page import table
 
 from ..bench import Bench
 from ..charts import Panel, draw
-from ..claim import HOLDS, IN_PART, Claim, Json, Shown
+from ..claim import HOLDS, IN_PART, Claim, Context, Json, Shown
 from ..commands import RESNET9, recorded
 from ..recording import SMALLEST
 from ..wording import span
@@ -39,7 +39,7 @@ def draw_bins(relative: dict[str, list[float]], path: Path) -> None:
     draw(path, panel)
 
 
-def show(found: Json, folder: Path) -> Shown:
+def show(found: Json, context: Context) -> Shown:
     dqsg, qsgd = found["dqsg"], found["qsgd"]
     bound = 1.36 / dqsg["elements"] ** 0.5  # the Kolmogorov-Smirnov test's at 5 %
     noise = 3 / dqsg["elements"] ** 0.5  # three standard deviations of a correlation
@@ -47,7 +47,7 @@ def show(found: Json, folder: Path) -> Shown:
         name: [bin["variance"] / one["variance"] for bin in one["bins"]]
         for name, one in found.items()
     }
-    draw_bins(relative, folder / CHART)
+    draw_bins(relative, context.charts / CHART)
     zero = f"0 ± {noise:.4f}"
     correlations = [
         [name, zero, f"{dqsg[field]:.5f}", f"{qsgd[field]:.5f}"]

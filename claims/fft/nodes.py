@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from reproduce.page import table
 
 from ..bench import Bench
 from ..charts import Panel, draw
-from ..claim import FAILS, HOLDS, IN_PART, Claim, Json, Shown
+from ..claim import FAILS, HOLDS, IN_PART, Claim, Context, Json, Shown
 from ..commands import GBIT, virtual
 from ..wording import code, times
 
@@ -35,7 +33,7 @@ def measure(bench: Bench) -> Json:
     return found
 
 
-def show(found: Json, folder: Path) -> Shown:
+def show(found: Json, context: Context) -> Shown:
     ms = {"fp32": [1e3 * runs[0]["fp32"] for runs in found.values()]}
     for i, spec in enumerate(SPECS):
         ms[spec] = [1e3 * runs[i]["seconds"] for runs in found.values()]
@@ -43,7 +41,7 @@ def show(found: Json, folder: Path) -> Shown:
     for spec, values in ms.items():
         name = "fft (paper)" if spec == PAPER else spec
         panel.lines[name] = ([float(n) for n in found], values)
-    draw(folder / CHART, panel)
+    draw(context.charts / CHART, panel)
 
     def gains(spec: str) -> list[float]:
         return [full / compressed for full, compressed in zip(ms["fp32"], ms[spec])]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from reproduce.page import table
 
 from ..bench import Bench
 from ..charts import Panel, draw
-from ..claim import HOLDS, IN_PART, Claim, Json, Shown
+from ..claim import HOLDS, IN_PART, Claim, Context, Json, Shown
 from ..commands import ON_RECORDED, RESNET9
 
 CHART = "fft-tunable.svg"
@@ -33,7 +31,7 @@ def measure(bench: Bench) -> Json:
     return {"points": points, "speed": speed}
 
 
-def show(found: Json, folder: Path) -> Shown:
+def show(found: Json, context: Context) -> Shown:
     panel = Panel(
         title="resnet9, recorded gradients",
         x="gradient / payload",
@@ -45,7 +43,7 @@ def show(found: Json, folder: Path) -> Shown:
     for bits, points in found["points"].items():
         panel.lines[f"{bits} bits"] = ([p[0] for p in points], [p[1] for p in points])
         lines.append([str(bits), *(f"1/{ratio:.1f}, {error:.3f}" for ratio, error in points)])
-    draw(folder / CHART, panel)
+    draw(context.charts / CHART, panel)
     speeds = [[name, *(f"{gbps:.2f}" for gbps in row)] for name, row in found["speed"].items()]
     text = f"""
 Payload relative to the gradient, and squared error relative to its energy, over the fraction θ that is dropped and the bits per coefficient; no feedback:

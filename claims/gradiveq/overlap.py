@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from reproduce.page import table
 
 from ..bench import Bench
-from ..claim import FAILS, HOLDS, IN_PART, Claim, Json, Shown
+from ..claim import FAILS, HOLDS, IN_PART, Claim, Context, Json, Shown
 from ..commands import LINKS, virtual
 from ..wording import bandwidth, code, milliseconds, percent
 
@@ -33,7 +31,7 @@ def hidden(one: Json, link: str) -> tuple[float, float, float]:
     return busy, seconds / work, seconds / min(work, busy)
 
 
-def show(found: Json, folder: Path) -> Shown:
+def show(found: Json, context: Context) -> Shown:
     lines = []
     fractions: dict[tuple[str, str], tuple[float, float]] = {}
     for link, runs in found.items():

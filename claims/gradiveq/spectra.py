@@ -8,7 +8,7 @@ from reproduce.page import table
 
 from ..bench import Bench
 from ..charts import Panel, draw
-from ..claim import FAILS, HOLDS, IN_PART, Claim, Json, Shown
+from ..claim import FAILS, HOLDS, IN_PART, Claim, Context, Json, Shown
 from ..commands import RESNET9, VGG, recorded
 from ..wording import percent
 from . import slices
@@ -67,7 +67,7 @@ def draw_drift(found: Json, path: Path) -> None:
     draw(path, *panels)
 
 
-def show(found: Json, folder: Path) -> Shown:
+def show(found: Json, context: Context) -> Shown:
     layers = [(network, row) for network, parts in found.items() for row in parts["spectra"]]
     convolutions = [row for _, row in layers if "paper" in row["orders"]]
     paper90 = median_fraction(convolutions, "paper", "d90")
@@ -75,7 +75,7 @@ def show(found: Json, folder: Path) -> Shown:
     best90 = median_fraction(convolutions, "best", "d90")
     drifts = [row for parts in found.values() for row in parts["drift"]]
     grown = max(row["old"][-1] - row["new"][-1] for row in drifts)
-    draw_drift(found, folder / CHART)
+    draw_drift(found, context.charts / CHART)
     header = ["network", "layer", "shape", "K", "paper: 90 %, 99 %, lost", "best", "shuffled"]
     text = f"""
 GradiVeQ cuts a layer into slices of K elements and sends their components in a basis.

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from reproduce.page import table
 
 from ..bench import Bench
-from ..claim import FAILS, IN_PART, Claim, Json, Shown
+from ..claim import FAILS, IN_PART, Claim, Context, Json, Shown
 from ..commands import GBIT, virtual
 from ..wording import code, milliseconds
 
@@ -40,7 +38,7 @@ def line(spec: str, runs: list[Json]) -> list[str]:
     return [code(spec), *cells]
 
 
-def show(found: Json, folder: Path) -> Shown:
+def show(found: Json, context: Context) -> Shown:
     by_spec = {spec: [runs[i] for runs in found.values()] for i, spec in enumerate(SPECS)}
     ours, paper, topk = (runs[-1]["bytes"] / runs[0]["bytes"] for runs in by_spec.values())
     lines = [line(spec, runs) for spec, runs in by_spec.items()]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from reproduce.page import table
 
 from ..bench import Bench
 from ..charts import Panel, draw
-from ..claim import FAILS, HOLDS, IN_PART, Claim, Json, Shown
+from ..claim import FAILS, HOLDS, IN_PART, Claim, Context, Json, Shown
 from ..commands import ON_RECORDED, RESNET9_EVERY_STEP, recorded
 from ..wording import code, span
 
@@ -41,7 +39,7 @@ def measure(bench: Bench) -> Json:
     return found
 
 
-def show(found: Json, folder: Path) -> Shown:
+def show(found: Json, context: Context) -> Shown:
     panel = Panel(
         title="resnet9, 60 recorded steps",
         x="density k/n",
@@ -58,7 +56,7 @@ def show(found: Json, folder: Path) -> Shown:
             panel.add(name, float(density), one["sum_nmse"])
             figures = [f"1/{one['ratio']:.1f}", f"{one['sum_nmse']:.4f}", f"{distance:.2f}"]
             lines.append([density, name, code(one["spec"]), *figures])
-    draw(folder / CHART, panel)
+    draw(context.charts / CHART, panel)
     header = ["density", "selection", "spec", "payload", "held back", "/ true top-k"]
     text = f"""
 Recorded gradients of `resnet9`, all with error feedback and the same k.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from reproduce.page import table
 
 from ..bench import Bench
 from ..charts import Panel, draw
-from ..claim import FAILS, HOLDS, IN_PART, Claim, Json, Shown
+from ..claim import FAILS, HOLDS, IN_PART, Claim, Context, Json, Shown
 from ..commands import LINKS, virtual
 from ..wording import code, span, times
 
@@ -38,7 +36,7 @@ def predictions(one: Json, link: str, ranks: int) -> tuple[float, float]:
     return fp32 / gather, fp32 / (gather + work)
 
 
-def show(found: Json, folder: Path) -> Shown:
+def show(found: Json, context: Context) -> Shown:
     lines, relative = [], []
     panels = {
         link: Panel(link, "ranks", "times faster than fp32", x_scale="log", y_scale="log")
@@ -55,7 +53,7 @@ def show(found: Json, folder: Path) -> Shown:
             if spec == DRAWN:
                 panels[link].add("variance (predicted)", float(ranks), predicted)
                 panels[link].add("variance, measured", float(ranks), measured)
-    draw(folder / CHART, *panels.values())
+    draw(context.charts / CHART, *panels.values())
     header = ["link", "ranks", "spec", "payload", "predicted", "with work", "measured"]
     text = f"""
 1 M floats with ResNet-50's layers, virtual time; second moments are synthetic, so the payload of the default is smaller than in a training.

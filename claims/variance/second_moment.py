@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from reproduce.page import table
 
 from ..bench import Bench
-from ..claim import FAILS, HOLDS, Claim, Json, Shown
+from ..claim import FAILS, HOLDS, Claim, Context, Json, Shown
 from ..wording import milliseconds, percent
 
 MODELS = ("resnet9", "cifarnet", "lenet")
@@ -22,7 +20,7 @@ def measure(bench: Bench) -> Json:
     }
 
 
-def show(found: Json, folder: Path) -> Shown:
+def show(found: Json, context: Context) -> Shown:
     lines = [
         [
             model,
