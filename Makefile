@@ -92,7 +92,7 @@ chaos: python build ## kill and stop ranks, alter their bytes, fill their disk: 
 
 bench: build ## time kernels, codecs and all-reduces, compare with memcpy, Gloo and MPI, and measure memory
 	@# Two of these are built only with Google Benchmark and FFTW.
-	@for bench in kernels_bench fft_bench entropy_bench variance_bench dqsg_bits memory_bench; do \
+	@for bench in kernels_bench fft_bench entropy_bench variance_bench dqsg_bits checks_bench memory_bench; do \
 	  if [ -x build/release/bin/$$bench ]; then build/release/bin/$$bench || exit 1; fi; done
 	@$(THINREDUCE) bench codec
 	@$(THINREDUCE) bench reduce --ranks 4 --transport gloo

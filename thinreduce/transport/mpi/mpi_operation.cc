@@ -9,8 +9,9 @@
 namespace thinreduce {
 namespace {
 
-// The longest time that a message matched before a goodbye takes to complete.
-constexpr std::chrono::milliseconds kGoodbyeGrace{250};
+// The longest time that a message matched before a goodbye takes to complete, also on a machine
+// with far more work than cores.
+constexpr std::chrono::milliseconds kGoodbyeGrace{1000};
 
 }  // namespace
 
