@@ -32,7 +32,7 @@ class TopK final : public Method {
            bucket.values.size(), elements_);
     ensure(!feedback_ || residual_.size() == elements_, "top-k: each element must have a residual",
            residual_.size(), elements_);
-    kernels::Selected sent;
+    Selected sent;
     exchange.timed(Stage::encode, [&] { sent = encode(bucket.values, exchange.workers); });
     exchange.statistics["owner"] = 0;
     if (elements_ > 0) {
@@ -61,7 +61,7 @@ class TopK final : public Method {
 
  private:
   // Selects and writes the payload.
-  kernels::Selected encode(std::span<const float> gradient, Workers workers) {
+  Selected encode(std::span<const float> gradient, Workers workers) {
     const auto sent =
         feedback_ ? selector_.add_select(residual_, gradient, k_, workers, std::exchange(owed_, {}))
                   : selector_.select(gradient, k_, workers);
@@ -92,7 +92,7 @@ class TopK final : public Method {
   std::size_t k_;
   bool feedback_;
   std::vector<float> residual_;
-  kernels::TopSelector selector_;
+  TopSelector selector_;
   std::span<const std::uint32_t> owed_;  // sent elements that the residual still has
   std::vector<std::byte> payload_;
 };
