@@ -46,7 +46,8 @@ Eigen::Map<const RowMajor> as_matrix(std::span<const float> values, std::size_t 
 
 Eigen::SelfAdjointEigenSolver<Doubles> solve(const Doubles& symmetric) {
   Eigen::SelfAdjointEigenSolver<Doubles> solver(symmetric);
-  ensure(solver.info() == Eigen::Success, "basis: eigenvectors of finite moments must exist");
+  ensure(solver.info() == Eigen::Success, "basis: eigenvectors of finite moments must exist",
+         static_cast<int>(solver.info()));
   return solver;
 }
 
@@ -70,7 +71,8 @@ std::string wrong_column(std::span<const float> columns, std::size_t size) {
 }
 
 Basis::Basis(std::span<const float> columns, std::size_t slice, std::size_t size) {
-  ensure(columns.size() == slice * size, "basis: columns must be slice x size floats");
+  ensure(columns.size() == slice * size, "basis: columns must be slice x size floats",
+         columns.size(), slice, size);
   if (size == 0) return;
   slice_ = slice;
   size_ = size;
