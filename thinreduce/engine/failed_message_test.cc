@@ -108,7 +108,7 @@ class FailedMessage : public testing::TestWithParam<FaultTrial> {
                              const std::vector<Outcome>& failed) {
     const FaultTrial& trial = GetParam();
     const auto next = run_step(trial, states_of(failed), step + 1);
-    const double decay = decay_of(trial.spec);
+    const double decay = losses_of(trial.spec).decay;
     std::vector<double> balance(trial.layout.elements);  // put in, and not delivered or kept
     for (std::size_t r = 0; r < next.size(); ++r) {
       const int rank = static_cast<int>(r);
@@ -143,9 +143,8 @@ class FailedMessage : public testing::TestWithParam<FaultTrial> {
       if (HasFatalFailure()) return;
     }
     EXPECT_TRUE(outcomes[static_cast<std::size_t>(fault.rank)].error);
-    // An update with momentum inside is no mean.
-    const bool balances = keeps(GetParam()) && !Spec::parse(GetParam().spec).momentum_inside();
-    if (all_failed && fault.fault.number % 5 == 0 && balances) {
+    const bool adds_up = keeps(GetParam()) && balances(GetParam().spec);
+    if (all_failed && fault.fault.number % 5 == 0 && adds_up) {
       expect_resumed(step, before, outcomes);
     }
   }
@@ -167,7 +166,7 @@ TEST_P(FailedMessage, LosesNothing) {
   });
 }
 
-// Returns trials of every method. What variance drops on request is lost.
+// Returns trials of every method that discards nothing.
 std::vector<FaultTrial> trials_of_all_methods() {
   std::vector<FaultTrial> trials;
   const std::vector<std::string> defaults = default_specs();
@@ -179,7 +178,7 @@ std::vector<FaultTrial> trials_of_all_methods() {
                 "ndqsg:feedback=on,collective=owner", "qsgd:feedback=on,collective=owner",
                 "terngrad:feedback=on,collective=owner"});
   for (const std::string& spec : specs) {
-    if (spec == "variance:residual=drop") continue;
+    if (losses_of(spec).discards) continue;
     const bool is_default = std::ranges::count(defaults, spec) > 0;
     if (kSanitized && !is_default) continue;
     // Every method in full at its default; other words of its options once.

@@ -369,7 +369,11 @@ MethodInfo sketch_info() {
       "second "
       "round sums the values of these elements only.";
   info.paper = "Ivkin et al. 2019, Communication-efficient Distributed SGD with Sketching";
-  info.momentum_inside = [](const Options& options) { return options.number("momentum") > 0; };
+  info.update = [](const Options& options) {
+    const double momentum = options.number("momentum");
+    return momentum > 0 ? std::optional<Update>({.momentum = momentum, .without = "momentum=0"})
+                        : std::nullopt;
+  };
   info.options = {
       OptionInfo::integer("k", 0, 1, 4294967295,
                           "Maximum number of elements per step and bucket whose mean is sent; the "

@@ -161,6 +161,10 @@ MethodInfo topk_info() {
                          "2bit can't be used with collective=owner."),
       OptionInfo::number("decay", 1, 0, 1,
                          "The residual is multiplied by this factor before each step's gradient is "
+  // The residual decays before a step's gradient is added to it, so a failed step decays it, too.
+  info.losses = [](const Options& options) {
+    return Losses{.discards = options.number("decay") < 1};
+  };
                          "added to it; 1: no decay. Values below 1 need feedback=on and can't be "
                          "used with collective=owner."),
   };
