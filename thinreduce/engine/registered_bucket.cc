@@ -88,8 +88,8 @@ RegisteredBucket::RegisteredBucket(BucketLayout given, Spec parsed, std::size_t 
   if (layout.tensors.empty() && layout.elements < min_elements) raw = layout.elements;
   if (spec.is_auto()) {
     compressible = has_method = false;
-    for (const Spec& candidate : auto_options(spec).candidates) {
-      variants.push_back(std::make_shared<RegisteredBucket>(layout, candidate, min_elements));
+    for (const Candidate& candidate : auto_options(spec).candidates) {
+      variants.push_back(std::make_shared<RegisteredBucket>(layout, candidate.spec, min_elements));
     }
     return;
   }
