@@ -13,6 +13,7 @@
 #include "thinreduce/methods/gather_or_owner.h"
 #include "thinreduce/methods/top_selector.h"
 #include "thinreduce/methods/topk/chunks.h"
+#include "thinreduce/methods/topk/mean.h"
 #include "thinreduce/methods/topk/owner.h"
 #include "thinreduce/methods/topk/payload.h"
 
@@ -75,17 +76,12 @@ class TopK final : public Method {
     for (const auto element : std::exchange(owed_, {})) residual_[element] = 0;
   }
 
-  // Adds the values of all ranks in rank order, block by block.
   void write_mean(std::span<const TopKReader> ranks, std::span<float> values,
                   Workers workers) const {
-    const float share = 1.0f / static_cast<float>(ranks.size());
-    workers.for_blocks(TopKReader::blocks(elements_), [&](std::size_t block, std::size_t) {
-      const Range own = TopKReader::elements_of(block, elements_);
-      const auto mean = values.subspan(own.begin, own.size());
-      std::ranges::fill(mean, 0.0f);
-      for (const TopKReader& rank : ranks) rank.add(block, values);
-      kernels::scale(mean, share);
-    });
+    write_topk_mean(
+        ranks, TopKReader::blocks(elements_),
+        [&](std::size_t block) { return TopKReader::elements_of(block, elements_); }, values,
+        workers);
   }
 
   std::size_t elements_;
@@ -161,14 +157,14 @@ MethodInfo topk_info() {
                          "2bit can't be used with collective=owner."),
       OptionInfo::number("decay", 1, 0, 1,
                          "The residual is multiplied by this factor before each step's gradient is "
-  // The residual decays before a step's gradient is added to it, so a failed step decays it, too.
-  info.losses = [](const Options& options) {
-    return Losses{.discards = options.number("decay") < 1};
-  };
                          "added to it; 1: no decay. Values below 1 need feedback=on and can't be "
                          "used with collective=owner."),
   };
   info.check = check_chunks;
+  // The residual decays before a step's gradient is added to it, so a failed step decays it, too.
+  info.losses = [](const Options& options) {
+    return Losses{.discards = options.number("decay") < 1};
+  };
   info.presets = {{"paper", "density=0.01,collective=gather", "1 % of the values are sent."}};
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
     require_32bit_indices("topk", setup.layout);
