@@ -34,7 +34,7 @@ void draw_samples(const GradiveqState& state, std::size_t slices, std::size_t co
                   std::uint64_t step, GradiveqLayer& layer) {
   layer.samples.clear();
   count = std::min(count, slices);
-  const std::uint64_t stream = mix(mix(mix(mix(state.seed) ^ step) ^ state.bucket) ^ layer.number);
+  const std::uint64_t stream = mix({state.seed, step, state.bucket, layer.number});
   for (std::size_t i = 0; i < count; ++i) {
     const Range part = cut({0, slices}, count, i);
     layer.samples.push_back(part.begin + mix(stream ^ i) % part.size());
