@@ -19,7 +19,7 @@ import os
 import statistics
 import sys
 
-from local_ranks import parse, reports, time_on_all, time_rounds
+from local_ranks import leave, parse, reports, time_on_all, time_rounds
 from namespaces import Namespaces
 
 METHODS = ["default", "fp32", "dqsg:levels=7", "gradiveq", "torch:fp16", "torch:powersgd"]
@@ -119,10 +119,7 @@ def run_rank(args: argparse.Namespace) -> None:
             if method in states:
                 report["sent"] = states[method].stats()["bytes_sent"]
             print(json.dumps(report), flush=True)
-    dist.barrier()
-    for state in states.values():
-        state.close()
-    dist.destroy_process_group()
+    leave(states.values())
 
 
 def main() -> None:

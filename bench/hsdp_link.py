@@ -18,7 +18,7 @@ import json
 import statistics
 import time
 
-from local_ranks import parse, reports, slowest, time_rounds
+from local_ranks import leave, parse, reports, slowest, time_rounds
 
 METHODS = ["native", "fp32", "bf16", "dqsg:levels=7", "topk", "powersgd"]
 WIDTH, BLOCKS = 2048, 6
@@ -70,10 +70,7 @@ def run_rank(args: argparse.Namespace) -> None:
                 "sent": states[method].stats()["bytes_sent"] if method in states else 0,
             }
             print(json.dumps(report), flush=True)
-    dist.barrier()
-    for state in states.values():
-        state.close()
-    dist.destroy_process_group()
+    leave(states.values())
 
 
 def main() -> None:

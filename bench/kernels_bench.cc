@@ -142,7 +142,7 @@ void add_bf16(benchmark::State& state) {
 }
 
 // Checks by counting: exactly k values are at least the smallest selected one (there are few ties).
-void expect_top(benchmark::State& state, const Floats& values, const kernels::Selected& selected,
+void expect_top(benchmark::State& state, const Floats& values, const Selected& selected,
                 std::size_t k) {
   expect(state, selected.indices.size() == k, "not k values");
   std::uint32_t smallest = ~0u;
@@ -158,8 +158,8 @@ void expect_top(benchmark::State& state, const Floats& values, const kernels::Se
 
 void select_top(benchmark::State& state) {
   const auto k = static_cast<std::size_t>(state.range(0)) * kElements / 10000;
-  kernels::TopSelector selector;
-  kernels::Selected selected;
+  TopSelector selector;
+  Selected selected;
   time_bytes(state, [&] { selected = selector.select(gradient(), k); });
   expect_top(state, gradient(), selected, k);
 }
@@ -167,8 +167,8 @@ void select_top(benchmark::State& state) {
 // The whole encoder of the top-k method, with error feedback.
 void topk_encode(benchmark::State& state) {
   const auto k = static_cast<std::size_t>(state.range(0)) * kElements / 10000;
-  kernels::TopSelector selector;
-  kernels::Selected selected;
+  TopSelector selector;
+  Selected selected;
   Floats residual(kElements);
   std::vector<std::byte> payload;
   const auto encode = [&] {
@@ -189,7 +189,7 @@ void topk_encode(benchmark::State& state) {
 // The whole decoder of the top-k method, for one rank's payload.
 void topk_decode(benchmark::State& state) {
   const auto k = static_cast<std::size_t>(state.range(0)) * kElements / 10000;
-  kernels::TopSelector selector;
+  TopSelector selector;
   const auto selected = selector.select(gradient(), k);
   std::vector<std::byte> payload;
   write_topk_payload(selected, kElements, payload);

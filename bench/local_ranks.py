@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
@@ -109,3 +109,13 @@ def time_rounds(
             if number >= warmup:
                 times[method].append(taken)
     return times
+
+
+def leave(states: Iterable[Any]) -> None:
+    """Closes the sessions when all ranks have come here, and leaves the process group."""
+    import torch.distributed as dist
+
+    dist.barrier()
+    for state in states:
+        state.close()
+    dist.destroy_process_group()

@@ -40,6 +40,14 @@ struct FaultTrial {
   // The steps whose messages go wrong.
   std::vector<std::uint64_t> steps{};
   bool renews_bases = false;  // gradiveq: in these steps, which must be so
+  // One of this many messages of a rank goes wrong: large worlds have many.
+  std::uint64_t every = 1;
+
+  // Returns the first message of a rank that goes wrong; the ranks together try places all over a
+  // step.
+  [[nodiscard]] std::uint64_t first(int rank) const {
+    return static_cast<std::uint64_t>(rank) * every / static_cast<std::uint64_t>(world);
+  }
 };
 
 // A fault of one rank.

@@ -52,10 +52,15 @@ inline std::vector<std::string> law_specs() {
   return specs;
 }
 
-// Returns the factor by which a method multiplies its residual at the end of every step.
-inline double decay_of(const std::string& spec) {
+inline Losses losses_of(const std::string& spec) {
   const Spec parsed = Spec::parse(spec);
-  return parsed.info->name == "demo" ? parsed.options.number("beta") : 1;
+  return parsed.info->losses(parsed.options);
+}
+
+// Returns whether the means of all steps and the residuals must add up to the gradients, apart from
+// decay, if there are residuals: an update is not a mean.
+inline bool balances(const std::string& spec) {
+  return !losses_of(spec).discards && !Spec::parse(spec).update();
 }
 
 // Returns the number of steps after which a method compresses, and `more`.

@@ -45,8 +45,14 @@ inline PerRank law_gradients(TestWorld& ranks, const Law& law, int world, unsign
 inline std::string law_name(const testing::TestParamInfo<Law>& info) {
   return test_name(info.param.spec);
 }
-// Returns the laws whose method keeps a residual: it shows a summed field to an archive. The
-// part that variance drops on request is lost, and an update is not a mean.
+
+// Returns the layouts that a law is tried with: sizes from none to a bucket of several tensors.
+inline std::vector<BucketLayout> law_layouts() {
+  return {shapeless(0), shapeless(1), shapeless(63), shapeless(1009), mixed_layout()};
+}
+
+// Returns the laws whose method keeps a residual, which shows a summed field to an archive, and
+// whose means and residuals add up.
 inline std::vector<Law> keeping_laws() {
   std::vector<Law> keeping;
   // This runs before main(), which skips the program when the CPU lacks the wanted target.
@@ -55,10 +61,7 @@ inline std::vector<Law> keeping_laws() {
   if (wanted != nullptr && std::ranges::find(available, wanted) == available.end()) return keeping;
   for (Law& law : laws()) {
     TestWorld ranks(1, law.spec, 100);
-    if (ranks.saved(0).has_summed && law.spec != "variance:residual=drop" &&
-        !Spec::parse(law.spec).momentum_inside()) {
-      keeping.push_back(std::move(law));
-    }
+    if (ranks.saved(0).has_summed && balances(law.spec)) keeping.push_back(std::move(law));
   }
   return keeping;
 }

@@ -26,7 +26,7 @@ class Saved {
  public:
   Saved(const SavedAs& as, const RankInWorld& place, const std::vector<std::byte>& bytes) {
     const RegisteredBucket bucket(as.layout, Spec::parse(as.spec), as.min_elements);
-    if (bucket.compressible || bucket.spec.momentum_inside()) {
+    if (bucket.has_method) {
       const BucketLayout nothing{.id = as.layout.id, .elements = 0, .tensors = {}};
       method_ = bucket.spec.make({.layout = bucket.compressible ? bucket.compressed : nothing,
                                   .rank = place.rank,

@@ -18,15 +18,16 @@ std::string_view in_source_tree(std::string_view file) {
 
 }  // namespace
 
-void throw_broken_invariant(const char* claim, const char* file, int line,
-                            std::initializer_list<double> values) {
+void throw_broken_invariant(const Claim& claim, std::initializer_list<ShownValue> values) {
   std::string shown;
-  for (const double value : values) {
-    shown += fmt::format("{}{}", shown.empty() ? " (values " : ", ", value);
+  for (const ShownValue& value : values) {
+    shown += shown.empty() ? " (values " : ", ";
+    shown += value.is_word ? fmt::format("'{}'", value.word) : fmt::format("{}", value.number);
   }
   if (!shown.empty()) shown += ")";
   throw BrokenInvariant(fmt::format("{}:{}: broken invariant: {}{}; this is a bug in thinreduce",
-                                    in_source_tree(file), line, claim, shown));
+                                    in_source_tree(claim.place.file), claim.place.line, claim.text,
+                                    shown));
 }
 
 }  // namespace thinreduce

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <initializer_list>
+#include <string_view>
+#include <type_traits>
 
 #include "thinreduce/error.h"
 
@@ -26,17 +28,31 @@ struct Claim {
   Place place;
 };
 
-[[noreturn]] void throw_broken_invariant(const char* claim, const char* file, int line,
-                                         std::initializer_list<double> values);
+// A value in the text of a broken invariant: a number or a word.
+struct ShownValue {
+  template <typename Number>
+  requires std::is_arithmetic_v<Number>
+  constexpr ShownValue(Number value)  // NOLINT: implicit
+      : number(static_cast<double>(value)) {}
+  constexpr ShownValue(std::string_view value) : is_word(true), word(value) {}  // NOLINT: implicit
+
+  double number = 0;
+  bool is_word = false;
+  std::string_view word;
+};
+
+// Throws BrokenInvariant with the claim, its place and the values: where no way may lead.
+[[noreturn]] void throw_broken_invariant(const Claim& claim,
+                                         std::initializer_list<ShownValue> values);
 
 // Throws BrokenInvariant with the claim, its place and the values unless `holds`:
 //   ensure(in.size() == out.size(), "add: spans must have the same length", in.size(), out.size());
-template <typename... Numbers>
-inline void ensure(bool holds, Claim claim, Numbers... values) {
+// Values are numbers and string_views.
+template <typename... Values>
+inline void ensure(bool holds, Claim claim, Values... values) {
   if (!holds) [[unlikely]] {
-    // In parts, so that nothing is stored before it is needed.
-    throw_broken_invariant(claim.text, claim.place.file, claim.place.line,
-                           {static_cast<double>(values)...});
+    // A copy of the claim, so that nothing is stored before it is needed.
+    throw_broken_invariant({claim.text, claim.place}, {ShownValue(values)...});
   }
 }
 

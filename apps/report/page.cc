@@ -152,9 +152,11 @@ std::string fill(std::string_view text,
     const auto begin = text.find("{{");
     if (begin == std::string_view::npos) break;
     const auto end = text.find("}}", begin);
-    ensure(end != std::string_view::npos, "every placeholder of the report's template has an end");
-    const auto found = values.find(text.substr(begin + 2, end - begin - 2));
-    ensure(found != values.end(), "every placeholder of the report's template has a value");
+    ensure(end != std::string_view::npos, "every placeholder of the report's template has an end",
+           begin, text.size());
+    const std::string_view name = text.substr(begin + 2, end - begin - 2);
+    const auto found = values.find(name);
+    ensure(found != values.end(), "every placeholder of the report's template has a value", name);
     filled += text.substr(0, begin);
     filled += found->second;
     text.remove_prefix(end + 2);

@@ -83,7 +83,8 @@ void GradientBuckets::begin(OnReady on_ready) {
 }
 
 void GradientBuckets::arrived(std::size_t bucket) {
-  ensure(missing_[bucket] > 0, "a parameter receives one gradient per step");
+  ensure(missing_[bucket] > 0, "a parameter receives one gradient per step", bucket,
+         missing_[bucket]);
   --missing_[bucket];
   for (; next_ < layouts_.size() && missing_[next_] == 0; ++next_) {
     if (weight_decay_) {
@@ -97,7 +98,8 @@ void GradientBuckets::arrived(std::size_t bucket) {
 }
 
 void GradientBuckets::end() {
-  ensure(next_ == layouts_.size(), "backward produces a gradient for every parameter");
+  ensure(next_ == layouts_.size(), "backward produces a gradient for every parameter", next_,
+         layouts_.size());
   on_ready_ = nullptr;
 }
 

@@ -359,10 +359,11 @@ void check_elastic(const CLI::App& app, TrainOptions& options) {
 void check_momentum(const CLI::App& app, const TrainOptions& options) {
   if (app.count("--momentum") == 0 || options.momentum == 0) return;
   const Spec spec = Spec::parse(options.method);
-  if (!spec.momentum_inside()) return;
+  const auto update = spec.update();
+  if (!update) return;
   throw Error(ErrorCode::bad_input,
               fmt::format("{} applies momentum itself: leave out --momentum, or use --method {}:{}",
-                          spec.info->name, spec.info->name, spec.info->without_momentum));
+                          spec.info->name, spec.info->name, update->without));
 }
 
 // Throws for settings that don't exist or contradict each other. Those of a run that continues come

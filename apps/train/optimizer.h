@@ -17,8 +17,8 @@ namespace thinreduce::train {
 // applies momentum, and what the optimizer adds afterwards would lack the factor 1 / (1 -
 // momentum). Signs have no such factor, and would lose the size of the decay.
 inline bool decays_before_momentum(const TrainOptions& options) {
-  const Spec spec = Spec::parse(options.method);
-  return spec.momentum_inside() && !spec.hands_out_signs();
+  const auto update = Spec::parse(options.method).update();
+  return update && !update->signs;
 }
 
 // Returns the weight decay of a parameter: that of biases and normalisation depends on the model.

@@ -46,7 +46,7 @@ void check_start_method(const TrainOptions& options) {
                 "--start-method auto may choose a method with a residual, which would be lost when "
                 "the local steps begin; use fp32, bf16 or a quantizer such as dqsg:levels=15");
   }
-  if (!bucket.keeps && !spec.momentum_inside()) return;
+  if (!bucket.keeps && !spec.update()) return;
   throw Error(
       ErrorCode::bad_input,
       fmt::format("--start-method {} keeps a part of the gradient for later, and would lose "
@@ -82,11 +82,11 @@ void check_local_steps(const TrainOptions& options, const Spec& spec) {
                 "--start-method needs --local-start STEPS: add it, or leave out --start-method");
   }
   static_cast<void>(local_steps_of(options).settings());
-  if (spec.momentum_inside()) {
+  if (const auto update = spec.update()) {
     throw Error(ErrorCode::bad_input,
                 fmt::format("{} applies momentum itself; with --local-steps use {}:{} and the "
                             "momentum of --outer",
-                            spec.info->name, spec.info->name, spec.info->without_momentum));
+                            spec.info->name, spec.info->name, update->without));
   }
 }
 
@@ -103,12 +103,11 @@ void check(const TrainOptions& options) {
   const Spec spec = Spec::parse(options.method);
   check_local_steps(options, spec);
   const std::string optimizer = optimizer_of(options);
-  if (spec.momentum_inside() && optimizer != "sgd") {
-    throw Error(
-        ErrorCode::bad_input,
-        fmt::format("{} applies momentum itself, and so does {}; use --optimizer sgd or "
-                    "--method {}:{}",
-                    spec.info->name, optimizer, spec.info->name, spec.info->without_momentum));
+  if (const auto update = spec.update(); update && optimizer != "sgd") {
+    throw Error(ErrorCode::bad_input,
+                fmt::format("{} applies momentum itself, and so does {}; use --optimizer sgd or "
+                            "--method {}:{}",
+                            spec.info->name, optimizer, spec.info->name, update->without));
   }
   (void)Schedule{.kind = options.schedule}.at(0);
   const ModelInfo& model = find_model(options.model);
@@ -153,7 +152,7 @@ void settle(TrainOptions& options, int ranks, std::size_t training_samples) {
   if (!options.label_smoothing) options.label_smoothing = model.label_smoothing;
   if (!options.evaluate_samples) options.evaluate_samples = model.is_language_model() ? 400 : 2000;
   if (options.optimizer != "sgd") options.momentum = 0;
-  if (spec.momentum_inside()) options.momentum = 0;
+  if (spec.update()) options.momentum = 0;
   if (options.augment == "auto") options.augment = options.data == "cifar10" ? "on" : "off";
   if (!options.evaluate_every) {
     options.evaluate_every = std::min<std::uint64_t>(per_epoch, (*options.steps + 9) / 10);

@@ -95,7 +95,8 @@ OpenedRun open_run(const TrainOptions& options, Transport& transport) {
   std::array<std::byte, 4096> text{};
   if (leads) {
     const std::string path = run.folder->path().string();
-    ensure(path.size() < text.size(), "a path shorter than 4096 characters");
+    ensure(path.size() < text.size(), "a path shorter than 4096 characters", path.size(),
+           text.size());
     std::memcpy(text.data(), path.data(), path.size());
   }
   Exchange exchange(transport, options.launch.timeout, {});

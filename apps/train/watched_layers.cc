@@ -60,9 +60,10 @@ struct Convolution {
 template <typename Options>
 Convolution settings_of(const Options& options) {
   ensure(c10::get_if<torch::enumtype::kZeros>(&options.padding_mode()) != nullptr,
-         "watched convolutions are padded with zeros");
+         "watched convolutions are padded with zeros", options.padding_mode().index());
   const auto* padding = c10::get_if<torch::ExpandingArray<2>>(&options.padding());
-  ensure(padding != nullptr, "watched convolutions have a numeric padding");
+  ensure(padding != nullptr, "watched convolutions have a numeric padding",
+         options.padding().index());
   const auto list = [](const torch::ExpandingArray<2>& array) {
     return std::vector<std::int64_t>(array->begin(), array->end());
   };

@@ -77,7 +77,7 @@ class Rank {
     Owes owes(transport.rank(), transport.size());
     method_->state(owes);
     // Momentum makes more of a gradient than it was.
-    keeps_ = owes.any && !spec_.momentum_inside() && of.spec != "variance:residual=drop";
+    keeps_ = owes.any && !spec_.update() && !spec_.info->losses(spec_.options).discards;
   }
 
   [[nodiscard]] unsigned steps() const {

@@ -13,7 +13,8 @@ void run(Input input) {
     const Spec spec = Spec::parse(text);
     full = spec.full_text();
     shortened = spec.short_text();
-    static_cast<void>(spec.momentum_inside());
+    static_cast<void>(spec.update());
+    static_cast<void>(spec.info->losses(spec.options));
     static_cast<void>(spec.info->cycle(spec.options));
   });
   if (!good) return;

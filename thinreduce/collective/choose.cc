@@ -25,7 +25,7 @@ double predict_seconds(SumBy by, int world, std::size_t bytes, const Link& link)
     case SumBy::direct:
       return latency + kFanIn * peers * once;
   }
-  throw BrokenInvariant("choose: the collective must be one that sums");
+  throw_broken_invariant("choose: the collective must be one that sums", {static_cast<int>(by)});
 }
 
 SumBy choose_sum(int world, std::size_t bytes, const Link& link, bool may_be_direct) {
@@ -48,7 +48,7 @@ void all_reduce(Exchange& exchange, SumCodec& codec, const SumOptions& options) 
   const std::size_t bytes = codec.wire({0, codec.units()}, exchange.size()).size();
   const SumBy by = options.by.value_or(choose_sum(exchange, bytes, false));
   if (by == SumBy::ring) return ring_all_reduce(exchange, codec, options.ring);
-  ensure(by == SumBy::owner, "only floats are summed directly");
+  ensure(by == SumBy::owner, "only floats are summed directly", static_cast<int>(by));
   owner_all_reduce(exchange, codec, options.owner);
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "thinreduce/engine/outer_step.h"
+#include "thinreduce/engine/settings.h"
 #include "thinreduce/engine/state_file.h"
 #include "thinreduce/ensure.h"
 #include "thinreduce/error.h"
@@ -39,14 +40,6 @@ std::vector<std::vector<std::size_t>> divide(const std::vector<Tensor>& tensors,
   }
   for (auto& part : parts) std::ranges::sort(part);
   return parts;
-}
-
-void refuse_signs(const Spec& spec) {
-  if (!spec.hands_out_signs()) return;
-  throw Error(ErrorCode::bad_spec,
-              fmt::format("'{}' hands out signs, which are no mean of differences; for local steps "
-                          "use {}:{}",
-                          spec.short_text(), spec.info->name, spec.info->without_momentum));
 }
 
 // The numbers of a fragment that are saved.

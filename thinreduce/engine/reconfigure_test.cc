@@ -28,8 +28,7 @@ using What = ElasticEvent::What;
 
 bool keeps_everything(const std::string& spec) {
   const RegisteredBucket bucket(mixed_layout(0), Spec::parse(spec), kElasticMinElements);
-  return bucket.keeps && spec != "variance:residual=drop" && !bucket.spec.momentum_inside() &&
-         decay_of(spec) == 1;
+  return bucket.keeps && balances(spec) && losses_of(spec).decay == 1;
 }
 
 // Adds `times` the values to the balance.

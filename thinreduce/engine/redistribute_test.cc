@@ -1,12 +1,16 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "tests/law_specs.h"
 #include "tests/ranks.h"
 #include "thinreduce/engine/session.h"
 #include "thinreduce/engine/state_file.h"
@@ -43,7 +47,8 @@ std::vector<SessionState> redistributed(const std::vector<SessionState>& states,
   return result;
 }
 
-// Some steps of a world, from the given states on if there are any; the states at its end.
+// Some compressed steps of a world, from the given states on if there are any; the states at its
+// end.
 std::vector<SessionState> run(int world, const std::string& spec,
                               const std::vector<SessionState>& from = {}) {
   std::mutex mutex;
@@ -56,7 +61,8 @@ std::vector<SessionState> run(int world, const std::string& spec,
     const auto bucket = session.add_bucket(layout);
     if (!from.empty()) session.load_bytes(encode_state(from[rank]));
     std::vector<float> values;
-    for (int step = 0; step < 4; ++step) {
+    const auto steps = static_cast<int>(steps_of(spec, 4));
+    for (int step = 0; step < steps; ++step) {
       values = gradient(layout.elements, session.rank(), step);
       session.submit(bucket, values).get();
     }
@@ -83,48 +89,74 @@ std::map<std::string, double> sums(const std::vector<SessionState>& states) {
   return result;
 }
 
-struct Owing {
+// A spec, and the sizes of the old and the new world.
+struct Change {
   std::string spec;
-  std::vector<std::string> names;  // of what a rank owes, in alphabetical order
+  int from = 1;
+  int to = 1;
 };
 
-class Redistribute : public testing::TestWithParam<std::tuple<Owing, std::pair<int, int>>> {};
+// Returns every method at its default in several changes, its other words and some numbers in one.
+std::vector<Change> changes() {
+  std::vector<Change> all;
+  const std::vector<std::string> defaults = default_specs();
+  for (const std::string& spec : law_specs()) {
+    if (std::ranges::count(defaults, spec) == 0) {
+      all.push_back({spec, 3, 2});
+      continue;
+    }
+    for (const auto& [from, to] : {std::pair(4, 2), {2, 4}, {3, 1}, {1, 3}, {5, 8}, {8, 5}}) {
+      if (std::max(from, to) <= (kSanitized ? 4 : 8)) all.push_back({spec, from, to});
+    }
+  }
+  for (const char* spec : {"sketch:momentum=0.9", "dqsg:feedback=on,collective=owner"}) {
+    all.push_back({spec, 2, 4});
+  }
+  return all;
+}
 
-INSTANTIATE_TEST_SUITE_P(
-    All, Redistribute,
-    testing::Combine(
-        testing::Values(Owing{"fp32", {}}, Owing{"gradiveq:warmup=2", {"kept"}},
-                        Owing{"gradiveq:warmup=2+dqsg", {"kept", "owed"}},
-                        Owing{"gradiveq:warmup=2+qsgd", {"kept", "owed"}},
-                        Owing{"fft", {"residual spectrum"}},
-                        Owing{"fft:collective=owner", {"residual spectrum"}},
-                        Owing{"variance", {"residual", "squares"}},
-                        Owing{"dqsg:feedback=on", {"residual"}},
-                        Owing{"dqsg:feedback=on,collective=gather", {"residual"}},
-                        Owing{"dqsg:feedback=on,collective=owner", {"residual"}},
-                        Owing{"ndqsg:feedback=on", {"residual"}}, Owing{"terngrad", {}},
-                        Owing{"qsgd:feedback=on", {"residual"}},
-                        Owing{"sketch:momentum=0.9", {"momentum", "residual"}},
-                        Owing{"topk:density=0.05", {"residual"}},
-                        Owing{"topk:density=0.05,collective=owner", {"residual"}},
-                        Owing{"powersgd:basis=2", {"residual"}}, Owing{"demo", {"residual"}}),
-        testing::Values(std::pair(4, 2), std::pair(2, 4), std::pair(3, 1), std::pair(1, 3))));
+class Redistributed : public testing::TestWithParam<Change> {};
 
-TEST_P(Redistribute, ConservesTheSumAndTheNewWorldGoesOn) {
-  const auto& [owing, worlds] = GetParam();
-  const auto old = run(worlds.first, owing.spec);
-  const auto states = redistributed(old, worlds.second);
-  ASSERT_EQ(states.size(), static_cast<std::size_t>(worlds.second));
+TEST_P(Redistributed, StatesConserveTheSumAndTheNewWorldGoesOn) {
+  const Change& change = GetParam();
+  const auto old = run(change.from, change.spec);
+  const auto states = redistributed(old, change.to);
+  ASSERT_EQ(states.size(), static_cast<std::size_t>(change.to));
   const auto before = sums(old);
   const auto after = sums(states);
-  ASSERT_EQ(before.size(), owing.names.size());
-  ASSERT_EQ(after.size(), owing.names.size());
-  for (const std::string& name : owing.names) {
-    const double sum = before.at(name);
-    EXPECT_NE(sum, 0) << name;
+  ASSERT_EQ(before.size(), after.size());
+  for (const auto& [name, sum] : before) {
+    ASSERT_TRUE(after.contains(name)) << name;
     EXPECT_NEAR(after.at(name), sum, 1e-3 * (1 + std::abs(sum))) << name;
   }
-  run(worlds.second, owing.spec, states);
+  run(change.to, change.spec, states);
+}
+
+INSTANTIATE_TEST_SUITE_P(Laws, Redistributed, testing::ValuesIn(changes()), [](const auto& test) {
+  const Change& change = test.param;
+  return fmt::format("{}_{}_from_{}_to_{}", test.index, test_name(change.spec), change.from,
+                     change.to);
+});
+
+// Otherwise the law would hold because there is nothing to conserve.
+TEST(Redistribute, RanksOweSomethingInEveryField) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> owing{
+      {"fp32", {}},
+      {"gradiveq", {"kept"}},
+      {"gradiveq+dqsg", {"kept", "owed"}},
+      {"fft", {"residual spectrum"}},
+      {"variance", {"residual", "squares"}},
+      {"dqsg:feedback=on", {"residual"}},
+      {"terngrad", {}},
+      {"sketch:momentum=0.9", {"momentum", "residual"}},
+      {"topk", {"residual"}},
+      {"powersgd", {"residual"}},
+      {"demo", {"residual"}}};
+  for (const auto& [spec, names] : owing) {
+    const auto found = sums(run(2, spec));
+    ASSERT_EQ(found.size(), names.size()) << spec;
+    for (const std::string& name : names) EXPECT_NE(found.at(name), 0) << spec << ": " << name;
+  }
 }
 
 // State that is not summed is the same as on some old rank.

@@ -13,6 +13,7 @@
 #include "thinreduce/collective/shared_loops.h"
 #include "thinreduce/engine/findings.h"
 #include "thinreduce/engine/guard.h"
+#include "thinreduce/ensure.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/methods/fp32.h"
 #include "thinreduce/wire/checksum.h"
@@ -90,7 +91,7 @@ void Reducer::refuse(const Job& job, Transport& transport) const {
     if (planner_ != nullptr && error.code() == ErrorCode::mismatch) planner_->freeze();
     throw Disagreement{error};
   }
-  throw BrokenInvariant("an agreement with a refusal fails");
+  throw_broken_invariant("an agreement with a refusal fails", {job.bucket->id()});
 }
 
 Reducer::Slot& Reducer::slot_of(const Job& job) {

@@ -63,7 +63,7 @@ void Reducer::set_variant(Slot& slot, std::size_t variant) const {
   const bool is_auto = !slot.given->variants.empty();
   const auto bucket = is_auto ? slot.given->variants[variant] : slot.given;
   std::unique_ptr<Method> method;
-  if (bucket->compressible || bucket->spec.momentum_inside()) {
+  if (bucket->has_method) {
     const BucketLayout nothing{.id = bucket->id(), .elements = 0, .tensors = {}};
     method = bucket->spec.make({.layout = bucket->compressible ? bucket->compressed : nothing,
                                 .rank = transport_.rank(),

@@ -11,7 +11,6 @@
 #include "thinreduce/error.h"
 #include "thinreduce/method/archive.h"
 #include "thinreduce/methods/auto.h"
-#include "thinreduce/methods/fp32.h"
 #include "thinreduce/wire/checksum.h"
 
 namespace thinreduce {
@@ -88,13 +87,14 @@ RegisteredBucket::RegisteredBucket(BucketLayout given, Spec parsed, std::size_t 
   }
   if (layout.tensors.empty() && layout.elements < min_elements) raw = layout.elements;
   if (spec.is_auto()) {
-    compressible = false;
-    for (const Spec& candidate : auto_options(spec).candidates) {
-      variants.push_back(std::make_shared<RegisteredBucket>(layout, candidate, min_elements));
+    compressible = has_method = false;
+    for (const Candidate& candidate : auto_options(spec).candidates) {
+      variants.push_back(std::make_shared<RegisteredBucket>(layout, candidate.spec, min_elements));
     }
     return;
   }
-  compressible = raw < layout.elements && spec.info->wire_id != fp32_info().wire_id;
+  compressible = raw < layout.elements && spec.info->compresses;
+  has_method = compressible || spec.update();
   keeps = keeps_residual(spec);
 }
 

@@ -30,6 +30,9 @@ struct RegisteredBucket {
   std::size_t raw = 0;       // number of elements outside these tensors
   bool compressible = true;  // whether there is anything that the spec's method compresses
   bool keeps = false;        // whether the spec's method keeps a residual: nothing may be lost then
+  // Whether a Method object serves the bucket: also one of which nothing is compressed, if the
+  // method turns means into updates.
+  bool has_method = true;
   // With the spec `auto`: the bucket with the spec of each candidate, fp32 first.
   std::vector<std::shared_ptr<const RegisteredBucket>> variants;
 };

@@ -45,16 +45,15 @@ TEST_P(Sessions, AllRanksHoldTheSameBitsAndRawTensorsAreExact) {
     ends.push_back(values);
   });
   // Uncompressed gradients get the method's momentum, if it has any, or become signs.
-  const Spec parsed = Spec::parse(spec());
-  const bool signs = parsed.momentum_inside() && parsed.info->name == "demo";
-  const double momentum =
-      parsed.momentum_inside() && !signs ? parsed.options.number("momentum") : 0;
+  const Update update = Spec::parse(spec()).update().value_or(Update{});
   std::vector<double> mean(layout.elements);
   for (std::uint64_t step = 0; step < steps(5); ++step) {
     const auto fresh = true_mean(layout.elements, world(), step);
-    for (std::size_t i = 0; i < mean.size(); ++i) mean[i] = momentum * mean[i] + fresh[i];
+    for (std::size_t i = 0; i < mean.size(); ++i) mean[i] = update.momentum * mean[i] + fresh[i];
   }
-  if (signs) std::ranges::transform(mean, mean.begin(), [](double v) { return (v > 0) - (v < 0); });
+  if (update.signs) {
+    std::ranges::transform(mean, mean.begin(), [](double v) { return (v > 0) - (v < 0); });
+  }
   for (const auto& values : ends) {
     EXPECT_EQ(std::memcmp(values.data(), ends[0].data(), values.size() * sizeof(float)), 0);
   }

@@ -52,14 +52,23 @@ std::string settings_text(const Spec& spec, const SessionOptions& options) {
 
 Spec checked_spec(const std::string& text, const SessionOptions& options) {
   Spec spec = Spec::parse(text);
-  if (spec.momentum_inside() && !options.momentum_inside_ok) {
+  if (const auto update = spec.update(); update && !options.momentum_inside_ok) {
     throw Error(ErrorCode::bad_spec,
                 fmt::format("'{}' applies momentum itself, so the optimizer must apply none: set "
                             "the optimizer's momentum to 0 and momentum_inside_ok to true, or use "
                             "{}:{}",
-                            text, spec.info->name, spec.info->without_momentum));
+                            text, spec.info->name, update->without));
   }
   return spec;
+}
+
+void refuse_signs(const Spec& spec) {
+  const auto update = spec.update();
+  if (!update || !update->signs) return;
+  throw Error(ErrorCode::bad_spec,
+              fmt::format("'{}' hands out signs, which are no mean of differences; for local steps "
+                          "use {}:{}",
+                          spec.short_text(), spec.info->name, update->without));
 }
 
 std::string start_text(const std::string& settings, const SessionOptions& options) {

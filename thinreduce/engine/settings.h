@@ -18,6 +18,9 @@ namespace thinreduce {
 
 // Throws Error{bad_spec}, also for momentum that the optimizer might apply as well.
 [[nodiscard]] Spec checked_spec(const std::string& text, const SessionOptions& options);
+// Throws Error{bad_spec} for a spec with which local steps make no sense: signs are no difference
+// that an outer step could take.
+void refuse_signs(const Spec& spec);
 // Throws Error{bad_input}.
 [[nodiscard]] int checked_threads(const SessionOptions& options);
 

@@ -18,6 +18,10 @@ namespace {
 constexpr std::uint32_t kMagic = 0x53524854;  // "THRS"
 constexpr std::uint32_t kVersion = 3;
 
+[[noreturn]] void refuse_state(std::string_view what, const std::string& why) {
+  throw Error(ErrorCode::bad_state, fmt::format("{}: {}", what, why));
+}
+
 class ByteWriter {
  public:
   // Counts bytes, or writes them to memory that is allocated once.
@@ -98,7 +102,7 @@ class FieldWriter final : public Archive {
  private:
   void begin_section(std::size_t number) override {
     ensure(number == sections_ && enclosing_.size() == 0,
-           "sections must be shown in order and not nested");
+           "sections must be shown in order and not nested", number, sections_, enclosing_.size());
     enclosing_ = std::exchange(writer_, ByteWriter{});
     if (enclosing_.counts_only()) writer_.count_only();
     ++sections_;
@@ -233,21 +237,20 @@ std::vector<std::byte> encode_state(SessionState state) {
 }
 
 SessionState decode_state(std::span<const std::byte> bytes, std::string_view what) {
-  const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorCode::bad_state, fmt::format("{}: {}", what, why));
-  };
   if (bytes.size() < 16 || load_value<std::uint32_t>(bytes, 0) != kMagic) {
-    refuse("it is truncated or not a thinreduce state file; give a file that thinreduce saved");
+    refuse_state(
+        what, "it is truncated or not a thinreduce state file; give a file that thinreduce saved");
   }
   if (const auto version = load_value<std::uint32_t>(bytes, 4); version != kVersion) {
-    refuse(
-        fmt::format("it has format version {}, this build reads version {}; load it with the "
-                    "thinreduce version that saved it",
-                    version, kVersion));
+    refuse_state(
+        what, fmt::format("it has format version {}, this build reads version {}; load it with the "
+                          "thinreduce version that saved it",
+                          version, kVersion));
   }
   const auto body = bytes.first(bytes.size() - sizeof(std::uint64_t));
   if (checksum(body) != load_value<std::uint64_t>(bytes, body.size())) {
-    refuse("it is truncated or damaged: its checksum is wrong; use an older checkpoint");
+    refuse_state(what,
+                 "it is truncated or damaged: its checksum is wrong; use an older checkpoint");
   }
   try {
     ByteReader reader(body.subspan(8), "the state");
@@ -262,8 +265,8 @@ SessionState decode_state(std::span<const std::byte> bytes, std::string_view wha
       bucket.step = reader.value<std::uint64_t>();
       bucket.elements = reader.value<std::uint64_t>();
       if (bucket.step > Archive::kMaxSteps) {
-        refuse(
-            fmt::format("bucket {} is at step {}, beyond {}", id, bucket.step, Archive::kMaxSteps));
+        refuse_state(what, fmt::format("bucket {} is at step {}, beyond {}", id, bucket.step,
+                                       Archive::kMaxSteps));
       }
       const auto fields = reader.take(reader.value<std::uint64_t>());
       bucket.fields.assign(fields.begin(), fields.end());
@@ -271,9 +274,8 @@ SessionState decode_state(std::span<const std::byte> bytes, std::string_view wha
     reader.finish();
     return state;
   } catch (const Error& error) {
-    refuse(error.what());
+    refuse_state(what, error.what());
   }
-  throw BrokenInvariant("refuse() throws");
 }
 
 std::string state_file_name(const std::filesystem::path& file) {

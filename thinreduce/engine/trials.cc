@@ -31,11 +31,11 @@ constexpr std::size_t kLargestPart = 16;
 constexpr int kRuns = 2;
 // Max runs of a candidate that is not the fastest, and would be if it computed in no time.
 constexpr int kMostRuns = 3;
-// The error of the next coarser setting of dqsg is at least this many times larger, and that of the
-// next finer one at most this many times smaller.
+// The error of the next coarser setting of the ladder is at least this many times larger, and that
+// of the next finer one at most this many times smaller.
 constexpr double kLeastErrorRatio = 3;
 constexpr double kMostErrorRatio = 10;
-// The part of its bytes that dqsg may save with the next coarser setting.
+// The part of its bytes that the next coarser setting of the ladder may save.
 constexpr double kRefinement = 0.3;
 // A candidate runs again if it may be faster by this part of the time: a busy moment matters then.
 constexpr double kBusyMoment = 0.25;
@@ -73,17 +73,17 @@ class BucketTrials {
     trials_.tried.resize(candidates);
     trials_.figures.resize(candidates);
     for (std::size_t i = 1; i < candidates; ++i) {
-      const std::string name = setup.options.candidates[i].name();
-      if (name == "ndqsg") ndqsg_ = i;
-      (name == "bf16" ? bf16_ : name == "dqsg" ? dqsg_ : others_).push_back(i);
+      const Role role = setup.options.candidates[i].role;
+      if (role == Role::substitute) substitute_ = i;
+      (role == Role::halved ? halved_ : role == Role::ladder ? ladder_ : others_).push_back(i);
     }
   }
 
   Planner::Trials run(const RegisteredBucket& bucket) {
     if (setup_.options.try_all) {
       try_group({0});
-      for (const Candidates* list : {&bf16_, &dqsg_, &others_}) try_in_turn(*list);
-    } else if (!dqsg_.empty() && bytes_decide(bucket)) {
+      for (const Candidates* list : {&halved_, &ladder_, &others_}) try_in_turn(*list);
+    } else if (!ladder_.empty() && bytes_decide(bucket)) {
       try_on_slow_link();
     } else {
       try_on_fast_link();
@@ -99,82 +99,83 @@ class BucketTrials {
   };
   using Group = std::vector<Entry>;
 
-  // Returns whether even half of the bytes take far longer than the computing of dqsg.
+  // Returns whether even half of the bytes take far longer than the computing of the ladder.
   [[nodiscard]] bool bytes_decide(const RegisteredBucket& bucket) const {
     if (is_rate_slow(link_)) return true;
     if (!(link_.bytes_per_second > 0) || !(sample_.busy > 0)) return false;
     const auto bytes = static_cast<double>((bucket.elements() - bucket.raw) * sizeof(float));
     const double half = bytes * (world_ - 1) / world_ / link_.bytes_per_second;
-    return half >= 2 * kBusyOfDqsg * sample_.busy;
+    return half >= 2 * kBusyOfLadder * sample_.busy;
   }
 
-  // The bytes decide. fp32 need not be tried if its mean is known, nor bf16 if it can't win.
+  // The bytes decide. Floats need not be tried if their mean is known, nor halved ones if they
+  // can't win.
   void try_on_slow_link() {
     if (exact_.empty()) {
-      try_group({0, first_dqsg()});
+      try_group({0, first_rung()});
     } else {
       assume_fp32();
-      try_group({first_dqsg()});
+      try_group({first_rung()});
     }
-    refine_dqsg();
+    climb_ladder();
     const double half = predicted(0).wire / 2 + link_seconds();
-    if (!bf16_.empty() && half < predicted(fastest()).seconds) try_group(bf16_);
+    if (!halved_.empty() && half < predicted(fastest()).seconds) try_group(halved_);
     try_others();
   }
 
   // Computing counts as well: the candidates that need hardly any come first.
   void try_on_fast_link() {
     Candidates first{0};
-    first.insert(first.end(), bf16_.begin(), bf16_.end());
+    first.insert(first.end(), halved_.begin(), halved_.end());
     try_group(first);
-    if (dqsg_.empty()) return try_while_worthwhile(others_);
+    if (ladder_.empty()) return try_while_worthwhile(others_);
     if (!is_worthwhile(1)) return;
-    try_group({first_dqsg()});
-    refine_dqsg();
+    try_group({first_rung()});
+    climb_ladder();
     try_others();
   }
 
   // Returns the setting with which the search for the coarsest that is allowed begins.
-  [[nodiscard]] std::size_t first_dqsg() const { return dqsg_[dqsg_.size() > 1 ? 1 : 0]; }
+  [[nodiscard]] std::size_t first_rung() const { return ladder_[ladder_.size() > 1 ? 1 : 0]; }
 
-  void refine_dqsg() {
+  void climb_ladder() {
     for (;;) {
-      const std::optional<std::size_t> next = next_dqsg();
+      const std::optional<std::size_t> next = next_rung();
       if (!next) break;
       if (!is_refinement_worthwhile()) return;
       try_group({*next});
     }
-    // ndqsg sends as few bytes as the default of dqsg, often with a smaller error, and computes for
-    // much longer.
-    const std::size_t coarser = dqsg_[std::min<std::size_t>(2, dqsg_.size() - 1)];
-    if (!ndqsg_ || !is_rate_slow(link_) || is_allowed(coarser)) return;
-    if (is_refinement_worthwhile()) try_group({*ndqsg_});
+    // The substitute sends as few bytes as the third setting, often with a smaller error, and
+    // computes for much longer.
+    const std::size_t coarser = ladder_[std::min<std::size_t>(2, ladder_.size() - 1)];
+    if (!substitute_ || !is_rate_slow(link_) || is_allowed(coarser)) return;
+    if (is_refinement_worthwhile()) try_group({*substitute_});
   }
 
   // Returns whether a trial of the next setting may be worth its cost.
   [[nodiscard]] bool is_refinement_worthwhile() const {
     const Prediction best = predicted(fastest());
-    if (!std::ranges::any_of(dqsg_, [&](std::size_t i) { return is_allowed(i); })) {
+    if (!std::ranges::any_of(ladder_, [&](std::size_t i) { return is_allowed(i); })) {
       return is_worthwhile(1);
     }
     return cost_of_trial() <= Planner::kStepsToGain * kRefinement * best.wire;
   }
 
-  // Returns a setting of dqsg that was not tried: a coarser one than those that are allowed, or a
-  // finer one if none is, as far as its error may be within the bound.
-  [[nodiscard]] std::optional<std::size_t> next_dqsg() const {
+  // Returns a setting of the ladder that was not tried: a coarser one than those that are allowed,
+  // or a finer one if none is, as far as its error may be within the bound.
+  [[nodiscard]] std::optional<std::size_t> next_rung() const {
     const double bound = setup_.options.max_error;
-    for (std::size_t i = dqsg_.size(); i-- > 0;) {
-      if (!trials_.tried[dqsg_[i]]) continue;
-      const double error = trials_.figures[dqsg_[i]].error;
+    for (std::size_t i = ladder_.size(); i-- > 0;) {
+      if (!trials_.tried[ladder_[i]]) continue;
+      const double error = trials_.figures[ladder_[i]].error;
       if (error <= bound) {
-        const bool coarser = i + 1 < dqsg_.size() && !trials_.tried[dqsg_[i + 1]];
-        if (coarser && kLeastErrorRatio * error <= bound) return dqsg_[i + 1];
+        const bool coarser = i + 1 < ladder_.size() && !trials_.tried[ladder_[i + 1]];
+        if (coarser && kLeastErrorRatio * error <= bound) return ladder_[i + 1];
         return {};
       }
-      const bool finer = i > 0 && !trials_.tried[dqsg_[i - 1]];
+      const bool finer = i > 0 && !trials_.tried[ladder_[i - 1]];
       if (finer) {
-        if (error <= kMostErrorRatio * bound) return dqsg_[i - 1];
+        if (error <= kMostErrorRatio * bound) return ladder_[i - 1];
         return {};
       }
     }
@@ -220,7 +221,7 @@ class BucketTrials {
   void try_group(const Candidates& candidates) {
     Group group;
     for (const std::size_t i : candidates) {
-      const Spec& spec = setup_.options.candidates[i];
+      const Spec& spec = setup_.options.candidates[i].spec;
       if (trials_.tried[i]) continue;
       if (too_coarse_.contains(spec.name()) && i > too_coarse_.at(spec.name())) continue;
       group.push_back(
@@ -323,10 +324,10 @@ class BucketTrials {
   }
 
   // Returns the seconds by which the fastest candidate so far may be too slow. The others compute
-  // for at least as long as bf16 and as dqsg, as far as these were tried.
+  // for at least as long as the halved ones and the ladder, as far as these were tried.
   [[nodiscard]] double possible_gain() const {
     double least_busy = 0;
-    for (const Candidates* method : {&bf16_, &dqsg_}) {
+    for (const Candidates* method : {&halved_, &ladder_}) {
       std::optional<double> least;
       for (const std::size_t i : *method) {
         if (!trials_.tried[i]) continue;
@@ -356,10 +357,10 @@ class BucketTrials {
   Link link_;
   int world_ = 1;
   bool is_link_slow_ = false;
-  Candidates bf16_;  // these three without fp32, most exact first
-  Candidates dqsg_;
+  Candidates halved_;  // these three most exact first
+  Candidates ladder_;
   Candidates others_;
-  std::optional<std::size_t> ndqsg_;  // one of the others
+  std::optional<std::size_t> substitute_;  // one of the others
   Planner::Trials trials_;
   std::uint64_t agreements_ = 0;
   std::size_t tried_ = 0;

@@ -102,7 +102,7 @@ std::uint16_t number_of(const char* spec) {
 std::string choice_after(const AutoOptions& options, const Planner::Trials& trials) {
   Planner planner(options, 2);
   planner.note(3, kBucketElements, {.seconds = 0.3});
-  return options.candidates[planner.decide({{3, trials}}, kLink).at(3)].short_text();
+  return options.candidates[planner.decide({{3, trials}}, kLink).at(3)].spec.short_text();
 }
 
 TEST(Trials, AMomentInWhichARankIsBusyDecidesNothing) {

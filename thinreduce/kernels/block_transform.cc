@@ -386,8 +386,8 @@ void check(const TransformTables& tables, std::span<const float> a, std::span<co
   const std::size_t floats = kBlockLanes * tables.length;
   ensure(a.size() == floats && b.size() == floats && scratch.size() == floats,
          "a transform must get 16 blocks", a.size(), b.size(), scratch.size());
-  ensure(reinterpret_cast<std::uintptr_t>(scratch.data()) % 64 == 0,
-         "a transform's scratch must be aligned to a cache line");
+  const auto past_line = reinterpret_cast<std::uintptr_t>(scratch.data()) % 64;
+  ensure(past_line == 0, "a transform's scratch must be aligned to a cache line", past_line);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "thinreduce/method/describe.h"
 
+#include <optional>
+
 #include "thinreduce/method/registry.h"
 #include "thinreduce/method/spec.h"
 
@@ -32,13 +34,14 @@ std::vector<MethodDescription> describe_methods() {
 
 SpecDescription describe_spec(std::string_view spec) {
   const Spec parsed = Spec::parse(spec);
+  const std::optional<Update> update = parsed.update();
   return {.name = parsed.name(),
           .short_text = parsed.short_text(),
           .full_text = parsed.full_text(),
           .second_moment = parsed.info->second_moment,
-          .momentum_inside = parsed.momentum_inside(),
-          .without_momentum = parsed.momentum_inside() ? parsed.info->without_momentum : "",
-          .hands_out_signs = parsed.hands_out_signs()};
+          .momentum_inside = update.has_value(),
+          .without_momentum = update ? update->without : "",
+          .hands_out_signs = update && update->signs};
 }
 
 }  // namespace thinreduce

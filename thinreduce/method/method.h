@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -49,8 +50,8 @@ class Method {
   virtual void add_residual(std::span<float> /*values*/) {}
 
   // Called with means that travelled uncompressed: all elements of the bucket in a warm-up step,
-  // otherwise those outside the tensors of the layout, side by side. A method with momentum inside
-  // turns them into updates here.
+  // otherwise those outside the tensors of the layout, side by side. A method that hands out
+  // updates turns them into updates here.
   virtual void finish_uncompressed(std::span<float> /*means*/) {}
 
   // Shows every piece of state to the archive, for saving and loading.
@@ -91,12 +92,28 @@ struct Preset {
   std::string help;
 };
 
+// What reduce() hands out where that is no mean: the update that the optimizer must apply without
+// adding momentum.
+struct Update {
+  double momentum = 0;       // factor of the momentum inside the update
+  bool signs = false;        // whether the update is the signs of the mean, for plain SGD
+  std::string without = {};  // the option and value with which means are handed out
+};
+
+// The parts of a residual that a method loses on purpose.
+struct Losses {
+  double decay = 1;       // factor of the residual at the end of every step that succeeds
+  bool discards = false;  // whether gradient is discarded in another way
+};
+
 struct MethodInfo {
   std::string name;
   std::uint16_t wire_id = 0;  // identifies the method in frames; never reused
   Algebra algebra = Algebra::sum;
   std::string summary;
   std::string paper;
+  // Whether reduce() sends less than float32. If not, it is a sum of floats, which may overflow.
+  bool compresses = true;
   // Whether reduce() uses Bucket::second_moment when it is given.
   bool second_moment = false;
   std::vector<OptionInfo> options;
@@ -111,16 +128,14 @@ struct MethodInfo {
   std::function<std::unique_ptr<Method>(const Options&, const InnerMethod&, const MethodSetup&)>
       make_composed = {};
   std::function<void(const Options&, const InnerMethod&)> check_composed = {};
-  // Returns whether reduce() hands back an update with momentum inside instead of a mean, so that
-  // the optimizer must add none. Such a method also gets the means of buckets in which nothing is
-  // compressed: it is then made for a layout without elements, and only finish_uncompressed() and
-  // state() are called.
-  std::function<bool(const Options&)> momentum_inside = [](const Options&) { return false; };
-  // The option and value with which the method applies no momentum, for error texts.
-  std::string without_momentum = "momentum=0";
-  // Returns whether the method hands out the signs of the mean instead of the mean. They are a
-  // step's direction for plain SGD, and no difference that an outer optimizer could take.
-  std::function<bool(const Options&)> hands_out_signs = [](const Options&) { return false; };
+  // Returns the update that reduce() hands out, if it is no mean. Such a method also gets the means
+  // of buckets in which nothing is compressed: it is then made for a layout without elements, and
+  // only finish_uncompressed() and state() are called.
+  std::function<std::optional<Update>(const Options&)> update = [](const Options&) {
+    return std::optional<Update>();
+  };
+  // Returns what is lost of the residual, if there is one. The property tests allow for no more.
+  std::function<Losses(const Options&)> losses = [](const Options&) { return Losses{}; };
   std::function<Cycle(const Options&)> cycle = [](const Options&) { return Cycle{}; };
 };
 

@@ -14,7 +14,7 @@ T parse_checked(const std::string& text) {
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   ensure(error == std::errc{} && end == text.data() + text.size(),
-         "an option's value must have been checked");
+         "an option's value must have been checked", std::string_view(text));
   return value;
 }
 
@@ -91,7 +91,7 @@ long long Options::integer(std::string_view name) const {
 
 const std::string& Options::text(std::string_view name) const {
   const auto found = values.find(name);
-  ensure(found != values.end(), "a method must ask only for options that it declares");
+  ensure(found != values.end(), "a method must ask only for options that it declares", name);
   return found->second;
 }
 

@@ -29,10 +29,8 @@ struct Spec {
   // Returns whether a session chooses the method of each bucket itself: the spec `auto`. It can't
   // make a method.
   [[nodiscard]] bool is_auto() const;
-  // Returns whether reduce() hands back an update with momentum inside instead of a mean, so that
-  // the optimizer must have none of its own.
-  [[nodiscard]] bool momentum_inside() const { return info->momentum_inside(options); }
-  [[nodiscard]] bool hands_out_signs() const { return info->hands_out_signs(options); }
+  // Returns the update that reduce() hands out, if it is no mean.
+  [[nodiscard]] std::optional<Update> update() const { return info->update(options); }
   [[nodiscard]] std::unique_ptr<Method> make(const MethodSetup& setup) const;
 };
 

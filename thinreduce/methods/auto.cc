@@ -10,35 +10,37 @@
 namespace thinreduce {
 namespace {
 
-struct Candidate {
+// A candidate beside fp32.
+struct Listed {
   std::string_view method;
   std::string_view spec;
+  Role role = Role::other;
 };
 
 // Most exact first, and within a method the finer before the coarser: trials stop at the first that
 // is too coarse. Methods that learn over many steps (gradiveq, powersgd), that need a second moment
 // (variance) or that act as the optimizer (sketch) are not here: a trial on a sample says nothing
 // about them.
-constexpr std::array kLadder = {
-    Candidate{"bf16", "bf16"},
-    Candidate{"dqsg", "dqsg:levels=31"},
-    Candidate{"dqsg", "dqsg:levels=15"},
-    Candidate{"fft", "fft:theta=0.5"},
-    Candidate{"dqsg", "dqsg"},
-    Candidate{"ndqsg", "ndqsg"},
-    Candidate{"fft", "fft"},
-    Candidate{"topk", "topk"},
-    Candidate{"terngrad", "terngrad"},
-    Candidate{"dqsg", "dqsg:levels=3"},
-    Candidate{"topk", "topk:density=0.01"},
-    Candidate{"qsgd", "qsgd:bits=4"},
+constexpr std::array kList = {
+    Listed{"bf16", "bf16", Role::halved},
+    Listed{"dqsg", "dqsg:levels=31", Role::ladder},
+    Listed{"dqsg", "dqsg:levels=15", Role::ladder},
+    Listed{"fft", "fft:theta=0.5"},
+    Listed{"dqsg", "dqsg", Role::ladder},
+    Listed{"ndqsg", "ndqsg", Role::substitute},
+    Listed{"fft", "fft"},
+    Listed{"topk", "topk"},
+    Listed{"terngrad", "terngrad"},
+    Listed{"dqsg", "dqsg:levels=3", Role::ladder},
+    Listed{"topk", "topk:density=0.01"},
+    Listed{"qsgd", "qsgd:bits=4"},
 };
 
 std::vector<std::string> method_names() {
   std::vector<std::string> names;
-  for (const Candidate& candidate : kLadder) {
-    if (std::find(names.begin(), names.end(), candidate.method) == names.end()) {
-      names.emplace_back(candidate.method);
+  for (const Listed& listed : kList) {
+    if (std::find(names.begin(), names.end(), listed.method) == names.end()) {
+      names.emplace_back(listed.method);
     }
   }
   return names;
@@ -84,11 +86,11 @@ AutoOptions auto_options(const Spec& spec) {
   AutoOptions result;
   result.max_error = spec.options.number("error");
   result.try_all = spec.options.text("try") == "all";
-  result.candidates.push_back(Spec::parse("fp32"));
+  result.candidates.push_back({Spec::parse("fp32"), Role::uncompressed});
   const auto allowed = spec.options.names("methods");
-  for (const Candidate& candidate : kLadder) {
-    if (std::find(allowed.begin(), allowed.end(), candidate.method) == allowed.end()) continue;
-    result.candidates.push_back(Spec::parse(candidate.spec));
+  for (const Listed& listed : kList) {
+    if (std::find(allowed.begin(), allowed.end(), listed.method) == allowed.end()) continue;
+    result.candidates.push_back({Spec::parse(listed.spec), listed.role});
   }
   return result;
 }

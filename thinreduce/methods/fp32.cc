@@ -23,6 +23,7 @@ MethodInfo fp32_info() {
               "of every "
               "comparison.",
           .paper = "Patarasuk & Yuan 2009 (ring all-reduce)",
+          .compresses = false,
           .options = {},
           .make = [](const Options&, const MethodSetup&) { return std::make_unique<Fp32>(); }};
 }

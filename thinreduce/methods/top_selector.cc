@@ -9,18 +9,6 @@
 #include "thinreduce/kernels/floats.h"
 
 namespace thinreduce {
-
-std::span<const std::uint32_t> elements_in(Range run, std::span<const std::uint32_t> elements) {
-  const auto first =
-      static_cast<std::size_t>(std::ranges::lower_bound(elements, run.begin) - elements.begin());
-  // They differ, so no more of them than elements of the run can be in it.
-  const auto rest = elements.subspan(first, std::min(run.size(), elements.size() - first));
-  return {rest.begin(), std::ranges::lower_bound(rest, run.end)};
-}
-
-}  // namespace thinreduce
-
-namespace thinreduce::kernels {
 namespace {
 
 // Elements per run: a run and its candidates fit into the L2 cache.
@@ -62,6 +50,14 @@ class AscendingSet {
 
 }  // namespace
 
+std::span<const std::uint32_t> elements_in(Range run, std::span<const std::uint32_t> elements) {
+  const auto first =
+      static_cast<std::size_t>(std::ranges::lower_bound(elements, run.begin) - elements.begin());
+  // They differ, so no more of them than elements of the run can be in it.
+  const auto rest = elements.subspan(first, std::min(run.size(), elements.size() - first));
+  return {rest.begin(), std::ranges::lower_bound(rest, run.end)};
+}
+
 void TopSelector::prepare(std::size_t elements, std::size_t k) {
   ensure(elements <= std::numeric_limits<std::uint32_t>::max(),
          "select: indices must fit in 32 bits", elements);
@@ -95,7 +91,7 @@ std::uint32_t TopSelector::guess(std::size_t elements, std::size_t k, Workers wo
   workers.for_runs(kSample, kSample / 8, [&](std::size_t first, std::size_t count, std::size_t) {
     for (std::size_t i = first; i < first + count; ++i) sample_[i] = value_at(places_[i]);
   });
-  return std::max(kth_largest(sample_, wanted).magnitude, kAnyNonZero);
+  return std::max(kernels::kth_largest(sample_, wanted).magnitude, kAnyNonZero);
 }
 
 template <typename Collect>
@@ -103,7 +99,7 @@ void TopSelector::pass(std::size_t k, std::uint32_t threshold, Workers workers,
                        const Collect& collect_run) {
   workers.for_blocks(parts_.size(), [&](std::size_t p, std::size_t thread) {
     collect_part(parts_[p], k, threshold,
-                 [&](Range run, std::uint32_t least, const Candidates& out) {
+                 [&](Range run, std::uint32_t least, const kernels::Candidates& out) {
                    return collect_run(run, least, out, thread);
                  });
   });
@@ -118,8 +114,8 @@ void TopSelector::collect_part(Part& part, std::size_t k, std::uint32_t threshol
     const std::size_t length = std::min(kRun, part.elements.end - first);
     if (!make_room(part, k, part.count + length)) threshold = std::max(threshold, cut(part, k) + 1);
     part.count += collect_run(Range{first, first + length}, threshold,
-                              Candidates{std::span(part.indices).subspan(part.count),
-                                         std::span(part.values).subspan(part.count)});
+                              kernels::Candidates{std::span(part.indices).subspan(part.count),
+                                                  std::span(part.values).subspan(part.count)});
     part.next = first + length;
   }
 }
@@ -139,8 +135,8 @@ bool TopSelector::make_room(Part& part, std::size_t k, std::size_t candidates) {
 
 // Keeps the best k candidates in order and returns the smallest magnitude among them.
 std::uint32_t TopSelector::cut(Part& part, std::size_t k) {
-  auto [last, ties] = kth_largest(std::span(part.values).first(part.count), k);
-  part.count = keep_largest(
+  auto [last, ties] = kernels::kth_largest(std::span(part.values).first(part.count), k);
+  part.count = kernels::keep_largest(
       {last, ties},
       {std::span(part.indices).first(part.count), std::span(part.values).first(part.count)},
       {part.indices, part.values});
@@ -157,8 +153,9 @@ Selected TopSelector::result(std::span<const float> values, std::size_t k, std::
                              Workers workers) {
   if (candidates() < k && guessed > kAnyNonZero) {
     pass(k, kAnyNonZero, workers,
-         [&](Range run, std::uint32_t threshold, const Candidates& out, std::size_t) {
-           return collect(part(values, run), static_cast<std::uint32_t>(run.begin), threshold, out);
+         [&](Range run, std::uint32_t threshold, const kernels::Candidates& out, std::size_t) {
+           return kernels::collect(part(values, run), static_cast<std::uint32_t>(run.begin),
+                                   threshold, out);
          });
   }
   return join(k, workers);
@@ -166,7 +163,7 @@ Selected TopSelector::result(std::span<const float> values, std::size_t k, std::
 
 // Writes the best k candidates of all parts one after another.
 Selected TopSelector::join(std::size_t k, Workers workers) {
-  KthLargest last{kAnyNonZero, std::numeric_limits<std::size_t>::max()};
+  kernels::KthLargest last{kAnyNonZero, std::numeric_limits<std::size_t>::max()};
   const std::size_t count = std::min(candidates(), k);
   if (count == 0) return {};
   if (candidates() > k) {
@@ -178,8 +175,8 @@ Selected TopSelector::join(std::size_t k, Workers workers) {
     Part& part = parts_[p];
     part.ties = part.kept = 0;
     for (const float value : std::span(part.values).first(part.count)) {
-      part.kept += static_cast<std::size_t>(magnitude(value) > last.magnitude);
-      part.ties += static_cast<std::size_t>(magnitude(value) == last.magnitude);
+      part.kept += static_cast<std::size_t>(kernels::magnitude(value) > last.magnitude);
+      part.ties += static_cast<std::size_t>(kernels::magnitude(value) == last.magnitude);
     }
   });
   std::vector<std::size_t> begin(parts_.size());
@@ -196,7 +193,7 @@ Selected TopSelector::join(std::size_t k, Workers workers) {
   values_.resize(std::max(values_.size(), count));
   workers.for_blocks(parts_.size(), [&](std::size_t p, std::size_t /*thread*/) {
     Part& part = parts_[p];
-    (void)keep_largest(
+    (void)kernels::keep_largest(
         {last.magnitude, part.ties},
         {std::span(part.indices).first(part.count), std::span(part.values).first(part.count)},
         {std::span(indices_).subspan(begin[p], part.kept),
@@ -211,8 +208,9 @@ Selected TopSelector::select(std::span<const float> values, std::size_t k, Worke
   const std::uint32_t guessed =
       guess(values.size(), k, workers, [&](std::size_t i) { return values[i]; });
   pass(k, guessed, workers,
-       [&](Range run, std::uint32_t threshold, const Candidates& out, std::size_t) {
-         return collect(part(values, run), static_cast<std::uint32_t>(run.begin), threshold, out);
+       [&](Range run, std::uint32_t threshold, const kernels::Candidates& out, std::size_t) {
+         return kernels::collect(part(values, run), static_cast<std::uint32_t>(run.begin),
+                                 threshold, out);
        });
   return result(values, k, guessed, workers);
 }
@@ -226,9 +224,9 @@ void TopSelector::for_unseen(bool begun, std::size_t elements, const Visit& visi
 Selected TopSelector::select(const Runs& runs, std::size_t k, Workers workers) {
   const auto collect_all = [&](std::uint32_t threshold, bool again) {
     pass(k, threshold, workers,
-         [&](Range run, std::uint32_t least, const Candidates& out, std::size_t thread) {
-           return collect(runs.values_of(run, thread, again), static_cast<std::uint32_t>(run.begin),
-                          least, out);
+         [&](Range run, std::uint32_t least, const kernels::Candidates& out, std::size_t thread) {
+           return kernels::collect(runs.values_of(run, thread, again),
+                                   static_cast<std::uint32_t>(run.begin), least, out);
          });
   };
   std::uint32_t guessed = 0;
@@ -258,7 +256,7 @@ Selected TopSelector::add_select(std::span<float> values, std::span<const float>
   };
   const auto clear_and_add = [&](Range run) {
     clear(run);
-    add(part(values, run), part(addend, run));
+    kernels::add(part(values, run), part(addend, run));
   };
   std::uint32_t guessed = 0;
   bool begun = false;
@@ -274,10 +272,10 @@ Selected TopSelector::add_select(std::span<float> values, std::span<const float>
     for (Part& part : parts_) part.next = part.elements.begin;
     begun = true;
     pass(k, guessed, workers,
-         [&](Range run, std::uint32_t threshold, const Candidates& out, std::size_t) {
+         [&](Range run, std::uint32_t threshold, const kernels::Candidates& out, std::size_t) {
            clear(run);
-           return add_collect(part(values, run), part(addend, run),
-                              static_cast<std::uint32_t>(run.begin), threshold, out);
+           return kernels::add_collect(part(values, run), part(addend, run),
+                                       static_cast<std::uint32_t>(run.begin), threshold, out);
          });
   } catch (...) {
     for_unseen(begun, values.size(), clear_and_add);
@@ -286,4 +284,4 @@ Selected TopSelector::add_select(std::span<float> values, std::span<const float>
   return result(values, k, guessed, workers);
 }
 
-}  // namespace thinreduce::kernels
+}  // namespace thinreduce

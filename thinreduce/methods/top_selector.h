@@ -17,10 +17,6 @@ namespace thinreduce {
 [[nodiscard]] std::span<const std::uint32_t> elements_in(Range run,
                                                          std::span<const std::uint32_t> elements);
 
-}  // namespace thinreduce
-
-namespace thinreduce::kernels {
-
 // Selected elements, ordered by index.
 struct Selected {
   std::span<const std::uint32_t> indices;
@@ -98,4 +94,4 @@ class TopSelector {
   std::vector<float> sample_;
 };
 
-}  // namespace thinreduce::kernels
+}  // namespace thinreduce

@@ -11,8 +11,9 @@ namespace {
 constexpr double kLatenciesOfRaw = 4;
 // Trials of two candidates, and two agreements.
 constexpr double kLatenciesOfTrials = 8;
-// The error of bf16 without a trial: at most half of its last bit in each of two roundings.
-constexpr double kErrorOfBf16 = 2.0 / (256 * 256);
+// The error of the halved candidate, bf16, without a trial: at most half of its last bit in each of
+// two roundings.
+constexpr double kErrorOfHalved = 2.0 / (256 * 256);
 
 }  // namespace
 
@@ -34,16 +35,18 @@ double Planner::uncompressed_bytes(std::uint64_t elements) const {
   return 2 * others * sizeof(float) * static_cast<double>(elements);
 }
 
-bool Planner::may_beat_bf16(const Known& bucket) const {
-  const std::string used = options_.candidates[bucket.choice].name();
-  const double times = used == "fp32" ? kBusyOfDqsg : used == "bf16" ? kBusyOfDqsg / 2 : 0;
+bool Planner::may_beat_halved(const Known& bucket) const {
+  const Role used = options_.candidates[bucket.choice].role;
+  const double times = used == Role::uncompressed ? kBusyOfLadder
+                       : used == Role::halved     ? kBusyOfLadder / 2
+                                                  : 0;
   const double half = uncompressed_bytes(bucket.elements) / now_.link.bytes_per_second / 2;
   return times * bucket.last.busy < half;
 }
 
 bool Planner::gains(const Known& bucket) const {
   if (!link_gains(bucket.elements)) return false;
-  return options_.try_all || !(now_.link.bytes_per_second > 0) || may_beat_bf16(bucket);
+  return options_.try_all || !(now_.link.bytes_per_second > 0) || may_beat_halved(bucket);
 }
 
 bool Planner::link_gains(std::uint64_t elements) const {
@@ -214,16 +217,16 @@ void Planner::take_step_as_trial(Known& bucket) const {
                           .bytes = uncompressed_bytes(bucket.elements)};
   trials.tried[0] = true;
   trials.figures[0] = fp32;
-  // bf16 sends half of the bytes, and computes about twice as long.
+  // The halved candidate sends half of the bytes, and computes about twice as long.
   const double rate = now_.link.bytes_per_second;
   for (std::size_t i = 1; i < options_.candidates.size(); ++i) {
-    if (options_.candidates[i].name() != "bf16") continue;
+    if (options_.candidates[i].role != Role::halved) continue;
     TrialFigures half = fp32;
     half.bytes /= 2;
     half.decode *= 2;
     half.seconds += fp32.decode - (rate > 0 ? half.bytes / rate : 0);
     half.seconds = std::max(half.seconds, half.decode);
-    half.error = kErrorOfBf16;
+    half.error = kErrorOfHalved;
     trials.tried[i] = true;
     trials.figures[i] = half;
   }

@@ -39,9 +39,6 @@ inline constexpr double kNotHidden = 0.25;
 // Messages of a method that wait for one another: each costs the latency of the link.
 inline constexpr double kLatenciesPerReduce = 2;
 
-// dqsg computes about this many times as long as fp32, and half as many times as long as bf16.
-inline constexpr double kBusyOfDqsg = 5;
-
 // The conditions that decide the time of an exchange, beside its method.
 struct Conditions {
   Link link;

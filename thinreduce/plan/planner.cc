@@ -259,8 +259,8 @@ void Planner::count_cost(double tried, double left_out) {
 bool Planner::tries_others() const {
   const std::lock_guard lock(mutex_);
   return others_are_due() || std::ranges::any_of(buckets_, [&](const auto& entry) {
-           const std::string name = options_.candidates[entry.second.choice].name();
-           return name != "fp32" && name != "bf16" && name != "dqsg";
+           const Role role = options_.candidates[entry.second.choice].role;
+           return role == Role::substitute || role == Role::other;
          });
 }
 

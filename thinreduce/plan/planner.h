@@ -148,8 +148,9 @@ class Planner {
   [[nodiscard]] double uncompressed_bytes(std::uint64_t elements) const;
   [[nodiscard]] bool gains(const Known& bucket) const;
   [[nodiscard]] bool link_gains(std::uint64_t elements) const;
-  // Returns whether a method that computes for as long as dqsg may be faster than bf16.
-  [[nodiscard]] bool may_beat_bf16(const Known& bucket) const;
+  // Returns whether a method that computes for as long as the ladder may be faster than the halved
+  // one.
+  [[nodiscard]] bool may_beat_halved(const Known& bucket) const;
 
   // Returns when a step is done: as predicted; with the ready times of the last step; under other
   // conditions.

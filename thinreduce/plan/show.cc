@@ -78,12 +78,12 @@ PlanBucket Planner::show(std::uint32_t id, const Known& bucket) const {
   shown.elements = bucket.elements;
   shown.ready = bucket.ready;
   shown.sample_fraction = 1 / bucket.trials.times;
-  shown.spec = options_.candidates[bucket.choice].short_text();
+  shown.spec = options_.candidates[bucket.choice].spec.short_text();
   Choices choices = current();
   for (std::size_t i = 0; i < bucket.predictions.size(); ++i) {
     const Prediction& cost = bucket.predictions[i];
     choices[id] = i;
-    shown.candidates.push_back({.spec = options_.candidates[i].short_text(),
+    shown.candidates.push_back({.spec = options_.candidates[i].spec.short_text(),
                                 .tried = bucket.trials.tried[i],
                                 .allowed = is_allowed(bucket, i),
                                 .error = bucket.trials.figures[i].error,

@@ -59,7 +59,7 @@ class SimulatedReceive final : public Operation {
  private:
   void arrive() {
     const auto found = stream_.stamps.find(number_);
-    ensure(found != stream_.stamps.end(), "a message that was received has a stamp");
+    ensure(found != stream_.stamps.end(), "a message that was received has a stamp", number_);
     Course& course = machine_.course();
     course.clock = std::max(course.clock, found->second.arrives);
     course.chain = std::max(course.chain, found->second.chain);

@@ -30,6 +30,8 @@ TEST(Bytes, AnAccessOutsideTheSpanIsABugThatNamesItsPlaceAndValues) {
                           HasSubstr("load_value"), HasSubstr("(values 6, 4, 8)")));
   EXPECT_THAT(broken_invariant([&] { store_value(std::span(bytes), 8, std::uint8_t{1}); }),
               HasSubstr("(values 8, 1, 8)"));
+  EXPECT_THAT(broken_invariant([] { ensure(false, "wings", 2, std::string_view("feathers")); }),
+              HasSubstr("wings (values 2, 'feathers')"));
   EXPECT_THAT(broken_invariant([] { ensure(false, "pigs must fly"); }),
               AllOf(HasSubstr("bytes_test.cc"), HasSubstr("pigs must fly; this is a bug")));
 }

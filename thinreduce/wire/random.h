@@ -22,10 +22,8 @@ struct RandomStream {
 };
 
 [[nodiscard]] constexpr RandomKey random_key(const RandomStream& stream) {
-  std::uint64_t x = mix(stream.seed);
-  x = mix(x ^ stream.step);
-  x = mix(x ^ (static_cast<std::uint64_t>(stream.bucket) << 32 | stream.rank));
-  x = mix(x ^ stream.purpose);
+  const std::uint64_t rank = static_cast<std::uint64_t>(stream.bucket) << 32 | stream.rank;
+  const std::uint64_t x = mix({stream.seed, stream.step, rank, stream.purpose});
   return {static_cast<std::uint32_t>(x), static_cast<std::uint32_t>(x >> 32)};
 }
 

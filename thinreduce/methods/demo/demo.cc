@@ -177,9 +177,11 @@ MethodInfo demo_info() {
     throw Error(ErrorCode::bad_spec,
                 fmt::format("demo: chunk must be a power of two (got {})", chunk));
   };
-  info.momentum_inside = [](const Options& options) { return options.on("sign"); };
-  info.without_momentum = "sign=off";
-  info.hands_out_signs = info.momentum_inside;
+  info.update = [](const Options& options) {
+    return options.on("sign") ? std::optional<Update>({.signs = true, .without = "sign=off"})
+                              : std::nullopt;
+  };
+  info.losses = [](const Options& options) { return Losses{.decay = options.number("beta")}; };
   info.make = [](const Options& options, const MethodSetup& setup) {
     return std::make_unique<Demo>(setup.layout, read_options(options));
   };

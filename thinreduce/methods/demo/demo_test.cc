@@ -123,8 +123,8 @@ TEST(Demo, HandsOutSigns) {
   EXPECT_THAT(means, testing::ElementsAre(0.5F, -3, 0));
   signs.method(0).finish_uncompressed(means);
   EXPECT_THAT(means, testing::ElementsAre(1, -1, 0));
-  EXPECT_TRUE(Spec::parse("demo:sign=on").momentum_inside());
-  EXPECT_FALSE(Spec::parse("demo").momentum_inside());
+  EXPECT_TRUE(Spec::parse("demo:sign=on").update());
+  EXPECT_FALSE(Spec::parse("demo").update());
 }
 
 TEST(Demo, GoesOnFromASavedMomentum) {

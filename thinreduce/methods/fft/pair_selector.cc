@@ -9,14 +9,14 @@
 #include "thinreduce/collective/shared_loops.h"
 #include "thinreduce/ensure.h"
 
-namespace thinreduce::kernels {
+namespace thinreduce {
 namespace {
 
 // Relative error allowed for the sample's count. Blocks differ, and the sample has only some of
 // them: where rows of 1024 floats differ eightfold in magnitude, one group in 32 of 100 MB should
 // have a standard deviation of about 5 % (estimated). Too small a margin only costs a second pass.
 constexpr double kMargin = 0.2;
-constexpr std::size_t kWordFloats = 2 * kPairsPerWord;
+constexpr std::size_t kWordFloats = 2 * kernels::kPairsPerWord;
 
 // Returns a factor that brings `largest` near 1, so that squares neither overflow nor vanish.
 float power_of_two_below(float largest) {
@@ -28,17 +28,18 @@ float power_of_two_below(float largest) {
 
 // Counts energies in bins of 1/64 octave, from the largest that can occur with this scale down. Two
 // tables, because an increment of the count that was just incremented would have to wait for it.
-Thresholds PairSelector::guess(std::span<const float> sample, double fraction) {
-  Thresholds thresholds;
+kernels::Thresholds PairSelector::guess(std::span<const float> sample, double fraction) {
+  kernels::Thresholds thresholds;
   if (sample.empty()) return thresholds;
-  thresholds.scale = power_of_two_below(largest_magnitude(sample));
+  thresholds.scale = power_of_two_below(kernels::largest_magnitude(sample));
   constexpr unsigned kShift = 17;
   constexpr std::size_t kBins = 2048;
-  const std::uint32_t first = (magnitude(16.0f) >> kShift) - kBins;  // the lowest bin
+  const std::uint32_t first = (kernels::magnitude(16.0f) >> kShift) - kBins;  // the lowest bin
   std::array<std::array<std::uint32_t, kBins>, 2> counts{};
   const std::size_t pairs = sample.size() / 2;
   for (std::size_t pair = 0; pair < pairs; ++pair) {
-    const std::uint32_t bits = magnitude(pair_energy(sample, pair, thresholds.scale)) >> kShift;
+    const std::uint32_t bits =
+        kernels::magnitude(kernels::pair_energy(sample, pair, thresholds.scale)) >> kShift;
     ++counts[pair % 2][std::clamp(bits, first, first + std::uint32_t{kBins - 1}) - first];
   }
   const double expected = fraction * static_cast<double>(pairs);
@@ -63,7 +64,7 @@ Thresholds PairSelector::guess(std::span<const float> sample, double fraction) {
   return thresholds;
 }
 
-void PairSelector::start(const Thresholds& thresholds, std::size_t stretches) {
+void PairSelector::start(const kernels::Thresholds& thresholds, std::size_t stretches) {
   thresholds_ = thresholds;
   stretches_.resize(stretches);
   for (Stretch& stretch : stretches_) stretch.clear();
@@ -74,7 +75,7 @@ void PairSelector::add(std::span<const float> part, std::size_t index) {
   ensure(part.size() % kWordFloats == 0, "select: a part must have whole words", part.size());
   for (std::size_t first = 0; first < part.size(); first += kRunWords * kWordFloats) {
     const auto run = part.subspan(first, std::min(kRunWords * kWordFloats, part.size() - first));
-    const auto found = collect_pairs(run, thresholds_, stretch.room_for(run.size() / 2));
+    const auto found = kernels::collect_pairs(run, thresholds_, stretch.room_for(run.size() / 2));
     stretch.run_sums.push_back(found.energy);
     stretch.run_counts.push_back(found.pairs);
     stretch.collected += found.pairs;
@@ -94,15 +95,15 @@ void PairSelector::Stretch::clear() {
 }
 
 // Returns room for `pairs` more pairs.
-PairRoom PairSelector::Stretch::room_for(std::size_t pairs) {
-  const std::size_t end = collected + pairs + kPairSlack;
+kernels::PairRoom PairSelector::Stretch::room_for(std::size_t pairs) {
+  const std::size_t end = collected + pairs + kernels::kPairSlack;
   if (energies.size() < end) {
     const std::size_t room = std::max(2 * energies.size(), end);
     positions.resize(room);
     values.resize(2 * room);
     energies.resize(room);
   }
-  const std::size_t between_end = betweens + pairs + kPairSlack;
+  const std::size_t between_end = betweens + pairs + kernels::kPairSlack;
   if (between.size() < between_end) between.resize(std::max(2 * between.size(), between_end));
   return {.positions = std::span(positions).subspan(collected),
           .values = std::span(values).subspan(2 * collected),
@@ -120,7 +121,8 @@ bool PairSelector::can_find(std::size_t k) const {
   return above <= k && (collected >= k || thresholds_.low == 1);
 }
 
-PairSelector::Result PairSelector::finish(std::size_t k, PairPlaces& places, Workers workers) {
+PairSelector::Result PairSelector::finish(std::size_t k, kernels::PairPlaces& places,
+                                          Workers workers) {
   std::size_t collected = 0;
   std::size_t betweens = 0;
   Result result{.values = {}, .energy = 0, .scale = thresholds_.scale};
@@ -131,7 +133,7 @@ PairSelector::Result PairSelector::finish(std::size_t k, PairPlaces& places, Wor
   }
   ensure(can_find(k), "select: the thresholds must enclose the k-th largest energy", k);
   // Everything stays unless there is more than enough.
-  KthLargest last{0, std::numeric_limits<std::size_t>::max()};
+  kernels::KthLargest last{0, std::numeric_limits<std::size_t>::max()};
   if (collected > k) last = last_between(k - (collected - betweens), workers);
   workers.for_blocks(stretches_.size(), [&](std::size_t s, std::size_t /*thread*/) {
     count_kept(stretches_[s], last.magnitude);
@@ -159,34 +161,35 @@ PairSelector::Result PairSelector::finish(std::size_t k, PairPlaces& places, Wor
 }
 
 // Returns the wanted-th largest energy between the thresholds; 0: all below the high one go.
-KthLargest PairSelector::last_between(std::size_t wanted, Workers workers) const {
+kernels::KthLargest PairSelector::last_between(std::size_t wanted, Workers workers) const {
   if (wanted == 0) return {thresholds_.high - 1, 0};
   std::vector<std::span<const float>> energies;
   for (const Stretch& stretch : stretches_) {
     energies.push_back(std::span(stretch.between).first(stretch.betweens));
   }
-  return thinreduce::kth_largest(workers, energies, wanted);
+  return kth_largest(workers, energies, wanted);
 }
 
 void PairSelector::count_kept(Stretch& stretch, std::uint32_t last) {
   stretch.kept = stretch.collected - stretch.betweens;
   stretch.ties = 0;
   for (const float energy : std::span(stretch.between).first(stretch.betweens)) {
-    stretch.kept += static_cast<std::size_t>(magnitude(energy) > last);
-    stretch.ties += static_cast<std::size_t>(magnitude(energy) == last);
+    stretch.kept += static_cast<std::size_t>(kernels::magnitude(energy) > last);
+    stretch.ties += static_cast<std::size_t>(kernels::magnitude(energy) == last);
   }
 }
 
 // Copies the selected pairs to their place. Has no branches that depend on whether a pair stays,
 // which is unpredictable; only the end of a run is one.
-void PairSelector::keep(const Stretch& stretch, KthLargest last, PairPlaces& places) {
+void PairSelector::keep(const Stretch& stretch, kernels::KthLargest last,
+                        kernels::PairPlaces& places) {
   const std::size_t end = stretch.first + stretch.kept;
   std::size_t next = stretch.first;
   std::size_t i = 0;
   for (std::size_t run = 0; run < stretch.run_counts.size(); ++run) {
     places.firsts[stretch.first_run + run] = next;
     for (const std::size_t run_end = i + stretch.run_counts[run]; i < run_end && next < end; ++i) {
-      const std::uint32_t bits = magnitude(stretch.energies[i]);
+      const std::uint32_t bits = kernels::magnitude(stretch.energies[i]);
       const bool tie = bits == last.magnitude && last.ties > 0;
       last.ties -= static_cast<std::size_t>(tie);
       std::memcpy(&values_[2 * next], &stretch.values[2 * i], 2 * sizeof(float));
@@ -196,4 +199,4 @@ void PairSelector::keep(const Stretch& stretch, KthLargest last, PairPlaces& pla
   }
 }
 
-}  // namespace thinreduce::kernels
+}  // namespace thinreduce

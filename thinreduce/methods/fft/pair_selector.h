@@ -11,7 +11,7 @@
 #include "thinreduce/kernels/select.h"
 #include "thinreduce/methods/fft/pairs.h"
 
-namespace thinreduce::kernels {
+namespace thinreduce {
 
 // Pairs of energy zero are never selected, so there may be fewer than k. Among equal energies the
 // lower index wins.
@@ -35,11 +35,11 @@ class PairSelector {
 
   // Returns thresholds for selecting `fraction` of the pairs. With an empty sample they collect
   // everything.
-  [[nodiscard]] static Thresholds guess(std::span<const float> sample, double fraction);
-  [[nodiscard]] Thresholds everything() const { return {.scale = thresholds_.scale}; }
+  [[nodiscard]] static kernels::Thresholds guess(std::span<const float> sample, double fraction);
+  [[nodiscard]] kernels::Thresholds everything() const { return {.scale = thresholds_.scale}; }
 
   // Begins a pass over `stretches` stretches.
-  void start(const Thresholds& thresholds, std::size_t stretches = 1);
+  void start(const kernels::Thresholds& thresholds, std::size_t stretches = 1);
   // Adds the next part of a stretch, whole words, as runs of kRunWords; the last may be shorter.
   // May be called for several stretches at a time.
   void add(std::span<const float> part, std::size_t stretch = 0);
@@ -54,7 +54,7 @@ class PairSelector {
     float scale = 1;
   };
   // Writes the places of the selected pairs.
-  [[nodiscard]] Result finish(std::size_t k, PairPlaces& places, Workers workers = {});
+  [[nodiscard]] Result finish(std::size_t k, kernels::PairPlaces& places, Workers workers = {});
 
  private:
   // The vectors per pair have spare room.
@@ -73,16 +73,16 @@ class PairSelector {
     std::size_t first_run = 0;   // index of its first run
 
     void clear();
-    [[nodiscard]] PairRoom room_for(std::size_t pairs);
+    [[nodiscard]] kernels::PairRoom room_for(std::size_t pairs);
   };
 
-  [[nodiscard]] KthLargest last_between(std::size_t wanted, Workers workers) const;
+  [[nodiscard]] kernels::KthLargest last_between(std::size_t wanted, Workers workers) const;
   static void count_kept(Stretch& stretch, std::uint32_t last);
-  void keep(const Stretch& stretch, KthLargest last, PairPlaces& places);
+  void keep(const Stretch& stretch, kernels::KthLargest last, kernels::PairPlaces& places);
 
-  Thresholds thresholds_;
+  kernels::Thresholds thresholds_;
   std::vector<Stretch> stretches_;
   std::vector<float> values_;  // of the selected pairs; with spare room
 };
 
-}  // namespace thinreduce::kernels
+}  // namespace thinreduce

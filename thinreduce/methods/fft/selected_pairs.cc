@@ -50,7 +50,7 @@ void SelectedPairs::add_groups(
 void SelectedPairs::select(const Source& source, std::size_t k, Workers workers) {
   const std::size_t stride = sample_stride(source.groups, 32);
   const std::size_t floats = group_words_ * 2 * kernels::kPairsPerWord;
-  selection_.run_words = std::min(group_words_, kernels::PairSelector::kRunWords);
+  selection_.run_words = std::min(group_words_, PairSelector::kRunWords);
   const std::size_t samples = (source.groups + stride - 1) / stride;
   sample_.resize(samples * floats);
   const auto sampled = [&](std::size_t i) {
@@ -68,7 +68,7 @@ void SelectedPairs::select(const Source& source, std::size_t k, Workers workers)
                      }
                    });
   const double fraction = source.pairs > 0 ? static_cast<double>(k) / source.pairs : 0;
-  const auto guessed = kernels::PairSelector::guess(sample_, fraction);
+  const auto guessed = PairSelector::guess(sample_, fraction);
   add_groups(source.groups, workers, guessed, source.skip,
              [&](std::size_t group, std::size_t thread) {
                return group % stride == 0 ? std::span<const float>(sampled(group / stride))
@@ -83,7 +83,7 @@ void SelectedPairs::select(const Source& source, std::size_t k, Workers workers)
 void SelectedPairs::select(std::span<const float> spectrum, std::size_t k) {
   const std::size_t floats = group_words_ * 2 * kernels::kPairsPerWord;
   const std::size_t groups = spectrum.size() / floats;
-  selection_.run_words = kernels::PairSelector::kRunWords;
+  selection_.run_words = PairSelector::kRunWords;
   // A piece of a bucket has few groups, which may differ much.
   const std::size_t stride = sample_stride(groups, 4);
   sample_.clear();
@@ -92,7 +92,7 @@ void SelectedPairs::select(std::span<const float> spectrum, std::size_t k) {
     sample_.insert(sample_.end(), sampled.begin(), sampled.end());
   }
   const double fraction = 2 * static_cast<double>(k) / static_cast<double>(spectrum.size());
-  selector_.start(kernels::PairSelector::guess(sample_, fraction));
+  selector_.start(PairSelector::guess(sample_, fraction));
   selector_.add(spectrum);
   if (!selector_.can_find(k)) {
     selector_.start(selector_.everything());
@@ -115,7 +115,7 @@ void SelectedPairs::finish(std::size_t k, Workers workers) {
   });
 }
 
-void SelectedPairs::measure_energy(const kernels::PairSelector::Result& selected) {
+void SelectedPairs::measure_energy(const PairSelector::Result& selected) {
   // The scale is a power of two, so it does not matter whether values or sums are multiplied.
   const double scale = selected.scale;
   const double kept = kernels::square_sum(selected.values) * (scale * scale);

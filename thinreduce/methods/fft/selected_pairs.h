@@ -70,13 +70,13 @@ class SelectedPairs {
   void add_groups(std::size_t groups, Workers workers, const kernels::Thresholds& thresholds,
                   Groups skip,
                   const std::function<std::span<const float>(std::size_t, std::size_t)>& spectrum);
-  void measure_energy(const kernels::PairSelector::Result& selected);
+  void measure_energy(const PairSelector::Result& selected);
   void choose_format(std::span<const float> values);
 
   int bits_;
   std::optional<int> mantissa_;
   std::size_t group_words_;
-  kernels::PairSelector selector_;
+  PairSelector selector_;
   kernels::AlignedFloats sample_;  // spectra of some groups, for guessing the threshold
   std::vector<float> format_sample_;
   std::span<const float> values_;  // two per selected pair

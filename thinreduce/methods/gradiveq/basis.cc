@@ -14,6 +14,7 @@
 #include <numeric>
 
 #include "thinreduce/ensure.h"
+#include "thinreduce/kernels/dot.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/wire/checksum.h"
 
@@ -46,17 +47,12 @@ Eigen::Map<const RowMajor> as_matrix(std::span<const float> values, std::size_t 
 
 Eigen::SelfAdjointEigenSolver<Doubles> solve(const Doubles& symmetric) {
   Eigen::SelfAdjointEigenSolver<Doubles> solver(symmetric);
-  ensure(solver.info() == Eigen::Success, "basis: eigenvectors of finite moments must exist");
+  ensure(solver.info() == Eigen::Success, "basis: eigenvectors of finite moments must exist",
+         static_cast<int>(solver.info()));
   return solver;
 }
 
 }  // namespace
-
-double dot(std::span<const float> a, std::span<const float> b) {
-  double sum = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) sum += static_cast<double>(a[i]) * b[i];
-  return sum;
-}
 
 std::string wrong_column(std::span<const float> columns, std::size_t size) {
   for (std::size_t j = 0; j < size; ++j) {
@@ -70,7 +66,8 @@ std::string wrong_column(std::span<const float> columns, std::size_t size) {
 }
 
 Basis::Basis(std::span<const float> columns, std::size_t slice, std::size_t size) {
-  ensure(columns.size() == slice * size, "basis: columns must be slice x size floats");
+  ensure(columns.size() == slice * size, "basis: columns must be slice x size floats",
+         columns.size(), slice, size);
   if (size == 0) return;
   slice_ = slice;
   size_ = size;
@@ -154,11 +151,11 @@ Spectrum spectrum_of(std::span<const float> values, std::size_t slice, bool are_
 
 void SliceStatistics::add(std::span<const float> samples) {
   // All samples together are rarely longer than one may be.
-  if (std::sqrt(dot(samples, samples)) <= kMaxLength) return take(samples);
+  if (std::sqrt(kernels::dot(samples, samples)) <= kMaxLength) return take(samples);
   std::vector<float> shortened(samples.begin(), samples.end());
   for (std::size_t first = 0; first < shortened.size(); first += slice_) {
     const auto sample = std::span(shortened).subspan(first, slice_);
-    const double factor = std::min(1.0, kMaxLength / std::sqrt(dot(sample, sample)));
+    const double factor = std::min(1.0, kMaxLength / std::sqrt(kernels::dot(sample, sample)));
     for (float& value : sample) value = static_cast<float>(value * factor);
   }
   take(shortened);
@@ -195,7 +192,7 @@ Spectrum SliceStatistics::spectrum() const {
 }
 
 double SliceStatistics::energy() const {
-  if (!folded_) return dot(values_, values_);
+  if (!folded_) return kernels::dot(values_, values_);
   return as_matrix(values_, slice_).diagonal().cast<double>().sum();
 }
 

@@ -13,9 +13,6 @@
 
 namespace thinreduce {
 
-// Returns <a, b>, added up in order.
-[[nodiscard]] double dot(std::span<const float> a, std::span<const float> b);
-
 // Returns what is wrong with U, `size` columns, row-major: one whose norm is not 1 would let the
 // residual grow instead of shrink. Empty if nothing is.
 [[nodiscard]] std::string wrong_column(std::span<const float> columns, std::size_t size);

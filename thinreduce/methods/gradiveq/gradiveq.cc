@@ -36,7 +36,8 @@ class GradiVeQ final : public Method {
 
   void reduce(const Bucket& bucket, Exchange& exchange) override {
     ensure(bucket.values.size() == state_.mean.size(),
-           "gradiveq: the size of a bucket must not change");
+           "gradiveq: the size of a bucket must not change", bucket.values.size(),
+           state_.mean.size());
     if (taken_back_) {
       kernels::add(bucket.values, state_.kept);
       std::ranges::fill(state_.kept, 0.0f);

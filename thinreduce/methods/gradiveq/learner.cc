@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "thinreduce/kernels/dot.h"
 #include "thinreduce/kernels/floats.h"
 #include "thinreduce/methods/gradiveq/matrix.h"
 #include "thinreduce/wire/mix.h"
@@ -33,7 +34,7 @@ void draw_samples(const GradiveqState& state, std::size_t slices, std::size_t co
                   std::uint64_t step, GradiveqLayer& layer) {
   layer.samples.clear();
   count = std::min(count, slices);
-  const std::uint64_t stream = mix(mix(mix(mix(state.seed) ^ step) ^ state.bucket) ^ layer.number);
+  const std::uint64_t stream = mix({state.seed, step, state.bucket, layer.number});
   for (std::size_t i = 0; i < count; ++i) {
     const Range part = cut({0, slices}, count, i);
     layer.samples.push_back(part.begin + mix(stream ^ i) % part.size());
@@ -53,8 +54,8 @@ void collect_samples(GradiveqState& state, GradiveqLayer& layer, std::size_t ind
     if (!sum_of(slice, sum)) continue;
     const auto mean = slicing.view(std::span(state.mean), slicing.places_of(slice), scratch.mean);
     if (index == 0) {
-      layer.agreement += dot(sum, mean);
-      layer.strength += dot(mean, mean);
+      layer.agreement += kernels::dot(sum, mean);
+      layer.strength += kernels::dot(mean, mean);
     }
     for (std::size_t i = 0; i < sum.size(); ++i) {
       state.samples.push_back((sum[i] - mean[i] * layer.mean_weight) * weight);
@@ -115,12 +116,13 @@ void measure_loss(GradiveqState& state, std::span<const float> values, float sha
     for (const auto slice : layer.samples) {
       const Range places = slicing.places_of(slice);
       slicing.gather(values, places.begin, own);
-      add_energy(layer.energy, dot(own, own));
+      add_energy(layer.energy, kernels::dot(own, own));
       const auto mean = slicing.view(std::span(state.mean), places, scratch.mean);
       kernels::add_multiple(own, mean, -layer.mean_weight * share, own);
       layer.basis.project(own, projection);
       // U is orthonormal: the energy of the projection is not lost.
-      add_energy(layer.lost, std::max(0.0, dot(own, own) - dot(projection, projection)));
+      add_energy(layer.lost,
+                 std::max(0.0, kernels::dot(own, own) - kernels::dot(projection, projection)));
     }
   }
 }

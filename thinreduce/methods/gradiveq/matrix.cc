@@ -158,16 +158,17 @@ THINREDUCE_KERNEL(add_multiple);
 
 void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out, Ahead ahead) {
   ensure(matrix.columns > 0 && matrix.values.size() == matrix.rows * matrix.stride(),
-         "multiply: a whole matrix with columns");
+         "multiply: a whole matrix with columns", matrix.values.size(), matrix.rows,
+         matrix.columns);
   ensure(out.size() % matrix.columns == 0 && in.size() == out.size() / matrix.columns * matrix.rows,
-         "multiply: as many vectors in as out");
+         "multiply: as many vectors in as out", in.size(), matrix.rows, out.size(), matrix.columns);
   THINREDUCE_CALL(multiply)(matrix, in, out, ahead);
 }
 
 void add_multiple(std::span<const float> a, std::span<const float> b, float factor,
                   std::span<float> out, float scale) {
-  ensure(a.size() == out.size() && b.size() == out.size(),
-         "add_multiple: spans of the same length");
+  ensure(a.size() == out.size() && b.size() == out.size(), "add_multiple: spans of the same length",
+         a.size(), b.size(), out.size());
   THINREDUCE_CALL(add_multiple)(a, b, factor, out, scale);
 }
 

@@ -78,7 +78,8 @@ QuantizedGatherOptions projection_quantizer(const InnerMethod& inner) {
     if (given.number("clip") > 0) refuse("+dqsg: clip must be 0");
     return quantizer;
   }
-  ensure(inner.name == "qsgd", "gradiveq composes with qsgd and dqsg only");
+  ensure(inner.name == "qsgd", "gradiveq composes with qsgd and dqsg only",
+         std::string_view(inner.name));
   quantizer.quantizer.levels_per_side = (1u << (given.integer("bits") - 1)) - 1;
   quantizer.scale = QuantizedGatherOptions::Scale::norm;
   quantizer.rounding = QuantizedGatherOptions::Rounding::stochastic;

@@ -44,7 +44,8 @@ Slicing Slicing::of_tensor(const Tensor& tensor, const std::string& order) {
   const Axis filter{filters, depth * area};
   const Axis channel{depth, area};
   const Axis position{area, 1};
-  ensure(order == "paper" || order == "channel" || order == "row", "slicing: unknown order");
+  ensure(order == "paper" || order == "channel" || order == "row", "slicing: unknown order",
+         std::string_view(order));
   std::vector<Axis> axes{position, channel, filter};
   if (order == "paper") axes = {filter, channel, position};
   if (order == "channel") axes = {channel, position, filter};
@@ -80,7 +81,8 @@ std::size_t Slicing::natural_slice() const {
 
 template <typename Copy>
 void Slicing::for_strips(std::size_t place, std::size_t count, Copy copy) const {
-  ensure(place + count <= elements_, "slicing: places must be inside the tensor");
+  ensure(place + count <= elements_, "slicing: places must be inside the tensor", place, count,
+         elements_);
   const Axis& fastest = axes_[0];
   for (std::size_t done = 0; done < count;) {
     // A block is a part of a row of the fastest axis, or several whole rows along the next axis.

@@ -22,7 +22,7 @@ void SideInformation::state(Archive& archive) {
 }
 
 std::uint64_t SideInformation::fingerprint() const {
-  return mix(mix(plain_steps_) ^ next_pause_);
+  return mix({plain_steps_, next_pause_});
 }
 
 }  // namespace thinreduce

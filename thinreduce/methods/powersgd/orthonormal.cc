@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "thinreduce/ensure.h"
+#include "thinreduce/kernels/dot.h"
 #include "thinreduce/wire/mix.h"
 
 namespace thinreduce {
@@ -12,15 +13,8 @@ namespace {
 // is numerically dependent: the rest of a float32 column is rounding error.
 constexpr double kDependent = 1e-5;
 
-// Adds in double and in a fixed order, so that the bits are the same on every CPU.
-double dot(std::span<const float> a, std::span<const float> b) {
-  double sum = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) sum += static_cast<double>(a[i]) * b[i];
-  return sum;
-}
-
 double length(std::span<const float> column) {
-  return std::sqrt(dot(column, column));
+  return std::sqrt(kernels::dot(column, column));
 }
 
 void scale_to_one(std::span<float> column, double from) {
@@ -47,7 +41,7 @@ void orthonormalise(std::span<float> columns, std::size_t rows, std::uint64_t se
   // Makes column k orthogonal to the previous ones.
   const auto project = [&](std::size_t k) {
     for (std::size_t before = 0; before < k; ++before) {
-      const double shared = dot(column(k), column(before));
+      const double shared = kernels::dot(column(k), column(before));
       for (std::size_t i = 0; i < rows; ++i) {
         column(k)[i] = static_cast<float>(column(k)[i] - shared * column(before)[i]);
       }

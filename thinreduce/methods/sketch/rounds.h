@@ -109,10 +109,10 @@ class SketchRounds {
                      Workers workers);
 
   SketchRoundsOptions options_;
-  kernels::TopSelector candidate_selector_;
+  TopSelector candidate_selector_;
   std::vector<std::vector<float>> estimates_;  // of a run, by thread
   std::vector<Range> raw_;                     // elements that are no candidates
-  kernels::TopSelector largest_selector_;
+  TopSelector largest_selector_;
   std::vector<std::uint32_t> candidates_;
   std::vector<float> exact_;
   std::optional<QuantumAgreement> agreement_;  // of the current step

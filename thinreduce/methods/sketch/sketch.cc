@@ -121,7 +121,7 @@ class Sketch final : public Method {
     if (nominates()) choose_places(exchange);
   }
   void take_in_and_nominate(std::span<const float> gradient, Workers workers) {
-    const kernels::TopSelector::Runs runs{
+    const TopSelector::Runs runs{
         .elements = elements_,
         .value_at = [&](std::size_t i) { return settled(i) + gradient[i]; },
         .values_of =
@@ -142,7 +142,7 @@ class Sketch final : public Method {
     turns_.emplace(elements_, setup_.nominees, exchange.size(), exchange.id().step);
     const int rank = exchange.rank();
     chosen_from_.resize(std::max(chosen_from_.size(), exchange.workers.threads()));
-    const kernels::TopSelector::Runs runs{
+    const TopSelector::Runs runs{
         .elements = turns_->places(rank),
         .value_at = [&](std::size_t place) { return residual_[turns_->element(rank, place)]; },
         .values_of =
@@ -296,7 +296,7 @@ class Sketch final : public Method {
   ExactSums owed_;  // what the last step has sent and the residual still has
   PlainMomentum plain_;
   bool masks_ = false;
-  kernels::TopSelector selector_;
+  TopSelector selector_;
   std::optional<NominationTurns> turns_;           // of this step
   std::span<const std::uint32_t> places_;          // that this rank names; in the selector's memory
   std::vector<std::vector<float>> chosen_from_;    // residuals of a run of places, by thread
@@ -369,7 +369,11 @@ MethodInfo sketch_info() {
       "second "
       "round sums the values of these elements only.";
   info.paper = "Ivkin et al. 2019, Communication-efficient Distributed SGD with Sketching";
-  info.momentum_inside = [](const Options& options) { return options.number("momentum") > 0; };
+  info.update = [](const Options& options) {
+    const double momentum = options.number("momentum");
+    return momentum > 0 ? std::optional<Update>({.momentum = momentum, .without = "momentum=0"})
+                        : std::nullopt;
+  };
   info.options = {
       OptionInfo::integer("k", 0, 1, 4294967295,
                           "Maximum number of elements per step and bucket whose mean is sent; the "

@@ -442,9 +442,9 @@ TEST(Sketch, OptionsAreChecked) {
                            "sketch:nominees=-1", "sketch:density=auto"}) {
     EXPECT_THROW((void)Spec::parse(spec), Error) << spec;
   }
-  EXPECT_TRUE(Spec::parse("sketch:momentum=0.9").momentum_inside());
-  EXPECT_FALSE(Spec::parse("sketch").momentum_inside());
-  EXPECT_FALSE(Spec::parse("powersgd").momentum_inside());
+  EXPECT_TRUE(Spec::parse("sketch:momentum=0.9").update());
+  EXPECT_FALSE(Spec::parse("sketch").update());
+  EXPECT_FALSE(Spec::parse("powersgd").update());
 }
 
 }  // namespace

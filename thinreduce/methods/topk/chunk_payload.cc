@@ -4,8 +4,8 @@
 #include <type_traits>
 
 #include "thinreduce/collective/gather.h"
-#include "thinreduce/kernels/floats.h"
 #include "thinreduce/kernels/select.h"
+#include "thinreduce/methods/topk/mean.h"
 #include "thinreduce/methods/topk/payload.h"
 #include "thinreduce/wire/bit_stream.h"
 
@@ -88,27 +88,16 @@ void TopKChunkPayload::write(Workers workers) {
 template <typename Reader, typename Shape>
 void TopKChunkPayload::gather_mean(Exchange& exchange, std::span<float> mean, std::size_t limit,
                                    const Shape& shape) const {
+  constexpr bool codes = std::is_same_v<Reader, TopKCodeReader>;
+  const std::size_t blocks = codes ? shape_.blocks() : TopKReader::blocks(shape_.elements);
   std::vector<Reader> ranks;
   gather(exchange, payload_, limit, [&](int rank, std::span<const std::byte> payload) {
     ranks.emplace_back(payload, rank, shape);
     if (rank + 1 < exchange.size()) return;
-    write_mean<Reader>(ranks, mean, exchange.workers);
-  });
-}
-
-// Adds the values of all ranks in rank order, block by block.
-template <typename Reader>
-void TopKChunkPayload::write_mean(std::span<const Reader> ranks, std::span<float> values,
-                                  Workers workers) const {
-  const bool codes = std::is_same_v<Reader, TopKCodeReader>;
-  const std::size_t blocks = codes ? shape_.blocks() : TopKReader::blocks(shape_.elements);
-  const float share = 1.0f / static_cast<float>(ranks.size());
-  workers.for_blocks(blocks, [&](std::size_t block, std::size_t /*thread*/) {
-    const Range own = codes ? shape_.block(block) : TopKReader::elements_of(block, shape_.elements);
-    const auto mean = values.subspan(own.begin, own.size());
-    std::ranges::fill(mean, 0.0f);
-    for (const Reader& rank : ranks) rank.add(block, values);
-    kernels::scale(mean, share);
+    const auto elements_of = [&](std::size_t block) {
+      return codes ? shape_.block(block) : TopKReader::elements_of(block, shape_.elements);
+    };
+    write_topk_mean(std::span<const Reader>(ranks), blocks, elements_of, mean, exchange.workers);
   });
 }
 

@@ -44,8 +44,6 @@ class TopKChunkPayload {
   template <typename Reader, typename Shape>
   void gather_mean(Exchange& exchange, std::span<float> mean, std::size_t limit,
                    const Shape& shape) const;
-  template <typename Reader>
-  void write_mean(std::span<const Reader> ranks, std::span<float> values, Workers workers) const;
   [[nodiscard]] std::size_t count_sent() const;
   [[nodiscard]] std::size_t most_values() const;
 

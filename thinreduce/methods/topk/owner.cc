@@ -149,7 +149,7 @@ class TopKOwner final : public Method, private OwnerCodec {
     kernels::scale(mean, share_);
   }
 
-  void append(const kernels::Selected& selected, Range range, std::vector<std::byte>& out) {
+  void append(const Selected& selected, Range range, std::vector<std::byte>& out) {
     write_topk_payload(selected, range.size(), payload_, TopKValues::bf16);
     out.insert(out.end(), payload_.begin(), payload_.end());
   }
@@ -158,8 +158,8 @@ class TopKOwner final : public Method, private OwnerCodec {
   double density_;
   bool feedback_;
   std::vector<float> residual_;
-  kernels::TopSelector selector_;
-  kernels::TopSelector answer_selector_;
+  TopSelector selector_;
+  TopSelector answer_selector_;
 
   // State of the current reduction.
   int rank_ = 0;
@@ -167,7 +167,7 @@ class TopKOwner final : public Method, private OwnerCodec {
   Range owned_;
   std::span<float> source_;
   std::span<float> mean_;
-  kernels::Selected sent_;
+  Selected sent_;
   std::vector<float> rounded_;          // the values of `sent_` as they are sent
   std::vector<float> own_;              // of the own range, while the others are selected
   std::vector<float> sum_;              // of one piece

@@ -51,7 +51,7 @@ std::size_t topk_payload_limit(std::size_t elements, std::size_t selected, TopKV
   return blocks_of(elements) * sizeof(Count) + selected * (sizeof(Offset) + bytes_of(format));
 }
 
-void write_topk_payload(const kernels::Selected& selected, std::size_t elements,
+void write_topk_payload(const Selected& selected, std::size_t elements,
                         std::vector<std::byte>& payload, TopKValues format, Workers workers) {
   const std::size_t total = selected.indices.size();
   if (total == 0) return payload.clear();

@@ -23,7 +23,7 @@ enum class TopKValues { f32, bf16 };
 
 // Replaces `payload`; it becomes empty if nothing is selected. With TopKValues::bf16 the values
 // must be what round_to_bf16() returns.
-void write_topk_payload(const kernels::Selected& selected, std::size_t elements,
+void write_topk_payload(const Selected& selected, std::size_t elements,
                         std::vector<std::byte>& payload, TopKValues format = TopKValues::f32,
                         Workers workers = {});
 

@@ -13,6 +13,7 @@
 #include "thinreduce/methods/gather_or_owner.h"
 #include "thinreduce/methods/top_selector.h"
 #include "thinreduce/methods/topk/chunks.h"
+#include "thinreduce/methods/topk/mean.h"
 #include "thinreduce/methods/topk/owner.h"
 #include "thinreduce/methods/topk/payload.h"
 
@@ -32,7 +33,7 @@ class TopK final : public Method {
            bucket.values.size(), elements_);
     ensure(!feedback_ || residual_.size() == elements_, "top-k: each element must have a residual",
            residual_.size(), elements_);
-    kernels::Selected sent;
+    Selected sent;
     exchange.timed(Stage::encode, [&] { sent = encode(bucket.values, exchange.workers); });
     exchange.statistics["owner"] = 0;
     if (elements_ > 0) {
@@ -61,7 +62,7 @@ class TopK final : public Method {
 
  private:
   // Selects and writes the payload.
-  kernels::Selected encode(std::span<const float> gradient, Workers workers) {
+  Selected encode(std::span<const float> gradient, Workers workers) {
     const auto sent =
         feedback_ ? selector_.add_select(residual_, gradient, k_, workers, std::exchange(owed_, {}))
                   : selector_.select(gradient, k_, workers);
@@ -75,24 +76,19 @@ class TopK final : public Method {
     for (const auto element : std::exchange(owed_, {})) residual_[element] = 0;
   }
 
-  // Adds the values of all ranks in rank order, block by block.
   void write_mean(std::span<const TopKReader> ranks, std::span<float> values,
                   Workers workers) const {
-    const float share = 1.0f / static_cast<float>(ranks.size());
-    workers.for_blocks(TopKReader::blocks(elements_), [&](std::size_t block, std::size_t) {
-      const Range own = TopKReader::elements_of(block, elements_);
-      const auto mean = values.subspan(own.begin, own.size());
-      std::ranges::fill(mean, 0.0f);
-      for (const TopKReader& rank : ranks) rank.add(block, values);
-      kernels::scale(mean, share);
-    });
+    write_topk_mean(
+        ranks, TopKReader::blocks(elements_),
+        [&](std::size_t block) { return TopKReader::elements_of(block, elements_); }, values,
+        workers);
   }
 
   std::size_t elements_;
   std::size_t k_;
   bool feedback_;
   std::vector<float> residual_;
-  kernels::TopSelector selector_;
+  TopSelector selector_;
   std::span<const std::uint32_t> owed_;  // sent elements that the residual still has
   std::vector<std::byte> payload_;
 };
@@ -165,6 +161,10 @@ MethodInfo topk_info() {
                          "used with collective=owner."),
   };
   info.check = check_chunks;
+  // The residual decays before a step's gradient is added to it, so a failed step decays it, too.
+  info.losses = [](const Options& options) {
+    return Losses{.discards = options.number("decay") < 1};
+  };
   info.presets = {{"paper", "density=0.01,collective=gather", "1 % of the values are sent."}};
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
     require_32bit_indices("topk", setup.layout);

@@ -68,6 +68,9 @@ MethodInfo variance_info() {
       "Distributed Deep Learning";
   info.second_moment = true;
   info.options = variance_option_infos();
+  info.losses = [](const Options& options) {
+    return Losses{.discards = options.text("residual") == "drop"};
+  };
   info.presets = {
       {"paper", "alpha=1.5,zeta=0.999,full=0,residual=drop,index=28bit,collective=gather",
        "The same alpha for all tensors; rounding errors are discarded; each sent element takes "

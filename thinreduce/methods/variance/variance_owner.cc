@@ -168,7 +168,7 @@ class VarianceOwner final : public Method, private OwnerCodec {
   VarianceFormat format_;
   VarianceFormat answer_format_;
   WaitingSums sums_;
-  kernels::TopSelector selector_;
+  TopSelector selector_;
 
   // State of the current reduction.
   int rank_ = 0;

@@ -181,7 +181,7 @@ class AdoptedContext final : public gloo::rendezvous::Context {
 
 Mesh adopt(int rank, PeerLinks& links, const std::shared_ptr<gloo::transport::Device>& device) {
   const auto tcp_device = std::dynamic_pointer_cast<tcp::Device>(device);
-  ensure(tcp_device != nullptr, "adopt: the device must be one of TCP");
+  ensure(tcp_device != nullptr, "adopt: the device must be one of TCP", rank);
   const int world = static_cast<int>(links.size());
   const auto pairs = std::make_shared<AdoptedPairs>(tcp_device, rank, world);
   auto mesh = std::make_shared<AdoptedContext>(device, pairs);
