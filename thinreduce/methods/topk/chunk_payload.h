@@ -47,7 +47,7 @@ class TopKChunkPayload {
   template <typename Reader>
   void write_mean(std::span<const Reader> ranks, std::span<float> values, Workers workers) const;
   [[nodiscard]] std::size_t count_sent() const;
-  [[nodiscard]] std::size_t most_values() const;
+  [[nodiscard]] std::size_t max_values() const;
 
   TopKChunkShape shape_;
   bool two_bits_;
