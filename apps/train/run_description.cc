@@ -95,7 +95,7 @@ void announce_run(const RunView& run, const Checkpoint& state) {
       *options.batch * static_cast<std::size_t>(ranks), options.method,
       options.launch.link.to_string(), run.folder.string());
   if (const Spec spec = Spec::parse(options.method); spec.hands_out_signs()) {
-    fmt::print("the method hands out signs: the optimizer's momentum is 0\n");
+    fmt::print("the method returns the signs of the mean: the optimizer's momentum is 0\n");
   } else if (spec.momentum_inside()) {
     fmt::print(
         "the method applies momentum itself: the optimizer's is 0, and weight decay is added to "

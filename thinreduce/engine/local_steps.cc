@@ -43,10 +43,11 @@ std::vector<std::vector<std::size_t>> divide(const std::vector<Tensor>& tensors,
 
 void refuse_signs(const Spec& spec) {
   if (!spec.hands_out_signs()) return;
-  throw Error(ErrorCode::bad_spec,
-              fmt::format("'{}' hands out signs, which are no mean of differences; for local steps "
-                          "use {}:{}",
-                          spec.short_text(), spec.info->name, spec.info->without_momentum));
+  throw Error(
+      ErrorCode::bad_spec,
+      fmt::format("'{}' returns the signs of the mean, which local steps can't use as a change "
+                  "of the parameters; use {}:{}",
+                  spec.short_text(), spec.info->name, spec.info->without_momentum));
 }
 
 // The numbers of a fragment that are saved.
@@ -328,7 +329,9 @@ void LocalSteps::load_bytes(std::span<const std::byte> bytes) {
         loaded[f].values.size() != exchanged || loaded[f].start.size() != exchanged) {
       throw Error(
           ErrorCode::bad_state,
-          fmt::format("saved local steps: the fields of fragment {} contradict one another", f));
+          fmt::format("saved local steps: the fields of fragment {} contradict one another; use "
+                      "another checkpoint",
+                      f));
     }
   }
   own_->wait_for_all();

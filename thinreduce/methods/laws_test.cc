@@ -21,7 +21,7 @@
 namespace thinreduce::laws_test {
 namespace {
 
-constexpr float kMost = std::numeric_limits<float>::max();
+constexpr float kMax = std::numeric_limits<float>::max();
 
 class EveryMethod : public testing::TestWithParam<Law> {};
 
@@ -66,16 +66,16 @@ TEST_P(EveryMethod, NeverHandsOutAnOverflow) {
       if (reads_second_moments(GetParam().spec)) {
         ranks.second_moments = PerRank(2, std::vector<float>(ranks.elements(), 0.1F));
       }
-      const auto after = ranks.step(PerRank(2, std::vector<float>(ranks.elements(), sign * kMost)));
+      const auto after = ranks.step(PerRank(2, std::vector<float>(ranks.elements(), sign * kMax)));
       ASSERT_EQ(ranks.thrown[0] == nullptr, ranks.thrown[1] == nullptr);
       if (ranks.thrown[0] == nullptr) {
         EXPECT_TRUE(std::ranges::all_of(after[0], [](float v) { return std::isfinite(v); }));
         EXPECT_EQ(after[0], after[1]);
         continue;
       }
-      // A gradient that is nothing but kMost is kept as far as floats go.
+      // A gradient that is nothing but kMax is kept as far as floats go.
       if (!ranks.saved(0).has_summed) continue;
-      for (const float kept : ranks.kept(0)) ASSERT_GE(sign * kept, 0.99F * kMost);
+      for (const float kept : ranks.kept(0)) ASSERT_GE(sign * kept, 0.99F * kMax);
     }
   }
 }
@@ -295,7 +295,7 @@ TEST_P(Overflow, IsAnErrorOnAllRanks) {
   TestWorld ranks(2, law.spec, law.elements);
   PerRank gradients(2, std::vector<float>(law.elements, 1.0F));
   for (std::size_t rank = law.huge_from; rank < 2; ++rank) {
-    gradients[rank].assign(law.elements, kMost);
+    gradients[rank].assign(law.elements, kMax);
   }
   if (reads_second_moments(law.spec)) {
     ranks.second_moments = PerRank(2, std::vector<float>(law.elements, 0.1F));
@@ -322,28 +322,27 @@ TEST_P(Overflow, IsAnErrorOnAllRanks) {
 
 INSTANTIATE_TEST_SUITE_P(
     Laws, Overflow,
-    testing::Values(Overflowing{"topk:density=0.1", 100, "top-k payload of rank 1"},
-                    Overflowing{"topk:density=0.1", 100, "top-k payload of rank 1", 1, 1},
-                    Overflowing{"topk:density=0.1,collective=owner", 100, "a gradient overflowed"},
-                    Overflowing{"topk:density=0.1,values=2bit", 100, "top-k payload of rank 1"},
-                    Overflowing{"bf16", 100, kSum},
-                    Overflowing{"sketch:momentum=0,k=10,cells=f32,nominees=0", 500, kSum},
-                    Overflowing{"sketch:momentum=0,k=10,cells=f16,nominees=0", 500,
-                                "sent invalid cells"},
-                    Overflowing{"sketch:momentum=0,k=10", 500, "overflows float32 when rounded"},
-                    Overflowing{"sketch:momentum=0,k=10,values=f32,candidates=1000", 500, kSum},
-                    Overflowing{"sketch:momentum=0,k=10,candidates=1000", 500,
-                                "overflows float32 when rounded"},
-                    Overflowing{"dqsg:clip=0.01,block=100", 100, "", 1},
-                    Overflowing{"dqsg:clip=0.01,block=100,collective=gather", 100, "", 1},
-                    Overflowing{"dqsg:clip=0.01,block=100,collective=owner", 1100, "", 1},
-                    Overflowing{"fft", 300, "FFT payload of rank 1", 0, 1},
-                    Overflowing{"variance", 100, "rank 1", 0, 1},
-                    Overflowing{"variance:values=f32", 100, "rank 1", 0, 1},
-                    Overflowing{"variance:tau=1", 100, "rank 1", 0, 1},
-                    Overflowing{"powersgd", 1000, kSum},
-                    Overflowing{"demo", 1100, "top-k payload of rank 1", 0, 1},
-                    Overflowing{"demo:values=f32", 1100, "top-k payload of rank 1", 0, 1}),
+    testing::Values(
+        Overflowing{"topk:density=0.1", 100, "top-k payload of rank 1"},
+        Overflowing{"topk:density=0.1", 100, "top-k payload of rank 1", 1, 1},
+        Overflowing{"topk:density=0.1,collective=owner", 100, "a gradient overflowed"},
+        Overflowing{"topk:density=0.1,values=2bit", 100, "top-k payload of rank 1"},
+        Overflowing{"bf16", 100, kSum},
+        Overflowing{"sketch:momentum=0,k=10,cells=f32,nominees=0", 500, kSum},
+        Overflowing{"sketch:momentum=0,k=10,cells=f16,nominees=0", 500, "sent invalid cells"},
+        Overflowing{"sketch:momentum=0,k=10", 500, "exceeds float32 when it is rounded"},
+        Overflowing{"sketch:momentum=0,k=10,values=f32,candidates=1000", 500, kSum},
+        Overflowing{"sketch:momentum=0,k=10,candidates=1000", 500,
+                    "exceeds float32 when it is rounded"},
+        Overflowing{"dqsg:clip=0.01,block=100", 100, "", 1},
+        Overflowing{"dqsg:clip=0.01,block=100,collective=gather", 100, "", 1},
+        Overflowing{"dqsg:clip=0.01,block=100,collective=owner", 1100, "", 1},
+        Overflowing{"fft", 300, "FFT payload of rank 1", 0, 1},
+        Overflowing{"variance", 100, "rank 1", 0, 1},
+        Overflowing{"variance:values=f32", 100, "rank 1", 0, 1},
+        Overflowing{"variance:tau=1", 100, "rank 1", 0, 1}, Overflowing{"powersgd", 1000, kSum},
+        Overflowing{"demo", 1100, "top-k payload of rank 1", 0, 1},
+        Overflowing{"demo:values=f32", 1100, "top-k payload of rank 1", 0, 1}),
     name_of<Overflowing>);
 
 }  // namespace
