@@ -111,15 +111,15 @@ struct MethodInfo {
   std::function<std::unique_ptr<Method>(const Options&, const InnerMethod&, const MethodSetup&)>
       make_composed = {};
   std::function<void(const Options&, const InnerMethod&)> check_composed = {};
-  // Returns whether reduce() hands back an update with momentum inside instead of a mean, so that
+  // Returns whether reduce() gives an update with momentum inside instead of a mean, so that
   // the optimizer must add none. Such a method also gets the means of buckets in which nothing is
   // compressed: it is then made for a layout without elements, and only finish_uncompressed() and
   // state() are called.
   std::function<bool(const Options&)> momentum_inside = [](const Options&) { return false; };
   // The option and value with which the method applies no momentum, for error texts.
   std::string without_momentum = "momentum=0";
-  // Returns whether the method hands out the signs of the mean instead of the mean. They are a
-  // step's direction for plain SGD, and no difference that an outer optimizer could take.
+  // Returns whether reduce() gives the signs of the mean instead of the mean. They are a step's
+  // direction for plain SGD, and no change of parameters that an outer optimizer could apply.
   std::function<bool(const Options&)> hands_out_signs = [](const Options&) { return false; };
   std::function<Cycle(const Options&)> cycle = [](const Options&) { return Cycle{}; };
 };
