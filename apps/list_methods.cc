@@ -143,8 +143,8 @@ void print_introduction(const std::string& target) {
         std::string("In a spec of two methods the second quantizes the values that the first "
                     "sends, for example gradiveq:ratio=4+qsgd:bits=4"),
         std::string("With more than 3 or 4 ranks (the option collective says which), most methods "
-                    "reduce at owners by default: each rank owns a part of the elements, adds up "
-                    "the values that all ranks send for it, and sends the mean of that part to "
+                    "reduce at owners by default: each rank owns a range of the elements, adds up "
+                    "the values that all ranks send for that range, and sends the result to "
                     "all."),
         fmt::format("The kernels use the instruction set {} (AVX3 is AVX-512); the environment "
                     "variable THINREDUCE_SIMD chooses among "

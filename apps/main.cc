@@ -181,8 +181,8 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
   command
       ->add_option(
           "--compute", options.compute,
-          "Seconds of forward, backward and optimizer per step; 0: not known. If the machine "
-          "would wait for longer than that, the plan recommends local steps.")
+          "Seconds of forward, backward and optimizer per step; 0: not known. If a step would "
+          "wait for the exchange at least as long as it computes, the plan recommends local steps.")
       ->type_name("SECONDS")
       ->transform(number(0, 1e6))
       ->default_str("0");
@@ -205,7 +205,7 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
       "  encode, wire, decode, latency\n"
       "               Predicted parts of the bucket's time.\n"
       "  in all       Time of the bucket alone on the link; its parts overlap.\n"
-      "  exposed      The time for which the step waits: not hidden behind backward.\n"
+      "  exposed      Time that the step waits because backward does not hide it.\n"
       "  vs fp32      Exposed time of fp32, divided by this one.\n"
       "  sent/rank    Bytes that a rank sends per step.\n"
       "\n"

@@ -151,7 +151,7 @@ def readme(found: Figures) -> str:
     trained = " to ".join(dict.fromkeys(map(str, (seeds[0], seeds[-1]))))
     return "\n".join(
         [
-            "## Against other tools",
+            "### Against other tools",
             "",
             f"Time until a small GPT has a held-out loss of {target}, which DDP reaches at "
             f"{100 * plan.TARGET_AT:.0f} % of its training; {trained} seed{'' if trained == '1' else 's'}, "

@@ -34,7 +34,7 @@ struct THINREDUCE_EXPORT Report {
   // elements.
   std::map<std::string, double> statistics;
   // With a guard: ranks whose gradient was far too large, and how many times the median its norm
-  // was. A sum holds the most of each rank.
+  // was. In a sum: the maximum per rank.
   std::map<int, double> outliers{};
 
   Report& operator+=(const Report& other);

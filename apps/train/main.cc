@@ -142,7 +142,7 @@ void add_exchange_options(CLI::App& app, TrainOptions& options) {
   app.add_option("--outer", options.outer,
                  "With --local-steps: the optimizer that applies the averaged changes: nesterov or "
                  "sgd, with lr and momentum, for example sgd,lr=1.")
-      ->type_name("STEP");
+      ->type_name("OPTIMIZER");
   app.add_option("--fragments", options.fragments,
                  "With --local-steps: number of parts into which the model is cut; one part is "
                  "exchanged at a time. Must be at most --local-steps and at most the number of "

@@ -96,7 +96,7 @@ void announce_run(const RunView& run, const Checkpoint& state) {
       options.launch.link.to_string(), run.folder.string());
   const auto update = Spec::parse(options.method).update();
   if (update && update->signs) {
-    fmt::print("the method hands out signs: the optimizer's momentum is 0\n");
+    fmt::print("the method returns the signs of the mean: the optimizer's momentum is 0\n");
   } else if (update) {
     fmt::print(
         "the method applies momentum itself: the optimizer's is 0, and weight decay is added to "

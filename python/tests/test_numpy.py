@@ -131,9 +131,8 @@ def test_a_call_that_one_rank_refuses_is_an_error_of_all_and_the_next_is_not():
                 with pytest.raises(kind, match=text):
                     comm.all_reduce_mean(**{**good, **given})
             else:
-                with pytest.raises(thinreduce.BadInput, match="on rank 1, ") as error:
+                with pytest.raises(thinreduce.BadInput, match="rank 1 did not submit") as error:
                     comm.all_reduce_mean(**good)
-                assert "could not submit it on rank" in str(error.value)
                 assert "for array 'w' of shape (96, 64) with 'topk" in str(error.value)
             means.append(comm.all_reduce_mean(**good).tobytes())
         return means

@@ -209,6 +209,7 @@ def test_the_page_has_all_contenders_and_marks_what_is_missing(store: Store) -> 
     section = readme.read_text()
     assert section.startswith("a\n") and section.endswith("\nb\n") and "old" not in section
     assert section.count("\n| ") == 2 + len(verdicts.README_ROWS)
+    assert "\n### Against other tools\n" in section  # under "## Results"
 
 
 def test_the_page_is_as_narrow_as_all_pages(store: Store) -> None:

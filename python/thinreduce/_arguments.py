@@ -45,12 +45,12 @@ def saved_bytes(name: str, value: Any) -> bytes:
     return bytes(value)
 
 
-def check_saved_state(state: Any, owner: str, format: int | None, keys: tuple[str, ...]) -> None:
-    """Raises BadState unless ``state`` is a dict with these keys that ``owner.state_dict()`` has
+def check_saved_state(state: Any, maker: str, format: int | None, keys: tuple[str, ...]) -> None:
+    """Raises BadState unless ``state`` is a dict with these keys that ``maker.state_dict()`` has
     returned, in this format; None accepts any format."""
     if not isinstance(state, Mapping):
         raise BadState(
-            f"this is not a state that {owner}.state_dict() returned (it is {shown(state)})"
+            f"this is not a state that {maker}.state_dict() returned (it is {shown(state)})"
         )
     if format is not None and state.get("format", format) != format:
         raise BadState(
@@ -60,7 +60,7 @@ def check_saved_state(state: Any, owner: str, format: int | None, keys: tuple[st
     for key in keys:
         if key not in state:
             raise BadState(
-                f"this is not a state that {owner}.state_dict() returned (it has no '{key}')"
+                f"this is not a state that {maker}.state_dict() returned (it has no '{key}')"
             )
 
 

@@ -24,7 +24,7 @@ def _check_optimizer(rules: Rules, optimizer: torch.optim.Optimizer) -> None:
     name = type(optimizer).__name__
     if rules.hands_out_signs and not isinstance(optimizer, torch.optim.SGD):
         raise BadSpec(
-            f"'{rules}' hands out the signs of the mean, for torch.optim.SGD without momentum, and "
+            f"'{rules}' returns the signs of the mean, for torch.optim.SGD without momentum, and "
             f"the optimizer is {name}: use SGD, or {rules.without_momentum} in the spec"
         )
     for number, options in enumerate(optimizer.param_groups):

@@ -312,13 +312,13 @@ class LocalSteps:
 
 
 def _check_momentum(spec: str, options: _core.LocalStepsOptions) -> None:
-    """Raises BadSpec for a method that hands out signs, or that has momentum beside that of the
+    """Raises BadSpec for a method that returns signs, or that has momentum beside that of the
     outer step."""
     if not _core.momentum_inside(spec):
         return
     does = "applies momentum itself"
     if _core.hands_out_signs(spec):
-        does += " and hands out signs, which are no mean of differences"
+        does += " and returns the signs of the mean, not a change of the parameters"
     elif not options.momentum():  # that of the method takes its place
         return
     method = spec.partition(":")[0]

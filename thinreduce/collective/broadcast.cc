@@ -83,8 +83,8 @@ void by_relays(Exchange& exchange, int root, std::span<std::byte> message) {
     if (!part_of(own).empty()) {
       CheckedReceive relayed(exchange, root, part_of(own));
       relayed.wait(exchange);
-      for (int step = 1; step < world; ++step) {
-        const int d = (own + step) % world;
+      for (int turn = 1; turn < world; ++turn) {
+        const int d = (own + turn) % world;
         if (d == 0) continue;
         sends.emplace_back(exchange, rank_at(d), part_of(own), relayed.hash());
       }

@@ -71,8 +71,8 @@ class Exchange {
       timed(Stage::encode, [&] { original->keep_all(); });
     }
   }
-  // Does so in a world of one rank, which never waits, and whose memory may still run out.
-  // Collectives call it before they hand out what becomes the mean.
+  // Keeps the gradient in a world of one rank, which never waits but may run out of memory.
+  // Collectives call it before they pass on the values that become the mean.
   void keep_original_if_alone() {
     if (size() == 1) keep_original();
   }
@@ -104,8 +104,8 @@ class Exchange {
   // The estimated link between ranks, from which the collective is chosen. It must be the same on
   // all ranks.
   Link link = kLocalNetwork;
-  // How many times larger the bucket is of which this one is a sample; the collective is chosen as
-  // for the bucket.
+  // In a trial: size of the whole bucket as a multiple of this sample. The collective is chosen as
+  // for the whole bucket.
   double stands_for = 1;
   // Figures of this step that the method reports, by name.
   Statistics statistics;

@@ -202,7 +202,7 @@ void require_finite_sum(const Exchange& exchange, std::span<const float> sums,
   if (bad == sums.size()) return;
   throw Error::overflow(fmt::format(
       "bucket {}, step {}: {} {} is {} after the sum over {} ranks; a gradient overflowed or a "
-      "rank sent garbage",
+      "rank sent corrupt data",
       exchange.id().bucket, exchange.id().step, what, first + bad, sums[bad], exchange.size()));
 }
 
@@ -212,7 +212,7 @@ void require_maxima(const Exchange& exchange, std::span<const float> maxima,
     if (std::isfinite(maxima[i]) && maxima[i] >= own[i]) continue;
     throw Error::overflow(fmt::format(
         "rank {}, bucket {}, step {}: maximum {} of the {} magnitudes is {} over all ranks and {} "
-        "on this rank; a gradient overflowed or a rank sent garbage",
+        "on this rank; a gradient overflowed or a rank sent corrupt data",
         exchange.rank(), exchange.id().bucket, exchange.id().step, i, what, maxima[i], own[i]));
   }
 }

@@ -33,9 +33,10 @@ class FramedSend {
   Pending payload_;
 };
 
-// The bytes that a payload may have: at most `limit`, or, if `exact`, just as many. The receive of
-// a payload of known length starts with that of its header, because Gloo sends no byte of a message
-// before its receiver has asked for it, and on a busy link the request waits behind other messages.
+// The bytes that a payload may have: at most `limit`, or, if `exact`, exactly that many. The
+// receive of a payload of known length starts with that of its header, because Gloo sends no byte
+// of a message before its receiver has asked for it, and on a busy link the request waits behind
+// other messages.
 struct PayloadLength {
   PayloadLength(std::size_t bytes, bool is_exact = false) : limit(bytes), exact(is_exact) {}
   std::size_t limit;

@@ -38,8 +38,8 @@ class OwnerCodec {
   [[nodiscard]] virtual std::size_t max_part_bytes(Range range) const = 0;
   [[nodiscard]] virtual std::size_t max_answer_bytes(Range range) const = 0;
 
-  // Returns whether they always append just as many; a message then needs no round trip in which
-  // the receiver learns its length.
+  // Returns whether they always append exactly that many bytes; a message then needs no round trip
+  // in which the receiver learns its length.
   [[nodiscard]] virtual bool fixed_lengths() const { return false; }
 
   // Returns whether the answers are the same however the ranges are cut into pieces. Slow links
@@ -59,7 +59,7 @@ class OwnerCodec {
 };
 
 struct OwnerOptions {
-  // At most so many elements. Half a megabyte of bfloat16: a rank that shares its core with others
+  // Max elements per piece. Half a megabyte of bfloat16: a rank that shares its core with others
   // is woken seldom, and the fixed cost of a message is negligible even if it is compressed. Tests
   // shrink it to reach the many-pieces path.
   std::size_t piece_elements = std::size_t{256} * 1024;

@@ -20,7 +20,8 @@ Error with_advice(const Error& error) {
   }
   if (error.code() == ErrorCode::bad_frame) {
     return {error.code(),
-            advised("all ranks must run the same build over a network that alters nothing")};
+            advised("run the same build on all ranks; if they do, bytes were altered in transit: "
+                    "check the network")};
   }
   return error;
 }

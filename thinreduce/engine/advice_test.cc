@@ -15,8 +15,8 @@ std::string advised(ErrorCode code, const std::string& text) {
 
 TEST(Advice, IsThatOfTheCause) {
   EXPECT_EQ(advised(ErrorCode::bad_frame, "rank 1 sent 3 bytes of tensor 'overflow'"),
-            "rank 1 sent 3 bytes of tensor 'overflow'; all ranks must run the same build over a "
-            "network that alters nothing");
+            "rank 1 sent 3 bytes of tensor 'overflow'; run the same build on all ranks; if they "
+            "do, bytes were altered in transit: check the network");
   EXPECT_EQ(advised(ErrorCode::mismatch, "rank 1 sent 7 bytes where 5 were expected"),
             "rank 1 sent 7 bytes where 5 were expected; submit the same buckets in the same order "
             "and run the same build on all ranks");

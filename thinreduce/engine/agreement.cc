@@ -37,10 +37,11 @@ void check_nobody_declined(const std::vector<Statement>& statements) {
   if (first == statements.end()) return;
   const auto submitted = std::ranges::find_if_not(statements, declined);
   const auto& named = submitted == statements.end() ? *first : *submitted;
-  throw Error(ErrorCode::bad_input,
-              fmt::format("bucket {}: the program could not submit it on rank {}, whose error says "
-                          "why; nothing was reduced",
-                          named.id.bucket, first - statements.begin()));
+  throw Error(
+      ErrorCode::bad_input,
+      fmt::format("bucket {}: rank {} did not submit this bucket, and the error on that rank "
+                  "says why; nothing was reduced",
+                  named.id.bucket, first - statements.begin()));
 }
 
 }  // namespace

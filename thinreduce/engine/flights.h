@@ -2,8 +2,9 @@
 // thread of its own, so that their latencies overlap. Their futures become ready in the order in
 // which they were submitted.
 //
-// The n-th bucket of a session takes track n mod kTracks on every rank, so it meets the n-th bucket
-// of the others, and the agreement finds out whether that is the same one. A bucket waits for
+// The n-th bucket of a session takes track 1 + n mod kTracks on every rank, so it meets the n-th
+// bucket of the others, and the agreement finds out whether that is the same one. A bucket waits
+// for
 // - the bucket kTracks before it, which has the same track,
 // - an earlier one with the same id, whose state it continues,
 // - earlier ones that fill the limit of bytes in flight.

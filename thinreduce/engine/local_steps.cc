@@ -321,7 +321,9 @@ void LocalSteps::load_bytes(std::span<const std::byte> bytes) {
         loaded[f].values.size() != exchanged || loaded[f].start.size() != exchanged) {
       throw Error(
           ErrorCode::bad_state,
-          fmt::format("saved local steps: the fields of fragment {} contradict one another", f));
+          fmt::format("saved local steps: the fields of fragment {} contradict one another; use "
+                      "another checkpoint",
+                      f));
     }
   }
   own_->wait_for_all();

@@ -151,20 +151,22 @@ void compare_progress(Exchange& exchange, const std::vector<Member>& members,
   }
   const std::uint64_t progress = checksum(bytes_of(words));
   std::optional<std::uint64_t> expected;
-  int other = -1;  // rank
+  int first = -1;  // rank with that progress
+  int other = -1;  // rank with another one
   gather(exchange, std::as_bytes(std::span(&progress, 1)), sizeof progress,
          [&](int rank, std::span<const std::byte> hash) {
            const bool joins = members[static_cast<std::size_t>(rank)].joins();
            if (joins || hash.size() != sizeof progress) return;
            const auto theirs = load_value<std::uint64_t>(hash, 0);
+           if (!expected) first = rank;
            if (expected.value_or(theirs) != theirs) other = rank;
            expected = expected.value_or(theirs);
          });
   if (other < 0) return;
   throw Error(ErrorCode::mismatch,
-              fmt::format("reconfigure: rank {} stopped at another step than the ranks before it; "
-                          "begin and commit every step on all ranks, or restart from a checkpoint",
-                          other));
+              fmt::format("reconfigure: rank {} stopped at another step than rank {}; begin and "
+                          "commit every step on all ranks, or restart from a checkpoint",
+                          other, first));
 }
 
 int heir_of(int leaver, const std::vector<int>& leaving, int world) {

@@ -237,7 +237,7 @@ TEST(ReconfigureAfterAStep, ThatOneRankHasNotReducedBothTakeItBack) {
 // Returns a random plan: up to `most` members at a time, at least 2, `events` deaths, leaves and
 // joins. THINREDUCE_ELASTIC_SEED chooses another.
 ElasticPlan random_plan(const std::string& spec, int events, std::uint64_t steps, unsigned seed) {
-  constexpr int kMost = 8;
+  constexpr int kMax = 8;
   std::mt19937 random(seed);
   ElasticPlan plan{.spec = spec, .members = 4, .steps = steps};
   std::vector<int> alive = {0, 1, 2, 3};
@@ -245,7 +245,7 @@ ElasticPlan random_plan(const std::string& spec, int events, std::uint64_t steps
   const std::uint64_t interval = steps / static_cast<std::uint64_t>(events);
   for (int i = 0; i < events; ++i) {
     const std::uint64_t step = interval * static_cast<std::uint64_t>(i) + 1;
-    const bool joins = alive.size() <= 2 || (alive.size() < kMost && random() % 2 == 0);
+    const bool joins = alive.size() <= 2 || (alive.size() < kMax && random() % 2 == 0);
     if (joins) {
       plan.events.push_back({What::joins, next, step});
       alive.push_back(next++);

@@ -56,9 +56,9 @@ void keep_raw(const RegisteredBucket& bucket, Original& original) {
 }  // namespace
 
 void Reducer::add_finite(std::span<float> to, std::span<const float> values) {
-  constexpr float kMost = std::numeric_limits<float>::max();
+  constexpr float kMax = std::numeric_limits<float>::max();
   kernels::add(to, values);
-  for (float& value : to) value = std::clamp(value, -kMost, kMost);
+  for (float& value : to) value = std::clamp(value, -kMax, kMax);
 }
 
 Reducer::Spare::Spare(Reducer& reducer) : reducer_(reducer) {

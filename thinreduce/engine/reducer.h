@@ -105,7 +105,7 @@ class Reducer {
     std::uint64_t unsent_since = 0;  // the step that must empty it to be undone, or 0
   };
 
-  // Tells the others and hears them out. Throws like reduce().
+  // Sends the refusal to all ranks and waits for their statements. Throws like reduce().
   [[noreturn]] void refuse(const Job& job, Transport& transport) const;
   // Returns whether the gradient of a failed step is kept here and not given back to the caller. A
   // caller can't know which method `auto` has chosen, so it always keeps.

@@ -30,7 +30,9 @@ std::size_t saved_variant(const RegisteredBucket& bucket, const BucketState& sta
   }
   throw Error(
       ErrorCode::bad_state,
-      fmt::format("bucket {}: the state does not say which method 'auto' had chosen", bucket.id()));
+      fmt::format("bucket {}: the state does not say which method 'auto' had chosen; use another "
+                  "checkpoint",
+                  bucket.id()));
 }
 
 }  // namespace
@@ -100,7 +102,9 @@ void Reducer::show_state(Slot& slot, Archive& archive) {
     archive.summed("unsent", slot.unsent, Archive::Length::per_element_or_none);
     if (const auto bad = kernels::first_nonfinite(slot.unsent); bad < slot.unsent.size()) {
       throw Error(ErrorCode::bad_state,
-                  fmt::format("field 'unsent' is {} at index {}", slot.unsent[bad], bad));
+                  fmt::format("value {} of field 'unsent' is {} and must be finite; use another "
+                              "checkpoint",
+                              bad, slot.unsent[bad]));
     }
   }
   if (slot.method) slot.method->state(archive);

@@ -26,8 +26,8 @@ void check_layout(const BucketLayout& layout) {
     std::size_t left = layout.elements - next;
     for (const auto extent : tensor.shape) {
       if (extent < 0) {
-        refuse(fmt::format("tensor '{}' has shape ({}); extents must not be negative", tensor.name,
-                           fmt::join(tensor.shape, ", ")));
+        refuse(fmt::format("tensor '{}' has shape ({}); dimensions must not be negative",
+                           tensor.name, fmt::join(tensor.shape, ", ")));
       }
       // Divides instead of multiplying: a product of hostile extents may overflow.
       left = extent == 0 ? 0 : left / static_cast<std::size_t>(extent);

@@ -80,9 +80,9 @@ struct SessionOptions {
   // The network between the ranks. Used to choose how sums travel; results do not depend on it.
   // none: the ranks measure it with a few messages when the session starts.
   std::optional<Link> link{};
-  // Confirms that the optimizer has no momentum of its own. Some specs (sketch:momentum=0.9) hand
-  // back an update with momentum inside; an optimizer would apply momentum to it again
-  // unnoticed. So a session refuses such a spec unless this is true. Other specs ignore it.
+  // Confirms that the optimizer has no momentum of its own. Some specs (sketch:momentum=0.9) give
+  // an update with momentum inside; an optimizer would apply momentum to it again unnoticed. So a
+  // session refuses such a spec unless this is true. Other specs ignore it.
   bool momentum_inside_ok = false;
   // Settings of the caller, as words "name=value"; they are only compared with the other ranks'.
   std::string caller_settings{};

@@ -66,8 +66,8 @@ void refuse_signs(const Spec& spec) {
   const auto update = spec.update();
   if (!update || !update->signs) return;
   throw Error(ErrorCode::bad_spec,
-              fmt::format("'{}' hands out signs, which are no mean of differences; for local steps "
-                          "use {}:{}",
+              fmt::format("'{}' returns the signs of the mean, which local steps can't use as a "
+                          "change of the parameters; use {}:{}",
                           spec.short_text(), spec.info->name, update->without));
 }
 

@@ -197,7 +197,8 @@ class FieldReader final : public Archive {
     }
     const auto count = reader_.value<std::uint64_t>();
     if (count > reader_.left() / sizeof(T)) {
-      throw Error(ErrorCode::bad_state, fmt::format("field '{}' is truncated", name));
+      throw Error(ErrorCode::bad_state,
+                  fmt::format("field '{}' is truncated; use another checkpoint", name));
     }
     const auto bytes = reader_.take(count * sizeof(T));
     values.resize(count);
@@ -307,7 +308,8 @@ std::vector<FieldView> view_fields(const BucketState& state) {
       const auto count = reader.value<std::uint64_t>();
       const std::size_t width = width_of(field.kind);
       if (field.kind > FieldKind::section || count > reader.left() / width) {
-        throw Error(ErrorCode::bad_state, fmt::format("field '{}' is damaged", field.name));
+        throw Error(ErrorCode::bad_state,
+                    fmt::format("field '{}' is damaged; use another checkpoint", field.name));
       }
       field.values = reader.take(count * width);
       fields.push_back(std::move(field));

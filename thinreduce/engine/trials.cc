@@ -30,11 +30,11 @@ constexpr std::size_t kLargestPart = 16;
 // link is slow, it runs once. The shortest time counts.
 constexpr int kRuns = 2;
 // Max runs of a candidate that is not the fastest, and would be if it computed in no time.
-constexpr int kMostRuns = 3;
+constexpr int kMaxRuns = 3;
 // The error of the next coarser setting of the ladder is at least this many times larger, and that
 // of the next finer one at most this many times smaller.
-constexpr double kLeastErrorRatio = 3;
-constexpr double kMostErrorRatio = 10;
+constexpr double kMinErrorRatio = 3;
+constexpr double kMaxErrorRatio = 10;
 // The part of its bytes that the next coarser setting of the ladder may save.
 constexpr double kRefinement = 0.3;
 // A candidate runs again if it may be faster by this part of the time: a busy moment matters then.
@@ -170,12 +170,12 @@ class BucketTrials {
       const double error = trials_.figures[ladder_[i]].error;
       if (error <= bound) {
         const bool coarser = i + 1 < ladder_.size() && !trials_.tried[ladder_[i + 1]];
-        if (coarser && kLeastErrorRatio * error <= bound) return ladder_[i + 1];
+        if (coarser && kMinErrorRatio * error <= bound) return ladder_[i + 1];
         return {};
       }
       const bool finer = i > 0 && !trials_.tried[ladder_[i - 1]];
       if (finer) {
-        if (error <= kMostErrorRatio * bound) return ladder_[i - 1];
+        if (error <= kMaxErrorRatio * bound) return ladder_[i - 1];
         return {};
       }
     }
@@ -271,7 +271,7 @@ class BucketTrials {
     for (;;) {
       Group again;
       for (Entry& one : group) {
-        if (one.trial->runs() < kMostRuns && may_be_fastest(one.candidate)) {
+        if (one.trial->runs() < kMaxRuns && may_be_fastest(one.candidate)) {
           again.push_back(std::move(one));
         }
       }
@@ -380,11 +380,12 @@ std::size_t sample_size(const Link& link, int world, std::size_t elements) {
   return static_cast<std::size_t>(std::clamp(floats, least, most));
 }
 
-void take_sample(const BucketLayout& layout, std::span<const float> values, std::size_t most,
+void take_sample(const BucketLayout& layout, std::span<const float> values, std::size_t wanted,
                  std::vector<float>& sample) {
   std::size_t elements = 0;
   for_compressed(layout, [&](std::size_t, std::size_t count) { elements += count; });
-  const double fraction = std::min(1.0, static_cast<double>(most) / static_cast<double>(elements));
+  const double fraction =
+      std::min(1.0, static_cast<double>(wanted) / static_cast<double>(elements));
   sample.clear();
   for_compressed(layout, [&](std::size_t first, std::size_t count) {
     const auto taken = static_cast<std::size_t>(std::ceil(fraction * static_cast<double>(count)));

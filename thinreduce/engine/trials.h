@@ -18,9 +18,9 @@ namespace thinreduce {
 // beside their headers.
 [[nodiscard]] std::size_t sample_size(const Link& link, int world, std::size_t elements);
 
-// Fills `sample` with about `most` of the elements that `layout` compresses: a run of each tensor,
-// all of them the same fraction of their tensor.
-void take_sample(const BucketLayout& layout, std::span<const float> values, std::size_t most,
+// Fills `sample` with about `wanted` of the elements that `layout` compresses: a run of each
+// tensor, all of them the same fraction of their tensor.
+void take_sample(const BucketLayout& layout, std::span<const float> values, std::size_t wanted,
                  std::vector<float>& sample);
 
 struct TrialSetup {
@@ -40,8 +40,8 @@ struct Sample {
 };
 
 // Tries the candidates on this rank's sample of a bucket. All ranks must call it for the same
-// buckets in the same order. Not tried are candidates that can't be faster than the best so far by
-// as much as their trials cost, and those whose error is too large because that of others is.
+// buckets in the same order. Skips candidates that can't be faster than the best so far by as much
+// as their trials cost, and candidates whose error must be too large because that of finer ones is.
 [[nodiscard]] Planner::Trials try_candidates(const TrialSetup& setup,
                                              const RegisteredBucket& bucket, const Sample& sample);
 

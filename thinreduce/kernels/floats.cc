@@ -99,16 +99,16 @@ void scale(std::span<float> values, float scale) {
 }
 
 // Not hn::Max: which of +0 and -0 it returns depends on the architecture.
-void maximum(std::span<float> most, std::span<const float> in) {
+void maximum(std::span<float> maxima, std::span<const float> in) {
   const hn::ScalableTag<float> d;
   const std::size_t lanes = hn::Lanes(d);
   std::size_t i = 0;
-  for (; i + lanes <= most.size(); i += lanes) {
-    const auto old = hn::LoadU(d, &most[i]);
+  for (; i + lanes <= maxima.size(); i += lanes) {
+    const auto old = hn::LoadU(d, &maxima[i]);
     const auto other = hn::LoadU(d, &in[i]);
-    hn::StoreU(hn::IfThenElse(hn::Lt(old, other), other, old), d, &most[i]);
+    hn::StoreU(hn::IfThenElse(hn::Lt(old, other), other, old), d, &maxima[i]);
   }
-  reference::maximum(most.subspan(i), in.subspan(i));
+  reference::maximum(maxima.subspan(i), in.subspan(i));
 }
 
 // Four independent maxima hide the latency of a comparison. A NaN is ignored: if one operand of Max
@@ -232,8 +232,8 @@ void scale(std::span<float> values, float scale) {
   for (float& value : values) value *= scale;
 }
 
-void maximum(std::span<float> most, std::span<const float> in) {
-  for (std::size_t i = 0; i < most.size(); ++i) most[i] = most[i] < in[i] ? in[i] : most[i];
+void maximum(std::span<float> maxima, std::span<const float> in) {
+  for (std::size_t i = 0; i < maxima.size(); ++i) maxima[i] = maxima[i] < in[i] ? in[i] : maxima[i];
 }
 
 float largest_magnitude(std::span<const float> values) {
@@ -298,10 +298,10 @@ void scale(std::span<float> values, float scale) {
   THINREDUCE_CALL(scale)(values, scale);
 }
 
-void maximum(std::span<float> most, std::span<const float> in) {
-  ensure(most.size() == in.size(), "maximum: spans must have the same length", most.size(),
+void maximum(std::span<float> maxima, std::span<const float> in) {
+  ensure(maxima.size() == in.size(), "maximum: spans must have the same length", maxima.size(),
          in.size());
-  THINREDUCE_CALL(maximum)(most, in);
+  THINREDUCE_CALL(maximum)(maxima, in);
 }
 
 float largest_magnitude(std::span<const float> values) {

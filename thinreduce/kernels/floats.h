@@ -15,8 +15,8 @@ void add(std::span<float> sum, std::span<const float> in);
 void add_scale(std::span<float> sum, std::span<const float> in, float scale);
 // values[i] *= scale
 void scale(std::span<float> values, float scale);
-// most[i] = max(most[i], in[i]); there must be no NaN
-void maximum(std::span<float> most, std::span<const float> in);
+// maxima[i] = max(maxima[i], in[i]); there must be no NaN
+void maximum(std::span<float> maxima, std::span<const float> in);
 // Returns the largest magnitude, ignoring NaN; 0 if there is none.
 [[nodiscard]] float largest_magnitude(std::span<const float> values);
 // Returns the index of the first NaN or Inf; values.size() if there is none.
@@ -34,7 +34,7 @@ void add(std::span<float> sum, std::span<const float> in);
 [[nodiscard]] bool add_exchange(std::span<float> sum, std::span<float> in);
 void add_scale(std::span<float> sum, std::span<const float> in, float scale);
 void scale(std::span<float> values, float scale);
-void maximum(std::span<float> most, std::span<const float> in);
+void maximum(std::span<float> maxima, std::span<const float> in);
 [[nodiscard]] float largest_magnitude(std::span<const float> values);
 [[nodiscard]] std::size_t first_nonfinite(std::span<const float> values);
 [[nodiscard]] std::size_t first_no_square(std::span<const float> values);

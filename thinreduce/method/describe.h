@@ -48,12 +48,12 @@ struct SpecDescription {
   std::string short_text;      // with the options that differ from their defaults
   std::string full_text;       // with every option: equal specs have equal texts
   bool second_moment = false;  // whether it uses the second moment of a gradient
-  // Whether a reduce hands back an update with momentum inside instead of a mean, so that the
+  // Whether a reduce gives an update with momentum inside instead of a mean, so that the
   // optimizer must have none of its own.
   bool momentum_inside = false;
   // Then: the option and value with which the method applies no momentum.
   std::string without_momentum;
-  // Whether a reduce hands back the signs of a mean, for plain SGD with any weight decay.
+  // Whether a reduce gives the signs of the mean, for plain SGD with any weight decay.
   bool hands_out_signs = false;
 };
 

@@ -16,7 +16,7 @@ struct THINREDUCE_EXPORT Tensor {
   std::vector<std::int64_t> shape;  // as PyTorch writes it: (out, in, h, w), (out, in), (n)
   std::size_t offset = 0;           // index of its first element in the bucket
 
-  // Returns the product of the extents, 1 for a scalar.
+  // Returns the product of the dimensions, 1 for a scalar.
   [[nodiscard]] std::size_t elements() const;
 };
 

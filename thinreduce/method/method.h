@@ -92,12 +92,12 @@ struct Preset {
   std::string help;
 };
 
-// What reduce() hands out where that is no mean: the update that the optimizer must apply without
+// What reduce() returns where that is no mean: the update that the optimizer must apply without
 // adding momentum.
 struct Update {
   double momentum = 0;       // factor of the momentum inside the update
   bool signs = false;        // whether the update is the signs of the mean, for plain SGD
-  std::string without = {};  // the option and value with which means are handed out
+  std::string without = {};  // the option and value with which reduce() returns means
 };
 
 // The parts of a residual that a method loses on purpose.
@@ -128,7 +128,7 @@ struct MethodInfo {
   std::function<std::unique_ptr<Method>(const Options&, const InnerMethod&, const MethodSetup&)>
       make_composed = {};
   std::function<void(const Options&, const InnerMethod&)> check_composed = {};
-  // Returns the update that reduce() hands out, if it is no mean. Such a method also gets the means
+  // Returns the update, if reduce() returns one in place of a mean. Such a method also gets the means
   // of buckets in which nothing is compressed: it is then made for a layout without elements, and
   // only finish_uncompressed() and state() are called.
   std::function<std::optional<Update>(const Options&)> update = [](const Options&) {

@@ -23,7 +23,7 @@ struct OptionInfo {
   // integer, words that are allowed as well.
   std::vector<std::string> choices;
   std::string help;
-  // Spellings of the previous release, which are still accepted.
+  // Spellings of 0.1, which 0.2 and 0.3 still accept.
   std::string old_name{};
   std::vector<std::pair<std::string, std::string>> old_values{};  // old word, new word
   bool paper_only = false;  // serves only to reproduce a paper's setting; listed apart

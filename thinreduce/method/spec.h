@@ -29,7 +29,7 @@ struct Spec {
   // Returns whether a session chooses the method of each bucket itself: the spec `auto`. It can't
   // make a method.
   [[nodiscard]] bool is_auto() const;
-  // Returns the update that reduce() hands out, if it is no mean.
+  // Returns the update, if reduce() returns one in place of a mean.
   [[nodiscard]] std::optional<Update> update() const { return info->update(options); }
   [[nodiscard]] std::unique_ptr<Method> make(const MethodSetup& setup) const;
 };

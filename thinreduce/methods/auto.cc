@@ -69,11 +69,12 @@ const MethodInfo& auto_info() {
                       "mean, relative to the mean's own sum of squares. It is measured per "
                       "bucket."),
                   OptionInfo::names("methods", joined(method_names()), method_names(),
-                                    "The methods to choose from, beside fp32. auto tries its own "
+                                    "Methods to choose from, beside fp32. auto tries its own "
                                     "settings of each; `thinreduce plan` lists them."),
                   OptionInfo::choice("try", "useful", {"useful", "all"},
-                                     "The methods to try: those that may shorten a step, or all. "
-                                     "Trials take time; `thinreduce plan` tries all.")},
+                                     "Which of these methods are tried. useful: those that may "
+                                     "shorten a step. all: every one, which takes longer "
+                                     "(`thinreduce plan` does so).")},
       .make = [](const Options&, const MethodSetup&) -> std::unique_ptr<Method> {
         throw Error(ErrorCode::bad_spec,
                     "'auto' chooses a method in a training run; here, name the method");

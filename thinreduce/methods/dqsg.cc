@@ -135,18 +135,19 @@ MethodInfo dqsg_info() {
           "ranks agree on scales, and the codes are summed in a ring. gather: every rank sends its "
           "payload to all others. root: every rank sends its payload to rank 0, which sends the "
           "mean back. owner: every rank sends its codes to the owners of their elements, each of "
-          "which sends the mean of its part to all.")
+          "which sends the mean of its range to all.")
           .formerly("travel")
           .formerly_value("sum", "ring")
           .formerly_value("server", "root"),
       answer_levels_option(kDitheredAnswerLevels),
-      entropy_option("With collective=gather, root or owner: "),
+      entropy_option("Used only with collective=gather, root or owner. "),
       feedback_option(),
       clip_option(0,
                   "the clipped part is added to the next step's gradient, even with feedback=off"),
   };
-  info.presets = {{"paper", "levels=3,block=layer,collective=gather",
-                   "3 levels, one scale per layer, every payload to every rank."}};
+  info.presets = {
+      {"paper", "levels=3,block=layer,collective=gather",
+       "Uses 3 levels and one scale per tensor, and sends every payload to every rank."}};
   info.check = [](const Options& options) {
     require_odd("dqsg", "levels", options.integer("levels"));
     check_answer_levels("dqsg", options);

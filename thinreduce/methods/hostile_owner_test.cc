@@ -164,7 +164,7 @@ TEST_P(HostileOwner, AlteredBytesAreRefusedOrFinite) {
     });
     // A bf16 of Inf may be an honest overflow: then the error names the element.
     EXPECT_THAT(error, testing::AnyOf("", testing::HasSubstr("rank 1"),
-                                      testing::HasSubstr("a rank sent garbage")));
+                                      testing::HasSubstr("a rank sent corrupt data")));
   }
 }
 

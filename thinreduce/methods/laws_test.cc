@@ -22,7 +22,7 @@
 namespace thinreduce::laws_test {
 namespace {
 
-constexpr float kMost = std::numeric_limits<float>::max();
+constexpr float kMax = std::numeric_limits<float>::max();
 
 class EveryMethod : public testing::TestWithParam<Law> {};
 
@@ -74,7 +74,7 @@ TEST_P(EveryMethod, NeverHandsOutAnOverflow) {
   if (!Spec::parse(spec).info->compresses) return;
   for (const int world : {1, 2, 3}) {
     const auto all = static_cast<std::size_t>(world);
-    for (const float huge : {kMost, -kMost}) {
+    for (const float huge : {kMax, -kMax}) {
       for (const unsigned before : {0U, steps_of(spec, 1)}) {
         SCOPED_TRACE(testing::Message()
                      << world << " ranks, after " << before << " steps, " << huge);
@@ -311,7 +311,7 @@ TEST_P(Overflow, IsAnErrorOnAllRanks) {
   TestWorld ranks(2, law.spec, law.elements);
   PerRank gradients(2, std::vector<float>(law.elements, 1.0F));
   for (std::size_t rank = law.huge_from; rank < 2; ++rank) {
-    gradients[rank].assign(law.elements, kMost);
+    gradients[rank].assign(law.elements, kMax);
   }
   if (reads_second_moments(law.spec)) {
     ranks.second_moments = PerRank(2, std::vector<float>(law.elements, 0.1F));
@@ -338,28 +338,27 @@ TEST_P(Overflow, IsAnErrorOnAllRanks) {
 
 INSTANTIATE_TEST_SUITE_P(
     Laws, Overflow,
-    testing::Values(Overflowing{"topk:density=0.1", 100, "top-k payload of rank 1"},
-                    Overflowing{"topk:density=0.1", 100, "top-k payload of rank 1", 1, 1},
-                    Overflowing{"topk:density=0.1,collective=owner", 100, "a gradient overflowed"},
-                    Overflowing{"topk:density=0.1,values=2bit", 100, "top-k payload of rank 1"},
-                    Overflowing{"bf16", 100, kSum},
-                    Overflowing{"sketch:momentum=0,k=10,cells=f32,nominees=0", 500, kSum},
-                    Overflowing{"sketch:momentum=0,k=10,cells=f16,nominees=0", 500,
-                                "sent invalid cells"},
-                    Overflowing{"sketch:momentum=0,k=10", 500, "overflows float32 when rounded"},
-                    Overflowing{"sketch:momentum=0,k=10,values=f32,candidates=1000", 500, kSum},
-                    Overflowing{"sketch:momentum=0,k=10,candidates=1000", 500,
-                                "overflows float32 when rounded"},
-                    Overflowing{"dqsg:clip=0.01,block=100", 100, "", 1},
-                    Overflowing{"dqsg:clip=0.01,block=100,collective=gather", 100, "", 1},
-                    Overflowing{"dqsg:clip=0.01,block=100,collective=owner", 1100, "", 1},
-                    Overflowing{"fft", 300, "FFT payload of rank 1", 0, 1},
-                    Overflowing{"variance", 100, "rank 1", 0, 1},
-                    Overflowing{"variance:values=f32", 100, "rank 1", 0, 1},
-                    Overflowing{"variance:tau=1", 100, "rank 1", 0, 1},
-                    Overflowing{"powersgd", 1000, kSum},
-                    Overflowing{"demo", 1100, "top-k payload of rank 1", 0, 1},
-                    Overflowing{"demo:values=f32", 1100, "top-k payload of rank 1", 0, 1}),
+    testing::Values(
+        Overflowing{"topk:density=0.1", 100, "top-k payload of rank 1"},
+        Overflowing{"topk:density=0.1", 100, "top-k payload of rank 1", 1, 1},
+        Overflowing{"topk:density=0.1,collective=owner", 100, "a gradient overflowed"},
+        Overflowing{"topk:density=0.1,values=2bit", 100, "top-k payload of rank 1"},
+        Overflowing{"bf16", 100, kSum},
+        Overflowing{"sketch:momentum=0,k=10,cells=f32,nominees=0", 500, kSum},
+        Overflowing{"sketch:momentum=0,k=10,cells=f16,nominees=0", 500, "sent invalid cells"},
+        Overflowing{"sketch:momentum=0,k=10", 500, "exceeds float32 when it is rounded"},
+        Overflowing{"sketch:momentum=0,k=10,values=f32,candidates=1000", 500, kSum},
+        Overflowing{"sketch:momentum=0,k=10,candidates=1000", 500,
+                    "exceeds float32 when it is rounded"},
+        Overflowing{"dqsg:clip=0.01,block=100", 100, "", 1},
+        Overflowing{"dqsg:clip=0.01,block=100,collective=gather", 100, "", 1},
+        Overflowing{"dqsg:clip=0.01,block=100,collective=owner", 1100, "", 1},
+        Overflowing{"fft", 300, "FFT payload of rank 1", 0, 1},
+        Overflowing{"variance", 100, "rank 1", 0, 1},
+        Overflowing{"variance:values=f32", 100, "rank 1", 0, 1},
+        Overflowing{"variance:tau=1", 100, "rank 1", 0, 1}, Overflowing{"powersgd", 1000, kSum},
+        Overflowing{"demo", 1100, "top-k payload of rank 1", 0, 1},
+        Overflowing{"demo:values=f32", 1100, "top-k payload of rank 1", 0, 1}),
     name_of<Overflowing>);
 
 }  // namespace

@@ -21,14 +21,15 @@ MethodInfo qsgd_info() {
                           "levels."),
       block_option(512),
       gather_or_owner_option("its codes to the owners of their elements, each of which sends the "
-                             "mean of its part to all"),
+                             "mean of its range to all"),
       answer_levels_option(kFineStochasticAnswerLevels,
                            fmt::format(" ({} with bits up to 4)", kStochasticAnswerLevels)),
       entropy_option(),
       feedback_option(),
   };
   info.presets = {
-      {"paper", "bits=4,block=512,collective=gather", "4 bits, 512 elements per norm."}};
+      {"paper", "bits=4,block=512,collective=gather",
+       "Uses 4 bits per element before entropy coding, and one norm per 512 elements."}};
   info.check = [](const Options& options) { check_answer_levels("qsgd", options); };
   info.make = [](const Options& options, const MethodSetup& setup) {
     const auto levels_per_side = (1u << (options.integer("bits") - 1)) - 1;

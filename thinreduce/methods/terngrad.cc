@@ -19,13 +19,14 @@ MethodInfo terngrad_info() {
                   "the clipped part is discarded, as in the paper; with feedback=on it is added to "
                   "the next step's gradient"),
       gather_or_owner_option("its codes to the owners of their elements, each of which sends the "
-                             "mean of its part to all"),
+                             "mean of its range to all"),
       answer_levels_option(kStochasticAnswerLevels),
       entropy_option(),
       feedback_option(),
   };
-  info.presets = {{"paper", "block=layer,clip=2.5,collective=gather",
-                   "One scale per layer, clipped at 2.5 root mean squares."}};
+  info.presets = {
+      {"paper", "block=layer,clip=2.5,collective=gather",
+       "Uses one scale per tensor, and clips values at 2.5 times the tensor's root mean square."}};
   info.check = [](const Options& options) { check_answer_levels("terngrad", options); };
   info.make = [](const Options& options, const MethodSetup& setup) {
     auto settings = stochastic_settings("terngrad", options, setup, {});

@@ -33,8 +33,7 @@ struct Prediction {
   [[nodiscard]] double busy() const { return encode + decode; }
 };
 
-// Part of the shorter one of computing and sending that the longer one does not hide, in a bucket
-// of many pieces.
+// Fraction of min(compute, send) that is not hidden by the other, in a bucket of many pieces.
 inline constexpr double kNotHidden = 0.25;
 // Messages of a method that wait for one another: each costs the latency of the link.
 inline constexpr double kLatenciesPerReduce = 2;

@@ -57,14 +57,14 @@ class Buffers {
   void give_back(Memory memory) {
     if (memory.size() > kLargest) return;
     const std::lock_guard lock(mutex_);
-    if (free_.size() >= kMost) free_.erase(free_.begin());
+    if (free_.size() >= kMaxFree) free_.erase(free_.begin());
     free_.push_back(std::move(memory));
   }
 
  private:
   static constexpr std::size_t kSmall = 1024;
   static constexpr std::size_t kLargest = std::size_t{1} << 20;
-  static constexpr std::size_t kMost = 64;
+  static constexpr std::size_t kMaxFree = 64;
   std::mutex mutex_;
   std::vector<Memory> free_;
 };

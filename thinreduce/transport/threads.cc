@@ -20,7 +20,7 @@ namespace {
 // One half of a message: a send that waits for its receive or the reverse. The thread that comes
 // second copies the bytes, outside the lock.
 struct Half {
-  int owner = 0;
+  int starter = 0;  // rank that started it
   int peer = 0;
   std::byte* memory = nullptr;
   std::size_t size = 0;
@@ -99,7 +99,7 @@ class ThreadOperation final : public Operation {
 
  private:
   [[nodiscard]] std::condition_variable& changed() const {
-    return hub_->changed[static_cast<std::size_t>(half_->owner)];
+    return hub_->changed[static_cast<std::size_t>(half_->starter)];
   }
   [[nodiscard]] bool peer_left() const { return hub_->left[static_cast<std::size_t>(half_->peer)]; }
   // Returns whether there is nothing more to wait for.
@@ -169,7 +169,7 @@ class ThreadTransport final : public Transport {
 
   Pending start_send(int peer, Channel channel, std::span<const std::byte> message) override {
     auto half = std::make_shared<Half>();
-    half->owner = rank_;
+    half->starter = rank_;
     half->peer = peer;
     // meet() only reads from the memory of a send.
     half->memory = const_cast<std::byte*>(message.data());
@@ -189,7 +189,7 @@ class ThreadTransport final : public Transport {
 
   Pending start_receive(int peer, Channel channel, std::span<std::byte> message) override {
     auto half = std::make_shared<Half>();
-    half->owner = rank_;
+    half->starter = rank_;
     half->peer = peer;
     half->memory = message.data();
     half->size = message.size();
@@ -209,7 +209,7 @@ class ThreadTransport final : public Transport {
     if (send.size != receive.size) {
       receive.error.emplace(ErrorCode::mismatch,
                             fmt::format("rank {}: rank {} sent {} bytes where {} were expected",
-                                        receive.owner, send.owner, send.size, receive.size));
+                                        receive.starter, send.starter, send.size, receive.size));
     } else if (send.size > 0) {
       send.state = receive.state = Half::State::copying;
       lock.unlock();
@@ -217,7 +217,7 @@ class ThreadTransport final : public Transport {
       lock.lock();
     }
     send.state = receive.state = Half::State::done;
-    const int other = send.owner == rank_ ? receive.owner : send.owner;
+    const int other = send.starter == rank_ ? receive.starter : send.starter;
     hub().changed[static_cast<std::size_t>(other)].notify_all();
   }
 
@@ -228,7 +228,7 @@ class ThreadTransport final : public Transport {
 void ThreadOperation::wait(const Deadline& deadline) {
   std::unique_lock lock(hub_->mutex);
   if (!over()) {
-    auto& waited_for = hub_->waited_for[static_cast<std::size_t>(half_->owner)];
+    auto& waited_for = hub_->waited_for[static_cast<std::size_t>(half_->starter)];
     const auto wait = waited_for.insert(half_->peer);
     const bool in_time = changed().wait_until(lock, deadline.at, [&] { return over(); });
     waited_for.erase(wait);
@@ -238,8 +238,8 @@ void ThreadOperation::wait(const Deadline& deadline) {
           fmt::format("rank {}: waited {:g} s for rank {}, which is alive but does not "
                       "take part ({} of {} bytes {} rank {}); raise patience if it needs "
                       "longer",
-                      half_->owner, deadline.allowed.count(),
-                      hub_->blocked_by(half_->owner, half_->peer), sends_ ? "send" : "receive",
+                      half_->starter, deadline.allowed.count(),
+                      hub_->blocked_by(half_->starter, half_->peer), sends_ ? "send" : "receive",
                       half_->size, sends_ ? "to" : "from", half_->peer));
     }
   }
@@ -249,7 +249,7 @@ void ThreadOperation::wait(const Deadline& deadline) {
   }
   if (hub_->failure) throw Error(*hub_->failure);
   throw Error(ErrorCode::lost_peer,
-              fmt::format("rank {}: rank {} has left", half_->owner, half_->peer));
+              fmt::format("rank {}: rank {} has left", half_->starter, half_->peer));
 }
 
 }  // namespace

@@ -146,10 +146,9 @@ class Machine {
   Course& course_;
 };
 
-// A time in which a rank's thread does the work of the simulation, with the cluster's lock: the
-// books of messages, the calls that wake another rank, and reading the CPU time, which is a system
-// call. A machine of its own would do none of it, so the rank's clock counts the CPU time before
-// and after, not that in between.
+// A period in which a rank's thread does the work of the simulation, with the cluster's lock: it
+// keeps the books of messages, wakes other ranks, and reads the CPU time, which is a system call. A
+// machine of its own would do none of it, so the rank's clock skips the period.
 class Overhead {
  public:
   enum class Results { ignored, awaited };

@@ -27,7 +27,7 @@ inline void put_rice(BitWriter& writer, std::uint64_t value, unsigned low) {
 // before they are appended, because each append must wait for the one before it.
 inline void put_rice(BitWriter& writer, std::span<const std::uint16_t> values, unsigned low,
                      std::size_t bits) {
-  constexpr unsigned kMost = 56;  // bits that can be appended at a time
+  constexpr unsigned kMax = 56;  // bits that can be appended at a time
   const unsigned mask = (1u << low) - 1;
   const auto length_of = [&](unsigned value) { return (value >> low) + 1 + low; };
   const auto code_of = [&](unsigned value) {
@@ -35,9 +35,9 @@ inline void put_rice(BitWriter& writer, std::span<const std::uint16_t> values, u
   };
   writer.put_all(bits, [&](const auto& put) {
     const auto put_one = [&](unsigned value) {
-      if (length_of(value) <= kMost) return put(code_of(value), length_of(value));
+      if (length_of(value) <= kMax) return put(code_of(value), length_of(value));
       unsigned zeros = value >> low;
-      for (; zeros >= kMost; zeros -= kMost) put(0, kMost);
+      for (; zeros >= kMax; zeros -= kMax) put(0, kMax);
       put(std::uint64_t{1} << zeros, zeros + 1);
       put(value & mask, low);
     };
@@ -46,7 +46,7 @@ inline void put_rice(BitWriter& writer, std::span<const std::uint16_t> values, u
       const unsigned a = values[i], b = values[i + 1], c = values[i + 2], d = values[i + 3];
       const unsigned ab = length_of(a) + length_of(b);
       const unsigned cd = length_of(c) + length_of(d);
-      if (ab + cd <= kMost) {
+      if (ab + cd <= kMax) {
         const std::uint64_t first = code_of(a) | code_of(b) << length_of(a);
         const std::uint64_t second = code_of(c) | code_of(d) << length_of(c);
         put(first | second << ab, ab + cd);

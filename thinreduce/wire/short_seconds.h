@@ -13,7 +13,7 @@ namespace short_seconds {
 inline constexpr unsigned kDroppedBits = 23 - 10;
 // The first exponent is that of 2^-40 s; the last that of 2^23 s, 97 days.
 inline constexpr std::uint32_t kFirst = (127U - 40U) << 10U;
-inline constexpr std::uint32_t kMost = 0xFFFF;
+inline constexpr std::uint32_t kMax = 0xFFFF;
 
 }  // namespace short_seconds
 
@@ -26,7 +26,7 @@ inline constexpr std::uint32_t kMost = 0xFFFF;
       (bits + (1U << (short_seconds::kDroppedBits - 1))) >> short_seconds::kDroppedBits;
   if (rounded <= short_seconds::kFirst) return 0;
   return static_cast<std::uint16_t>(
-      std::min<std::uint64_t>(rounded - short_seconds::kFirst, short_seconds::kMost));
+      std::min<std::uint64_t>(rounded - short_seconds::kFirst, short_seconds::kMax));
 }
 
 [[nodiscard]] inline float decode_seconds(std::uint16_t code) {

@@ -25,7 +25,7 @@ struct DemoOptions {
   std::size_t chunk = 1024;
   double density = 0.05;
   bool two_bits = true;  // per coefficient, instead of a float
-  bool sign = false;     // hands out the signs of the mean
+  bool sign = false;     // reduce() gives the signs of the mean
 };
 
 // Momentum from here on could overflow in a transform: no sum within the transform of a chunk,
@@ -169,8 +169,10 @@ MethodInfo demo_info() {
       "coefficients and subtracts them from it.";
   info.paper = "Peng et al. 2024, DeMo: Decoupled Momentum Optimization, arXiv 2411.19870";
   info.options = option_infos();
-  info.presets = {{"paper", "density=0.0078125,chunk=4096,values=f32,sign=on",
-                   "32 of 4096 coefficients as floats; plain SGD applies the signs."}};
+  info.presets = {
+      {"paper", "density=0.0078125,chunk=4096,values=f32,sign=on",
+       "Sends 32 coefficients per chunk of 4096 as floats; plain SGD applies the signs of "
+       "the mean."}};
   info.check = [](const Options& options) {
     const auto chunk = static_cast<std::size_t>(options.integer("chunk"));
     if (std::has_single_bit(chunk)) return;

@@ -108,7 +108,7 @@ TEST(Demo, SendsACosineWithOneCoefficient) {
   EXPECT_EQ(ranks.payload_bytes[0], 64u + 4u + 6u);  // header, count of the block, one value
 }
 
-// The signs are those of the mean that sign=off hands out, and the momentum is the same.
+// The signs are those of the mean that sign=off gives, and the momentum is the same.
 TEST(Demo, HandsOutSigns) {
   const BucketLayout layout = mixed_layout();
   TestWorld plain(3, "demo", layout);

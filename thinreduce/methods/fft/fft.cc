@@ -113,7 +113,7 @@ MethodInfo fft_info() {
       "Neural Networks, arXiv 1811.08596";
   info.options = fft_option_infos();
   info.presets = {{"paper", "theta=0.85,bits=10,block=16384,feedback=off,collective=gather",
-                   "Long blocks, no error feedback."}};
+                   "Uses long blocks and no error feedback."}};
   info.check = [](const Options& options) { (void)read_fft_options(options); };
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
     require_32bit_indices("fft", setup.layout);

@@ -42,9 +42,9 @@ class FftMethod : public Method {
   [[nodiscard]] PayloadShape shape_of(Groups groups) const {
     return {groups.size() * group_words(), options_.bits};
   }
-  // Groups per run that are worked on together: whole segments of a payload, in the nearest cache.
+  // Groups per run that are worked on together: whole strips of a payload, in the nearest cache.
   [[nodiscard]] std::size_t run_groups() const {
-    return std::max<std::size_t>(1, kSegmentFloats / group_floats());
+    return std::max<std::size_t>(1, kStripFloats / group_floats());
   }
   template <typename Visit>
   void for_runs(Groups groups, Visit&& visit) {

@@ -10,10 +10,11 @@ namespace thinreduce {
 
 std::vector<OptionInfo> fft_option_infos() {
   return {
-      OptionInfo::number("theta", 0.85, 0, 0.9999,
-                         "Fraction of the spectrum that is dropped. auto: starts at 0.85 and drops "
-                         "less while the kept frequencies hold a smaller fraction of the squared "
-                         "gradient than energy asks for.")
+      OptionInfo::number(
+          "theta", 0.85, 0, 0.9999,
+          "Fraction of the spectrum that is dropped. auto: starts at 0.85, and drops "
+          "less while the kept frequencies hold a smaller fraction of the squared "
+          "gradient than the option energy requires.")
           .or_word("auto"),
       OptionInfo::choice("schedule", "constant", {"constant", "linear", "cosine", "step"},
                          "How theta changes to theta_end during the first `steps` training steps. "

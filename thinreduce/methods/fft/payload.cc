@@ -21,22 +21,22 @@ namespace {
 using kernels::kPairsPerWord;
 
 constexpr std::size_t kHeaderBytes = 24;
-// A segment's head: the number of kept pairs (up to 2048) in the low 12 bits, the encoding of their
+// A strip's head: the number of kept pairs (up to 2048) in the low 12 bits, the encoding of their
 // positions in the high 4: the number of low bits of a Rice code, or kAsBitmap.
-using SegmentHead = std::uint16_t;
+using StripHead = std::uint16_t;
 constexpr unsigned kCountBits = 12;
 constexpr unsigned kMaxRice = 11;
 constexpr unsigned kAsBitmap = 15;
 
-std::size_t segments_of(std::size_t words) {
-  return (words + kSegmentWords - 1) / kSegmentWords;
+std::size_t strips_of(std::size_t words) {
+  return (words + kStripWords - 1) / kStripWords;
 }
 
-// The kept pairs of a segment, as the number of dropped pairs before each kept one.
+// The kept pairs of a strip, as the number of dropped pairs before each kept one.
 struct Gaps {
-  std::array<std::uint16_t, kSegmentPairs> dropped;
+  std::array<std::uint16_t, kStripPairs> dropped;
   std::size_t count = 0;
-  std::size_t pairs = 0;  // of the segment
+  std::size_t pairs = 0;  // of the strip
 
   [[nodiscard]] std::span<const std::uint16_t> all() const {
     return std::span(dropped).first(count);
@@ -48,10 +48,10 @@ struct Gaps {
   }
 };
 
-// Finds the gaps of the segment that begins at a word. Subtracts whole runs of positions, without a
+// Finds the gaps of the strip that begins at a word. Subtracts whole runs of positions, without a
 // sum that would have to wait for the one before it.
 void find_gaps(const KeptPairs& kept, std::size_t first_word, Gaps& gaps) {
-  const std::size_t words = std::min(kSegmentWords, kept.words - first_word);
+  const std::size_t words = std::min(kStripWords, kept.words - first_word);
   gaps.pairs = words * kPairsPerWord;
   gaps.count = 0;
   std::size_t next = 0;  // the lowest pair that may come
@@ -90,7 +90,7 @@ RiceCost best_rice(const Gaps& gaps) {
 }
 
 void write_bitmap(const Gaps& gaps, BitWriter& writer) {
-  std::array<std::uint64_t, kSegmentWords> bitmap{};
+  std::array<std::uint64_t, kStripWords> bitmap{};
   std::size_t pair = 0;
   for (const std::size_t gap : gaps.all()) {
     pair += gap;
@@ -103,9 +103,9 @@ void write_bitmap(const Gaps& gaps, BitWriter& writer) {
   }
 }
 
-SegmentHead write_segment(const Gaps& gaps, BitWriter& writer) {
+StripHead write_strip(const Gaps& gaps, BitWriter& writer) {
   const auto head = [&](unsigned way) {
-    return static_cast<SegmentHead>(gaps.count | way << kCountBits);
+    return static_cast<StripHead>(gaps.count | way << kCountBits);
   };
   if (gaps.count == 0) return head(0);
   const RiceCost rice = best_rice(gaps);
@@ -117,12 +117,12 @@ SegmentHead write_segment(const Gaps& gaps, BitWriter& writer) {
   return head(rice.low);
 }
 
-// Reads the positions of a segment of `pairs` pairs. Returns an error text, empty on success.
-std::string read_segment(SegmentHead head, std::size_t pairs, BitReader& reader,
-                         std::span<std::uint16_t> positions) {
+// Reads the positions of a strip of `pairs` pairs. Returns an error text, empty on success.
+std::string read_strip(StripHead head, std::size_t pairs, BitReader& reader,
+                       std::span<std::uint16_t> positions) {
   const unsigned low = head >> kCountBits;
   if (low == kAsBitmap) {
-    std::array<std::uint64_t, kSegmentWords> bitmap{};
+    std::array<std::uint64_t, kStripWords> bitmap{};
     const auto words = std::span(bitmap).first(pairs / kPairsPerWord);
     for (std::uint64_t& word : words) {
       word = reader.take(32);
@@ -130,7 +130,7 @@ std::string read_segment(SegmentHead head, std::size_t pairs, BitReader& reader,
     }
     const std::size_t set = kernels::count_pairs(words);
     if (set != positions.size()) {
-      return fmt::format("the bitmap marks {} pairs, the segment head says {}", set,
+      return fmt::format("the bitmap marks {} pairs, the strip head says {}", set,
                          positions.size());
     }
     std::size_t next = 0;
@@ -189,7 +189,7 @@ SpectrumHead read_head(ByteReader& reader, int bits, Refuse&& refuse, std::size_
 }  // namespace
 
 std::size_t fft_payload_limit(const PayloadShape& shape) {
-  return kHeaderBytes + segments_of(shape.words) * sizeof(SegmentHead) +
+  return kHeaderBytes + strips_of(shape.words) * sizeof(StripHead) +
          shape.words * sizeof(std::uint64_t) +
          packed_bytes(2 * kPairsPerWord * shape.words, static_cast<unsigned>(shape.bits));
 }
@@ -200,7 +200,7 @@ void write_fft_payload(const SpectrumHead& head, const KeptPairs& pairs,
   if (head.overflow) return payload.resize(kHeaderBytes);
   if (pairs.codes.empty()) return;
   const auto& format = head.format;
-  payload.resize(kHeaderBytes + segments_of(pairs.words) * sizeof(SegmentHead));
+  payload.resize(kHeaderBytes + strips_of(pairs.words) * sizeof(StripHead));
   store_value(std::span(payload), 0, static_cast<std::uint32_t>(pairs.codes.size() / 2));
   store_value(std::span(payload), 4, static_cast<std::uint8_t>(format.bits));
   store_value(std::span(payload), 5, static_cast<std::uint8_t>(format.mantissa));
@@ -211,11 +211,10 @@ void write_fft_payload(const SpectrumHead& head, const KeptPairs& pairs,
   store_value(std::span(payload), 20, head.kept_energy);
   Gaps gaps;
   BitWriter writer(payload);
-  for (std::size_t first = 0; first < pairs.words; first += kSegmentWords) {
+  for (std::size_t first = 0; first < pairs.words; first += kStripWords) {
     find_gaps(pairs, first, gaps);
-    const SegmentHead written = write_segment(gaps, writer);
-    store_value(std::span(payload), kHeaderBytes + first / kSegmentWords * sizeof(written),
-                written);
+    const StripHead written = write_strip(gaps, writer);
+    store_value(std::span(payload), kHeaderBytes + first / kStripWords * sizeof(written), written);
   }
   writer.finish();
   pack_codes(pairs.codes, static_cast<unsigned>(format.bits), payload);
@@ -223,11 +222,11 @@ void write_fft_payload(const SpectrumHead& head, const KeptPairs& pairs,
 
 void read_fft_payload(std::span<const std::byte> payload, const PayloadShape& shape, int rank,
                       SparseSpectrum& spectrum) {
-  const std::size_t segments = segments_of(shape.words);
+  const std::size_t strips = strips_of(shape.words);
   const std::size_t all_pairs = shape.words * kPairsPerWord;
   if (payload.empty()) {
     spectrum.head = {};
-    spectrum.counts.assign(segments, 0);
+    spectrum.counts.assign(strips, 0);
     spectrum.positions.clear();
     spectrum.codes.clear();
     return;
@@ -244,32 +243,31 @@ void read_fft_payload(std::span<const std::byte> payload, const PayloadShape& sh
   spectrum.head = read_head(reader, shape.bits, refuse, kept);
   if (kept == 0 || kept > all_pairs) refuse(fmt::format("keeps {} of {} pairs", kept, all_pairs));
 
-  const auto heads = reader.take(segments * sizeof(SegmentHead));
+  const auto heads = reader.take(strips * sizeof(StripHead));
   const std::size_t code_bytes = packed_bytes(2 * kept, static_cast<unsigned>(shape.bits));
   if (reader.left() < code_bytes) {
     refuse(fmt::format("is cut: {} bytes are left for {} codes", reader.left(), 2 * kept));
   }
   const auto position_bytes = reader.take(reader.left() - code_bytes);
   BitReader bits(position_bytes);
-  spectrum.counts.resize(segments);
+  spectrum.counts.resize(strips);
   spectrum.positions.resize(kept);
   const std::span positions(spectrum.positions);
   std::size_t found = 0;
-  for (std::size_t segment = 0; segment < segments; ++segment) {
-    const auto head = load_value<SegmentHead>(heads, segment * sizeof(SegmentHead));
+  for (std::size_t strip = 0; strip < strips; ++strip) {
+    const auto head = load_value<StripHead>(heads, strip * sizeof(StripHead));
     const std::size_t count = head & ((1u << kCountBits) - 1);
-    const std::size_t pairs = std::min(kSegmentPairs, all_pairs - segment * kSegmentPairs);
-    if (count > pairs)
-      refuse(fmt::format("segment {}: keeps {} of {} pairs", segment, count, pairs));
+    const std::size_t pairs = std::min(kStripPairs, all_pairs - strip * kStripPairs);
+    if (count > pairs) refuse(fmt::format("strip {}: keeps {} of {} pairs", strip, count, pairs));
     if (count > kept - found)
-      refuse(fmt::format("the segments keep more than the {} pairs announced", kept));
-    const auto wrong = read_segment(head, pairs, bits, positions.subspan(found, count));
-    if (!wrong.empty()) refuse(fmt::format("segment {}: {}", segment, wrong));
-    spectrum.counts[segment] = static_cast<std::uint16_t>(count);
+      refuse(fmt::format("the strips keep more than the {} pairs announced", kept));
+    const auto wrong = read_strip(head, pairs, bits, positions.subspan(found, count));
+    if (!wrong.empty()) refuse(fmt::format("strip {}: {}", strip, wrong));
+    spectrum.counts[strip] = static_cast<std::uint16_t>(count);
     found += count;
   }
   if (found != kept)
-    refuse(fmt::format("the segments keep {} pairs, {} were announced", found, kept));
+    refuse(fmt::format("the strips keep {} pairs, {} were announced", found, kept));
   if ((bits.bits_read() + 7) / 8 != position_bytes.size()) {
     refuse(fmt::format("positions take {} bits, but {} bytes were sent", bits.bits_read(),
                        position_bytes.size()));

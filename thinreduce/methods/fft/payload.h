@@ -16,11 +16,11 @@ namespace thinreduce {
 // Inf or NaN.
 inline constexpr float kMaxCoefficient = 0x1p100f;
 
-// A piece's bitmap is cut into segments of this many words; each segment chooses an encoding of its
+// A piece's bitmap is cut into strips of this many words; each strip chooses an encoding of its
 // positions. They are short enough to follow a changing density, and long enough that the two bytes
-// per segment hardly count.
-inline constexpr std::size_t kSegmentWords = 32;
-inline constexpr std::size_t kSegmentPairs = kSegmentWords * kernels::kPairsPerWord;
+// per strip hardly count.
+inline constexpr std::size_t kStripWords = 32;
+inline constexpr std::size_t kStripPairs = kStripWords * kernels::kPairsPerWord;
 
 // The fields that all payloads of a rank share in one step.
 struct SpectrumHead {
@@ -30,10 +30,10 @@ struct SpectrumHead {
 };
 
 // The kept pairs of one piece, for writing. Its words (pairs.h) are cut into runs, which must be
-// segments or whole parts of them.
+// strips or whole parts of them.
 struct KeptPairs {
   std::size_t words = 0;
-  std::size_t run_words = kSegmentWords;
+  std::size_t run_words = kStripWords;
   std::span<const std::size_t>
       firsts;  // per run and at the end: index of its first pair, any start
   std::span<const std::uint16_t> positions;  // per pair: its index in its run, ascending
@@ -44,8 +44,8 @@ struct KeptPairs {
 // visited once more.
 struct SparseSpectrum {
   SpectrumHead head;
-  std::vector<std::uint16_t> counts;     // kept pairs per segment
-  std::vector<std::uint16_t> positions;  // per kept pair: its index in the segment, ascending
+  std::vector<std::uint16_t> counts;     // kept pairs per strip
+  std::vector<std::uint16_t> positions;  // per kept pair: its index in the strip, ascending
   std::vector<std::uint16_t> codes;      // two per kept pair
 };
 
@@ -64,7 +64,7 @@ void write_fft_payload(const SpectrumHead& head, const KeptPairs& pairs,
 
 // Reads an untrusted payload and replaces `spectrum`, reusing its memory. Throws Error{bad_frame}
 // for anything that write_fft_payload() does not write. On return there are two codes per position,
-// all codes stand for finite values, and all positions lie inside their segments.
+// all codes stand for finite values, and all positions lie inside their strips.
 void read_fft_payload(std::span<const std::byte> payload, const PayloadShape& shape, int rank,
                       SparseSpectrum& spectrum);
 

@@ -42,7 +42,7 @@ Spectrum random_spectrum(std::size_t words, double density, int bits, unsigned s
 }
 
 // `run_words` are the words per run of the lists that are written.
-Bytes written(const Spectrum& spectrum, std::size_t run_words = kSegmentWords) {
+Bytes written(const Spectrum& spectrum, std::size_t run_words = kStripWords) {
   const std::size_t words = spectrum.bitmap.size();
   std::vector<std::size_t> firsts;
   std::vector<std::uint16_t> positions;
@@ -66,9 +66,9 @@ Spectrum read(const Bytes& payload, std::size_t words, int bits) {
   read_fft_payload(payload, {words, bits}, 3, lists);
   Spectrum spectrum{lists.head, std::vector<std::uint64_t>(words), lists.codes};
   std::size_t next = 0;
-  for (std::size_t segment = 0; segment < lists.counts.size(); ++segment) {
-    for (unsigned i = 0; i < lists.counts[segment]; ++i) {
-      const std::size_t pair = segment * kSegmentPairs + lists.positions.at(next++);
+  for (std::size_t strip = 0; strip < lists.counts.size(); ++strip) {
+    for (unsigned i = 0; i < lists.counts[strip]; ++i) {
+      const std::size_t pair = strip * kStripPairs + lists.positions.at(next++);
       spectrum.bitmap.at(pair / 64) |= std::uint64_t{1} << (pair % 64);
     }
   }
@@ -107,7 +107,7 @@ TEST(FftPayload, Layout) {
                                      0,    0,   0,
                                      0x3f,  // energy
                                      2,
-                                     0x40,  // segment
+                                     0x40,  // strip
                                      0x8b,
                                      2,                     // positions
                                      1,    127, 128, 254};  // codes

@@ -134,8 +134,11 @@ void FftResidual::state(Archive& archive) {
   if (spectrum_.size() == floats) return;
   const std::size_t loaded = spectrum_.size();
   spectrum_.assign(floats, 0.0f);
-  throw Error(ErrorCode::bad_state,
-              fmt::format("fft: 'residual spectrum' has {} values, not {}", loaded, floats));
+  throw Error(
+      ErrorCode::bad_state,
+      fmt::format("fft: the saved 'residual spectrum' has {} values, must have {}; load the state "
+                  "of the same model and buckets",
+                  loaded, floats));
 }
 
 }  // namespace thinreduce

@@ -7,9 +7,9 @@
 namespace thinreduce {
 
 void SpectrumPiece::add_next(std::span<float> spectrum) {
-  std::array<float, 2 * kSegmentPairs> values;  // of the kept pairs of one segment
-  for (std::size_t first = 0; first < spectrum.size(); first += kSegmentFloats) {
-    const std::size_t count = pairs_.counts[segment_++];
+  std::array<float, 2 * kStripPairs> values;  // of the kept pairs of one strip
+  for (std::size_t first = 0; first < spectrum.size(); first += kStripFloats) {
+    const std::size_t count = pairs_.counts[strip_++];
     kernels::dequantize(pairs_.head.format, std::span(pairs_.codes).subspan(2 * next_, 2 * count),
                         std::span(values).first(2 * count));
     const std::uint16_t* position = pairs_.positions.data() + next_;

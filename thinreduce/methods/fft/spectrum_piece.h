@@ -8,25 +8,25 @@
 
 namespace thinreduce {
 
-inline constexpr std::size_t kSegmentFloats = 2 * kSegmentPairs;
+inline constexpr std::size_t kStripFloats = 2 * kStripPairs;
 
 class SpectrumPiece {
  public:
   // Reads a payload that `rank` has sent; see read_fft_payload().
   void read(std::span<const std::byte> payload, const PayloadShape& shape, int rank) {
     read_fft_payload(payload, shape, rank, pairs_);
-    segment_ = next_ = 0;
+    strip_ = next_ = 0;
   }
   [[nodiscard]] float kept_energy() const { return pairs_.head.kept_energy; }
 
-  // Adds the next pairs of the piece to `spectrum`, which must be whole segments or the end of the
+  // Adds the next pairs of the piece to `spectrum`, which must be whole strips or the end of the
   // piece.
   void add_next(std::span<float> spectrum);
 
  private:
   SparseSpectrum pairs_;
-  std::size_t segment_ = 0;  // the next one
-  std::size_t next_ = 0;     // index of the next pair
+  std::size_t strip_ = 0;  // the next one
+  std::size_t next_ = 0;   // index of the next pair
 };
 
 }  // namespace thinreduce

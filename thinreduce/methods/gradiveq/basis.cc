@@ -254,7 +254,7 @@ void SliceStatistics::state(Archive& archive) {
   if (archive.loading() && !fits) {
     throw Error(ErrorCode::bad_state,
                 fmt::format("gradiveq: the {} floats of moments in the state do not describe "
-                            "slices of {} floats",
+                            "slices of {} floats; use another checkpoint",
                             values_.size(), slice_));
   }
 }

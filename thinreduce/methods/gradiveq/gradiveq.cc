@@ -203,15 +203,20 @@ void GradiVeQ::state(Archive& archive) {
   archive.flag("compressing", compressing_);
   archive.count("layers", layers, Archive::kMaxSteps);
   if (layers != state_.layers.size()) {
-    throw Error(ErrorCode::bad_state,
-                fmt::format("gradiveq: bucket {} has {} tensors to compress, {} in the state",
-                            state_.bucket, state_.layers.size(), layers));
+    throw Error(
+        ErrorCode::bad_state,
+        fmt::format("gradiveq: bucket {} has {} tensors to compress, {} in the state; load the "
+                    "state of the same model and buckets",
+                    state_.bucket, state_.layers.size(), layers));
   }
   if (const auto end = settings_.uncompressed_steps(cycle_ == 0);
       archive.loading() && !compressing_ && phase_step_ > end) {
     throw Error(
         ErrorCode::bad_state,
-        fmt::format("gradiveq: 'phase step' is {} of {} uncompressed steps", phase_step_, end));
+        fmt::format(
+            "gradiveq: the saved 'phase step' is {}, must be at most {}; the state is damaged: "
+            "use another checkpoint",
+            phase_step_, end));
   }
   archive.replicated("mean", state_.mean, Archive::Length::per_element);
   archive.check_range("mean", state_.mean, {-kMaxMean, kMaxMean});

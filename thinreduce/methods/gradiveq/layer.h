@@ -123,7 +123,7 @@ void add_rebuilt(const GradiveqLayer& layer, std::span<const float> projections,
 // if that was sent, and adds the errors of its codes.
 void to_residual(const GradiveqLayer& layer, Range places, bool sent, std::span<float> kept,
                  GradiveqScratch& scratch);
-// Do so for all slices of a layer, and of all layers; `kept` is that of the bucket.
+// The same for all slices of one layer, and of all layers; `kept` is that of the bucket.
 void to_residual(const GradiveqLayer& layer, std::span<float> kept, GradiveqScratch& scratch);
 void to_residual(GradiveqState& state, std::span<float> kept);
 

@@ -57,10 +57,10 @@ GradiveqSettings gradiveq_settings(const Options& options) {
 QuantizedGatherOptions projection_quantizer(const InnerMethod& inner) {
   const Options& given = inner.options;
   if (given.on("feedback")) {
-    refuse(
-        fmt::format("+{}: {} must not have feedback=on: the feedback of gradiveq covers the "
-                    "errors of {}",
-                    inner.name, inner.name, inner.name));
+    refuse(fmt::format(
+        "+{}: {} must not have feedback=on; leave it out: gradiveq's own feedback covers "
+        "the errors of {}",
+        inner.name, inner.name, inner.name));
   }
   QuantizedGatherOptions quantizer;
   quantizer.name = inner.name;
@@ -69,13 +69,15 @@ QuantizedGatherOptions projection_quantizer(const InnerMethod& inner) {
   const std::string& collective = given.text("collective");
   const bool dithered = inner.name == "dqsg";
   if (collective != "auto" && (dithered || collective != "gather")) {
-    refuse(fmt::format("+{}: collective must be auto{}, not {}", inner.name,
+    refuse(fmt::format("+{}: collective must be auto{} (got {}); leave it out", inner.name,
                        dithered ? "" : " or gather", collective));
   }
   if (dithered) {
     const auto levels = static_cast<std::uint32_t>(given.integer("levels"));
     quantizer.quantizer.levels_per_side = (levels - 1) / 2;
-    if (given.number("clip") > 0) refuse("+dqsg: clip must be 0");
+    if (const double clip = given.number("clip"); clip > 0) {
+      refuse(fmt::format("+dqsg: clip must be 0 (got {}); leave it out", clip));
+    }
     return quantizer;
   }
   ensure(inner.name == "qsgd", "gradiveq composes with qsgd and dqsg only",
@@ -122,7 +124,8 @@ MethodInfo gradiveq_info() {
                          "every step. phases: whole steps are uncompressed, as in the paper; "
                          "feedback must be off.")
           .for_paper(),
-      OptionInfo::integer("warmup", 4, 0, kManySteps, "Uncompressed steps at the start."),
+      OptionInfo::integer("warmup", 4, 0, kManySteps,
+                          "Uncompressed steps at the start. With sampling=running, 0 counts as 1."),
       OptionInfo::integer(
           "collect", 100, 1, kManySteps,
           "With sampling=phases: uncompressed steps before each new basis; otherwise ignored.")
@@ -146,7 +149,7 @@ MethodInfo gradiveq_info() {
   info.presets = {
       {"paper",
        "sampling=phases,layout=paper,warmup=2500,collect=100,interval=400,energy=0.99,feedback=off",
-       "99 % of the energy; 100 of 500 steps are uncompressed."}};
+       "Keeps 99 % of the energy; 100 of 500 steps are uncompressed."}};
   info.check = [](const Options& options) { (void)gradiveq_settings(options); };
   info.make = [](const Options& options, const MethodSetup& setup) {
     return make_gradiveq(gradiveq_settings(options), setup);

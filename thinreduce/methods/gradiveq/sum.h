@@ -33,8 +33,8 @@ class GradiveqSum final : public SumCodec {
   void reduce(std::uint64_t step, Exchange& exchange);
   // Ends a step that succeeded: the layers get the errors of a quantizer.
   void finish();
-  // Ends a step that failed, maybe before or in start(): `kept` becomes this rank's residual with
-  // all of its gradient, and the layers owe nothing. Allocates nothing.
+  // Ends a step that failed, possibly before or during start(): `kept` becomes this rank's residual
+  // with all of its gradient, and the layers owe nothing. Allocates nothing.
   void take_back(std::span<const float> values);
 
   // Reads the sum over the ranks of a slice that was sent uncompressed and without residual.

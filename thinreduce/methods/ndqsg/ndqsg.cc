@@ -67,8 +67,9 @@ MethodInfo ndqsg_info() {
                           "codes take levels/nested values."),
       OptionInfo::number("alpha", 1, 0.5, 1,
                          "Weight of a nested rank's own value against the mean of the plain ranks. "
-                         "auto: chosen in every step from the distances between the two. Below 1 "
-                         "a value is pulled towards that mean and is no longer unbiased.")
+                         "auto: chosen per step from the distances between a rank's values and "
+                         "that mean. Below 1, a value is pulled towards that mean and is no "
+                         "longer unbiased.")
           .or_word("auto"),
       OptionInfo::number("plain_fraction", 0.5, 0, 1,
                          "Fraction of the ranks that send plain codes; their mean decodes the "
@@ -83,13 +84,13 @@ MethodInfo ndqsg_info() {
       entropy_option(),
       feedback_option(),
       gather_or_owner_option("plain codes to the owners of their elements, each of which sends the "
-                             "mean of its part to all; "
+                             "mean of its range to all; "
                              "alpha, failures, nested and plain_fraction are then ignored"),
       answer_levels_option(kDitheredAnswerLevels),
   };
   info.presets = {{"paper",
                    "levels=3,nested=1,plain_fraction=0.5,block=layer,failures=1,collective=gather",
-                   "One scale per layer; half of the ranks send all of their codes nested."}};
+                   "Uses one scale per tensor; half of the ranks send all of their codes nested."}};
   info.check = [](const Options& options) {
     check_answer_levels("ndqsg", options);
     const long long levels = options.integer("levels");

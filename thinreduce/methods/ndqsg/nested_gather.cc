@@ -126,8 +126,7 @@ class NestedGather final : public Method {
     if (payload.empty()) return;
     throw Error(
         ErrorCode::bad_frame,
-        fmt::format("{} must be empty in this stage, in which only the other ranks send codes, "
-                    "and has {} bytes",
+        fmt::format("{} has {} bytes and must be empty: that rank sends no codes in this stage",
                     what(rank), payload.size()));
   }
 

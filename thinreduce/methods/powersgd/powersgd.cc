@@ -211,7 +211,7 @@ MethodInfo powersgd_info() {
                       "larger values send more and approximate better.")
                       .formerly("rank")};
   info.presets = {
-      {"paper", "basis=2", "The basis size with which the paper trains image networks."}};
+      {"paper", "basis=2", "Uses the basis size with which the paper trains image networks."}};
   info.make = [](const Options& options, const MethodSetup& setup) {
     return std::make_unique<PowerSgd>(setup.layout,
                                       static_cast<std::size_t>(options.integer("basis")),

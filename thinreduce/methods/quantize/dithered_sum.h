@@ -57,7 +57,7 @@ class DitheredSum final : public SumCodec {
     return kernels::kCodesPerPack % quantizer.grid.block() == 0;
   }
 
-  // Subtracts the values that this rank has sent from `values`, so that its error is left.
+  // Subtracts the values that this rank has sent, so that `values` holds this rank's error.
   void subtract_own(std::span<float> values);
 
  private:

@@ -57,8 +57,8 @@ OptionInfo feedback_option() {
 
 OptionInfo clip_option(double value, const std::string& beyond) {
   return OptionInfo::number("clip", value, 0, 100,
-                            fmt::format("Values beyond this many root mean squares of their block "
-                                        "are clipped; {}. 0: no clipping.",
+                            fmt::format("Values larger than this multiple of their block's root "
+                                        "mean square are clipped; {}. 0: no clipping.",
                                         beyond));
 }
 

@@ -27,7 +27,7 @@ float scale_for(std::span<const float> values) {
   return std::ldexp(1.0f, std::clamp(14 - std::ilogb(largest), -kMaxExponent, kMaxExponent));
 }
 
-// Writes the scale, then the halfs.
+// Writes the scale, then the halves.
 void append(std::span<const float> values, std::vector<std::byte>& out) {
   const float scale = scale_for(values);
   const std::size_t at = out.size();

@@ -1,4 +1,4 @@
-// The cells of all ranks' sketches, summed by owners, as halfs on the wire.
+// The cells of all ranks' sketches, summed by owners, as halves on the wire.
 //
 // Every part and every answer has a scale of its own, a power of two that brings its largest cell
 // near the largest half, so the ranks need not agree on one first. The owner adds in float32.
@@ -13,7 +13,7 @@ namespace thinreduce {
 
 class HalfCells final : public OwnerCodec {
  public:
-  // Replaces `cells` by their sum over all ranks, rounded to halfs.
+  // Replaces `cells` by their sum over all ranks, rounded to halves.
   explicit HalfCells(std::span<float> cells) : cells_(cells) {}
 
   [[nodiscard]] std::size_t units() const override { return cells_.size(); }

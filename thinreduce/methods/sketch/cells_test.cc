@@ -13,7 +13,7 @@
 namespace thinreduce::cells_test {
 namespace {
 
-// Cells of ranks that differ by orders of magnitude: the error of the sum is that of halfs.
+// Cells of ranks that differ by orders of magnitude: the error of the sum is that of halves.
 TEST(HalfCells, AddUpWithinTheErrorOfHalfs) {
   for (const int world : kWorlds) {
     for (const std::size_t cells : {1u, 5u, 1009u}) {

@@ -15,7 +15,7 @@ namespace thinreduce::kernels {
   std::uint32_t half = 0;
   if (magnitude >= 0x47800000) {  // 2^16 and more, infinity, NaN
     half = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;
-  } else if (magnitude < 0x38800000) {  // below 2^-14, where halfs are multiples of 2^-24
+  } else if (magnitude < 0x38800000) {  // below 2^-14, where halves are multiples of 2^-24
     // The last bit of 0.5 is worth 2^-24, so this addition rounds the value to such a multiple.
     const float sum = std::bit_cast<float>(magnitude) + 0.5f;
     half = std::bit_cast<std::uint32_t>(sum) - std::bit_cast<std::uint32_t>(0.5f);
@@ -40,9 +40,9 @@ namespace thinreduce::kernels {
   return std::bit_cast<float>(sign | bits);
 }
 
-// halfs[i] = to_half(values[i] * scale)
-void to_half(std::span<const float> values, float scale, std::span<std::uint16_t> halfs);
-// values[i] = from_half(halfs[i]) * scale
-void from_half(std::span<const std::uint16_t> halfs, float scale, std::span<float> values);
+// halves[i] = to_half(values[i] * scale)
+void to_half(std::span<const float> values, float scale, std::span<std::uint16_t> halves);
+// values[i] = from_half(halves[i]) * scale
+void from_half(std::span<const std::uint16_t> halves, float scale, std::span<float> values);
 
 }  // namespace thinreduce::kernels

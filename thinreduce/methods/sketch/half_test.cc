@@ -57,12 +57,12 @@ TEST(Half, RoundsToNearestEven) {
 
 TEST(Half, Spans) {
   const std::vector<float> values{1.0f, -2.5f, 1000.0f};
-  std::vector<std::uint16_t> halfs(3);
+  std::vector<std::uint16_t> halves(3);
   std::vector<float> back(3);
-  to_half(values, 0.5f, halfs);
-  from_half(halfs, 2.0f, back);
+  to_half(values, 0.5f, halves);
+  from_half(halves, 2.0f, back);
   EXPECT_EQ(back, values);
-  EXPECT_THROW(to_half(values, 1, std::span(halfs).first(2)), BrokenInvariant);
+  EXPECT_THROW(to_half(values, 1, std::span(halves).first(2)), BrokenInvariant);
 }
 
 }  // namespace

@@ -32,8 +32,10 @@ void PlainMomentum::state(Archive& archive) {
                      all ? Archive::Length::per_element_or_none : Archive::Length::any);
   const std::size_t size = velocity_.size();
   if (!all && size != 0 && size != outside() && size != layout_.elements) {
-    throw Error(ErrorCode::bad_state, fmt::format("'velocity' has {} values, not {} or {}", size,
-                                                  outside(), layout_.elements));
+    throw Error(ErrorCode::bad_state,
+                fmt::format("the saved 'velocity' has {} values, must have {} or {}; load the "
+                            "state of the same model and buckets",
+                            size, outside(), layout_.elements));
   }
   if (archive.loading()) reserve();
 }

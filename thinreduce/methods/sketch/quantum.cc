@@ -96,10 +96,10 @@ SharedQuantum QuantumAgreement::conclude(Exchange& exchange) {
   agreed.round(std::span(&largest, 1), std::span(&multiple, 1));
   agreed.restore(std::span(&multiple, 1), std::span(&restored, 1));
   if (!std::isfinite(restored)) {
-    throw Error::overflow(fmt::format(
-        "bucket {}, step {}: the largest magnitude over all ranks, {}, overflows float32 when "
-        "rounded to {} multiples of {}",
-        exchange.id().bucket, exchange.id().step, largest, multiple, agreed.quantum()));
+    throw Error::overflow(
+        fmt::format("bucket {}, step {}: the largest magnitude over all ranks is {}, which exceeds "
+                    "float32 when it is rounded up to {} * {}",
+                    exchange.id().bucket, exchange.id().step, largest, multiple, agreed.quantum()));
   }
   return agreed;
 }
@@ -124,10 +124,11 @@ void SharedQuantum::check(std::span<const std::int16_t> sums, int summed, int pe
   int largest = 0;
   for (const int sum : sums) largest = std::max(largest, std::abs(sum));
   if (largest <= summed * limit_) return;
-  throw Error(ErrorCode::bad_frame,
-              fmt::format("rank {} sent {} multiples of the quantum, where sums over {} ranks are "
-                          "at most {}",
-                          peer, largest, summed, summed * limit_));
+  throw Error(
+      ErrorCode::bad_frame,
+      fmt::format("rank {} sent a sum of {} multiples of the step size; over {} ranks it must be "
+                  "at most {}",
+                  peer, largest, summed, summed * limit_));
 }
 
 std::unique_ptr<SumCodec> make_multiples(const Exchange& exchange, const SharedQuantum& quantum,

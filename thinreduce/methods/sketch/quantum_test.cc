@@ -92,7 +92,7 @@ TEST(SharedQuantum, RefusesImpossibleMaxima) {
   }
   EXPECT_THAT(error_text(answer(kInfinity), ErrorCode::bad_frame), testing::HasSubstr("inf"));
   EXPECT_THAT(error_text(answer(std::numeric_limits<float>::max()), ErrorCode::bad_frame),
-              testing::HasSubstr("overflows float32 when rounded"));
+              testing::HasSubstr("exceeds float32 when it is rounded"));
   if (const auto thrown = answer(kNan)) (void)error_text(thrown, ErrorCode::bad_frame);
 }
 

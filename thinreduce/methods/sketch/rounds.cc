@@ -159,8 +159,8 @@ void SketchRounds::sum_cells(Exchange& exchange, std::span<float> cells) {
     sum_floats(exchange, cells, 1, sum_options());
     return;
   }
-  HalfCells halfs(cells);
-  owner_reduce(exchange, halfs);
+  HalfCells halves(cells);
+  owner_reduce(exchange, halves);
 }
 
 // Estimates run by run, in the cache: estimates that are written to memory and read again would
@@ -197,17 +197,17 @@ std::vector<std::byte> SketchRounds::pack_cells(std::span<const float> cells, fl
     const auto bytes = std::as_bytes(cells);
     return {bytes.begin(), bytes.end()};
   }
-  std::vector<std::uint16_t> halfs(cells.size());
-  kernels::to_half(cells, scale, halfs);
-  const auto bytes = std::as_bytes(std::span(halfs));
+  std::vector<std::uint16_t> halves(cells.size());
+  kernels::to_half(cells, scale, halves);
+  const auto bytes = std::as_bytes(std::span(halves));
   return {bytes.begin(), bytes.end()};
 }
 
 // Rank 0 adds the sketches in rank order and answers with the candidates.
 void SketchRounds::candidates_through_root(Exchange& exchange, const Search& search) {
-  const bool halfs = options_.cells == SketchCells::f16;
+  const bool halves = options_.cells == SketchCells::f16;
   const std::span<float> cells = search.sketch.cells();
-  const float scale = halfs ? agree_on_scale(exchange, cells) : 1;
+  const float scale = halves ? agree_on_scale(exchange, cells) : 1;
   std::vector<std::byte> own;
   exchange.timed(Stage::encode, [&] { own = pack_cells(cells, scale); });
   const std::size_t limit = std::max(own.size(), options_.max_candidates * sizeof(std::uint32_t));
@@ -216,7 +216,7 @@ void SketchRounds::candidates_through_root(Exchange& exchange, const Search& sea
     std::fill(cells.begin(), cells.end(), 0.0f);
     for (std::size_t rank = 0; rank < payloads.size(); ++rank) {
       const auto bytes = exactly(payloads[rank], own.size(), rank);
-      if (halfs) {
+      if (halves) {
         std::vector<std::uint16_t> words(cells.size());
         std::memcpy(words.data(), bytes.data(), bytes.size());
         kernels::from_half(words, 1 / scale, part);

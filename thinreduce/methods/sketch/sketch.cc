@@ -338,8 +338,8 @@ SketchSetup set_up(const Options& options, const MethodSetup& setup) {
       2 * width * made.rounds.max_candidates + (width + 1) * made.nominees >= width * compressed) {
     made.rounds.k = made.rounds.max_candidates = compressed;
   }
-  const bool halfs = options.text("cells") == "f16";
-  made.rounds.cells = halfs ? SketchCells::f16 : SketchCells::f32;
+  const bool halves = options.text("cells") == "f16";
+  made.rounds.cells = halves ? SketchCells::f16 : SketchCells::f32;
   const std::string& collective = options.text("collective");
   made.rounds.collective = collective == "root"   ? SketchCollective::root
                            : collective == "ring" ? SketchCollective::ring
@@ -347,7 +347,7 @@ SketchSetup set_up(const Options& options, const MethodSetup& setup) {
   made.rows = static_cast<std::size_t>(options.integer("rows"));
   if (options.text("columns") == "auto") {
     // As many bytes in the sketch as in the exact values.
-    const std::size_t cells = made.rounds.max_candidates * width / (halfs ? 2 : 4);
+    const std::size_t cells = made.rounds.max_candidates * width / (halves ? 2 : 4);
     made.columns = std::max<std::size_t>(1, cells / made.rows);
   } else {
     made.columns = static_cast<std::size_t>(options.integer("columns"));
@@ -376,7 +376,7 @@ MethodInfo sketch_info() {
   };
   info.options = {
       OptionInfo::integer("k", 0, 1, 4294967295,
-                          "Maximum number of elements per step and bucket whose mean is sent; the "
+                          "Max number of elements per step and bucket whose mean is sent; the "
                           "others wait in the residual. auto: the larger of density * elements "
                           "and min_values.")
           .or_else("auto"),
@@ -401,7 +401,8 @@ MethodInfo sketch_info() {
       OptionInfo::number(
           "nominees", 0.9, 0, 1000,
           "Elements that all ranks together propose for the second round, as a "
-          "multiple of k; each rank proposes the largest of its 1/N of the elements. "
+          "multiple of k; the elements are divided among the ranks, and each rank proposes the "
+          "largest of its own. "
           "0: none, as in the paper."),
       OptionInfo::number("momentum", 0, 0, 0.9999,
                          "Momentum applied inside the method, as in the paper; the optimizer's "
@@ -411,8 +412,8 @@ MethodInfo sketch_info() {
                          "Number format of the sketch on the wire: f32, or f16 with a scale per "
                          "message."),
       OptionInfo::choice("values", "i16", {"f32", "i16"},
-                         "Number format of the second round on the wire: f32, or i16: integer "
-                         "multiples of a quantum on which the ranks agree."),
+                         "Number format of the second round on the wire: f32, or i16: 16-bit "
+                         "integer multiples of a step size that is the same on all ranks."),
       OptionInfo::choice(
           "collective", "auto", {"auto", "ring", "root"},
           "How values, and cells in f32, are summed. auto: in the way that is fastest on the link, "

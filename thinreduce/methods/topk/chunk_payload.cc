@@ -65,7 +65,7 @@ void TopKChunkPayload::exchange(Exchange& exchange, std::span<float> mean) {
   if (two_bits_) {
     gather_mean<TopKCodeReader>(exchange, mean, topk_code_limit(shape_), shape_);
   } else {
-    const std::size_t limit = topk_payload_limit(shape_.elements, most_values());
+    const std::size_t limit = topk_payload_limit(shape_.elements, max_values());
     gather_mean<TopKReader>(exchange, mean, limit, shape_.elements);
   }
 }
@@ -121,7 +121,7 @@ std::size_t TopKChunkPayload::count_sent() const {
   return count;
 }
 
-std::size_t TopKChunkPayload::most_values() const {
+std::size_t TopKChunkPayload::max_values() const {
   const std::size_t rest = shape_.elements % shape_.chunk;
   return shape_.elements / shape_.chunk * shape_.values_of(shape_.chunk) +
          (rest > 0 ? shape_.values_of(rest) : 0);

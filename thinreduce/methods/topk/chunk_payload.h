@@ -45,7 +45,7 @@ class TopKChunkPayload {
   void gather_mean(Exchange& exchange, std::span<float> mean, std::size_t limit,
                    const Shape& shape) const;
   [[nodiscard]] std::size_t count_sent() const;
-  [[nodiscard]] std::size_t most_values() const;
+  [[nodiscard]] std::size_t max_values() const;
 
   TopKChunkShape shape_;
   bool two_bits_;

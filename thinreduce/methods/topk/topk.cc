@@ -131,7 +131,8 @@ MethodInfo topk_info() {
   info.wire_id = 3;
   info.algebra = Algebra::gather;
   info.summary =
-      "Each rank sends its elements of largest magnitude with their indices, 6 bytes per element.";
+      "Each rank sends its elements of largest magnitude with their indices: 6 bytes per element "
+      "in a gather, 4 with owners, fewer with values=2bit.";
   info.paper = "Aji and Heafield 2017, Sparse Communication for Distributed Gradient Descent";
   info.options = {
       OptionInfo::number("density", 0.1, 1e-6, 1,
@@ -165,7 +166,7 @@ MethodInfo topk_info() {
   info.losses = [](const Options& options) {
     return Losses{.discards = options.number("decay") < 1};
   };
-  info.presets = {{"paper", "density=0.01,collective=gather", "1 % of the values are sent."}};
+  info.presets = {{"paper", "density=0.01,collective=gather", "Sends 1 % of the elements."}};
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
     require_32bit_indices("topk", setup.layout);
     if (within_chunks(options)) {

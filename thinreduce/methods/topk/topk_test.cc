@@ -112,12 +112,12 @@ TEST(TopK, OwnersSendTwoPayloadsAtAnyN) {
 
 // Values that bfloat16 can't reach are cut; the rest waits in the residual.
 TEST(TopK, OwnersCutTheLargestFloats) {
-  constexpr float kMost = std::numeric_limits<float>::max();
+  constexpr float kMax = std::numeric_limits<float>::max();
   TestWorld ranks(2, "topk:collective=owner", 4);
-  const auto mean = ranks.mean({{kMost, 0, 0, 0}, {0, 0, -kMost, 0}});
+  const auto mean = ranks.mean({{kMax, 0, 0, 0}, {0, 0, -kMax, 0}});
   const float largest = 0x1.fep127F;
   EXPECT_EQ(mean, (std::vector<float>{largest / 2, 0, -largest / 2, 0}));
-  EXPECT_EQ(ranks.residual(0)[0], kMost - largest);
+  EXPECT_EQ(ranks.residual(0)[0], kMax - largest);
 }
 
 // The whole method in a dozen lines; the real one must have the same bits over several steps: top-k

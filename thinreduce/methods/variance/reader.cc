@@ -61,10 +61,10 @@ void VarianceReader::read_parts(std::span<const std::byte> bytes) {
       refuse(t, fmt::format("exponent {} does not fit {} values", part.exponent, part.count));
     }
     const bool gaps = format_.index == Index::compact;
-    if (part.low != (gaps ? gap_low_bits(tensors_[t].elements, part.count) : 0) ||
-        load_value<std::uint16_t>(bytes, at + 6) != 0) {
-      refuse(t, fmt::format("wrong number of low bits ({}) or a reserved field that is not 0",
-                            part.low));
+    const unsigned low = gaps ? gap_low_bits(tensors_[t].elements, part.count) : 0;
+    if (part.low != low) refuse(t, fmt::format("{} low bits, must be {}", part.low, low));
+    if (const auto reserved = load_value<std::uint16_t>(bytes, at + 6); reserved != 0) {
+      refuse(t, fmt::format("a reserved field is {} and must be 0", reserved));
     }
     total_ += part.count;
     parts_.push_back(part);

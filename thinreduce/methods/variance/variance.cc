@@ -73,8 +73,8 @@ MethodInfo variance_info() {
   };
   info.presets = {
       {"paper", "alpha=1.5,zeta=0.999,full=0,residual=drop,index=28bit,collective=gather",
-       "The same alpha for all tensors; rounding errors are discarded; each sent element takes "
-       "a 32-bit word."}};
+       "Uses the same alpha for all tensors, discards rounding errors, and takes a 32-bit word per "
+       "sent element."}};
   info.make = [](const Options& options, const MethodSetup& setup) -> std::unique_ptr<Method> {
     require_32bit_indices("variance", setup.layout);
     const VarianceOptions read(options);

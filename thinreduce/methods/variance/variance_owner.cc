@@ -101,10 +101,10 @@ class VarianceOwner final : public Method, private OwnerCodec {
   // that wait here are among the own sums: if there are very many, a few more are sent. If the
   // others have sent nothing, the own sums alone decide.
   [[nodiscard]] std::size_t totals_to_answer() const {
-    constexpr double kMost = 1.1;
+    constexpr double kMaxRatio = 1.1;
     const double others = received_ / std::max(1, world_ - 1);
     const double own = own_ / world_;
-    const double wanted = others > 0 ? std::clamp(own, others, kMost * others) : own;
+    const double wanted = others > 0 ? std::clamp(own, others, kMaxRatio * others) : own;
     return std::min(static_cast<std::size_t>(std::ceil(wanted)), sum_.size());
   }
   // Sends the largest totals; the rest stays in `left_`.

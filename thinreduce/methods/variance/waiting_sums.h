@@ -33,8 +33,8 @@ class WaitingSums {
  public:
   WaitingSums(const BucketLayout& layout, const VarianceOptions& options);
 
-  // Adds a step's gradient to the sums and finds the unambiguous ones. If memory runs out, all sums
-  // have their gradient and keep waiting.
+  // Adds a step's gradient to the sums and finds the unambiguous ones. If memory runs out, every
+  // sum has received its gradient and none is sent.
   void collect(const Bucket& bucket);
   // The unambiguous sums of an element range, ascending.
   struct Found {

@@ -191,8 +191,8 @@ std::unique_ptr<Transport> connect_gloo(const GlooOptions& options,
 
 GlooOptions gloo_options_from_environment() {
   GlooOptions options;
-  constexpr int kMost = 1'000'000;
-  options.world = number_from_environment("WORLD_SIZE", 1, kMost, "the number of ranks, 1 or more");
+  constexpr int kMax = 1'000'000;
+  options.world = number_from_environment("WORLD_SIZE", 1, kMax, "the number of ranks, 1 or more");
   options.rank = number_from_environment(
       "RANK", 0, options.world - 1,
       fmt::format("the number of this rank, 0 to {}, because WORLD_SIZE is {}", options.world - 1,

@@ -93,7 +93,7 @@ std::vector<char> Meeting::gather(const Round& round, std::vector<char> part) {
   said_ = true;
   const auto verdict = board_.read(0, round.verdict, deadline_);
   if (!verdict) name_missing(round);
-  return unwrap(*verdict);
+  return unwrap(*verdict, 0);
 }
 
 std::vector<char> Meeting::collect(const Round& round) {
@@ -101,7 +101,7 @@ std::vector<char> Meeting::collect(const Round& round) {
   for (int rank = 0; rank < options_.world; ++rank) {
     const auto message = board_.read(rank, round.topic, deadline_);
     if (!message) name_missing(round);
-    const auto part = unwrap(*message);
+    const auto part = unwrap(*message, rank);
     all.insert(all.end(), part.begin(), part.end());
   }
   return all;
@@ -112,7 +112,7 @@ void Meeting::hear(const Round& round) {
   const bool leads = options_.rank == 0;
   for (int rank = leads ? 1 : 0; rank < (leads ? options_.world : 1); ++rank) {
     const auto message = board_.read(rank, leads ? round.topic : round.verdict, now);
-    if (message) (void)unwrap(*message);
+    if (message) (void)unwrap(*message, rank);
   }
 }
 
@@ -138,14 +138,14 @@ void Meeting::name_missing(const Round& round) {
                           more.empty() ? "" : fmt::format(" ({})", more), options_.world));
 }
 
-std::vector<char> Meeting::unwrap(const std::vector<char>& message) const {
+std::vector<char> Meeting::unwrap(const std::vector<char>& message, int sender) const {
   if (!message.empty() && message[0] == kFine) return {message.begin() + 1, message.end()};
   constexpr int kCodes = static_cast<int>(ErrorCode::internal) + 1;
   if (message.empty() || message[0] < 0 || message[0] > kCodes) {
     throw Error(ErrorCode::bad_frame,
-                fmt::format("{}: a message of the meeting can't be read; run the same version on "
-                            "all ranks",
-                            name_of(options_.rank)));
+                fmt::format("{}: rank {}'s message at start-up can't be read; run the same version "
+                            "on all ranks",
+                            name_of(options_.rank), sender));
   }
   throw Error(static_cast<ErrorCode>(message[0] - 1),
               fmt::format("{}: {}", name_of(options_.rank),

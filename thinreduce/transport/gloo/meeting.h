@@ -50,7 +50,7 @@ class Meeting {
   // Throws if a rank has said in this round that it can't go on, or rank 0 for all.
   void hear(const Round& round);
   [[noreturn]] void name_missing(const Round& round);
-  [[nodiscard]] std::vector<char> unwrap(const std::vector<char>& message) const;
+  [[nodiscard]] std::vector<char> unwrap(const std::vector<char>& message, int sender) const;
   [[nodiscard]] std::vector<PeerAddress> parse(const std::vector<char>& list,
                                                const SocketAddress& own) const;
 

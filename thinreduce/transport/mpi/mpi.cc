@@ -120,9 +120,9 @@ void MpiTransport::abandon(const std::string& reason) noexcept {
 bool MpiTransport::native_sum(std::span<float> values, const WaitLimits& /*limits*/) {
   const std::lock_guard lock(mutex_);
   throw_if_failed();
-  constexpr std::size_t kMost = std::size_t{1} << 30;
+  constexpr std::size_t kMax = std::size_t{1} << 30;
   while (!values.empty()) {
-    const auto part = values.first(std::min(values.size(), kMost));
+    const auto part = values.first(std::min(values.size(), kMax));
     const int code = MPI_Allreduce(MPI_IN_PLACE, part.data(), static_cast<int>(part.size()),
                                    MPI_FLOAT, MPI_SUM, world_);
     if (code != MPI_SUCCESS) {
