@@ -128,9 +128,9 @@ struct MethodInfo {
   std::function<std::unique_ptr<Method>(const Options&, const InnerMethod&, const MethodSetup&)>
       make_composed = {};
   std::function<void(const Options&, const InnerMethod&)> check_composed = {};
-  // Returns the update, if reduce() returns one in place of a mean. Such a method also gets the means
-  // of buckets in which nothing is compressed: it is then made for a layout without elements, and
-  // only finish_uncompressed() and state() are called.
+  // Returns the update, if reduce() returns one in place of a mean. Such a method also gets the
+  // means of buckets in which nothing is compressed: it is then made for a layout without elements,
+  // and only finish_uncompressed() and state() are called.
   std::function<std::optional<Update>(const Options&)> update = [](const Options&) {
     return std::optional<Update>();
   };
