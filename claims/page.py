@@ -26,7 +26,7 @@ The five papers make these claims; each row has the claim, a verdict, the figure
 A program derives the verdict from the figures by the rule at the end of the claim's section: *holds*, *holds in part*, *does not hold* or *not shown yet*.
 *Not shown yet* means that `make claims` has not measured the row, or that a training is missing; the section then names the training's command.
 Figures are of one run and one seed unless the page says otherwise.
-Times differ by about a third between runs on this machine: smaller differences are noise.
+Times differ by about a third between runs on the machines used: smaller differences are noise.
 The accuracies of two trainings that only have different seeds differ by about {noise} points.
 So a difference of accuracies, as the mean over n seeds, is noise up to {noise}/√n points: 0.7 with one seed, 0.5 with two, 0.4 with three.
 A training *clearly* loses accuracy if it loses more than what the claim allows plus twice the noise; between noise and that, a claim holds in part.

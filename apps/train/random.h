@@ -17,7 +17,7 @@ struct RandomKey {
 };
 
 inline std::uint64_t random_bits(const RandomKey& key, std::uint64_t index) {
-  return mix(mix(mix(mix(key.seed) ^ static_cast<std::uint64_t>(key.draw)) ^ key.epoch) ^ index);
+  return mix({key.seed, static_cast<std::uint64_t>(key.draw), key.epoch, index});
 }
 
 // Returns a number in [0, bound). Its bias of 2^-32 does not matter for shuffling samples.

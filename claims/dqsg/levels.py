@@ -28,7 +28,7 @@ def judged(trained: Trained) -> str:
     # Fewer levels first; a gap above 0 says that more levels are more accurate.
     pairs = [
         (few, many, gap)
-        for few, many in combinations(SETTINGS, 2)
+        for few, many in combinations(filter(trained.pairs, SETTINGS), 2)
         if (gap := trained.gap(many, few)) is not None
     ]
     if not pairs:
@@ -71,7 +71,7 @@ CLAIM = Claim(
 Bytes stand for time: where the link is slow they decide it, and trainings share this machine with other programs.
 The claim holds if fewer levels always send fewer bytes, 3 levels are less accurate than 31 by more than noise,
 and no number of levels is less accurate than a smaller one by more than noise.
-It does not hold if fewer levels send more bytes, or if a number of levels is less accurate than a smaller one by more than twice the noise.
+It does not hold if fewer levels send as many bytes or more, or if a number of levels is less accurate than a smaller one by more than twice the noise.
 Otherwise it holds in part: fewer levels save bytes, and the loss of accuracy is not shown.
 At least two numbers of levels must be trained.
 """,

@@ -144,9 +144,9 @@ def judged(faster: float | None, trained: Trained) -> str:
     both = combined(trained)
     if both == NOT_YET:
         return NOT_YET
-    speed = NOT_YET
-    if faster is not None:
-        speed = HOLDS if faster >= MUCH else IN_PART if faster >= SOME else FAILS
+    if faster is None:
+        return IN_PART if both == HOLDS else both if both == IN_PART else NOT_YET
+    speed = HOLDS if faster >= MUCH else IN_PART if faster >= SOME else FAILS
     return every([speed, both])
 
 

@@ -68,7 +68,7 @@ The claim has two parts.
 A training that sends at least 4.0 times fewer bytes than fp32 loses no more than noise.
 A training that sends at least 8.0 times fewer bytes loses no more than 1 point plus the noise.
 The claim holds if both parts hold for the paper's algorithm.
-It does not hold if all of the trainings that have ended clearly lose more than their part allows.
+It does not hold if all of the trainings that have ended, and send few enough bytes, clearly lose more than their part allows.
 Otherwise it holds in part; our default alone can show no more than this, because it is not the paper's algorithm.
 A training that sends more bytes than its part allows can refute the part, but not show it.
 """,

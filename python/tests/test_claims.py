@@ -379,6 +379,7 @@ def test_the_verdict_on_equal_bytes_needs_speed_and_a_combined_training() -> Non
     assert equal_bytes.judged(1.0, known) == IN_PART
     assert equal_bytes.judged(None, known) == IN_PART
     assert equal_bytes.judged(1.0, trained(accuracies)) == FAILS  # no fewer bytes than alone
+    assert equal_bytes.judged(None, trained(accuracies)) == NOT_YET  # one part cannot refute
     assert equal_bytes.judged(1.5, trained({})) == NOT_YET
 
 

@@ -367,11 +367,12 @@ TEST(Auto, RanksThatPlanWithDifferentLinksDisagree) {
       job.values = values;
       return reducer.reduce(job, *transport);
     };
+    const Conditions before{.link = {.bytes_per_second = 2e6}, .slowdown = 1.5};
+    planner.set_conditions(before);
     reducer.begin_step();
-    const Link before = planner.link();
     if (transport->rank() == 1) {
       reducer.set_link({.bytes_per_second = 1e6});
-      planner.set_link({.bytes_per_second = 1e6});
+      planner.set_conditions({.link = {.bytes_per_second = 1e6}, .slowdown = 2});
     }
     try {
       static_cast<void>(reduce());
@@ -380,7 +381,8 @@ TEST(Auto, RanksThatPlanWithDifferentLinksDisagree) {
       EXPECT_EQ(thrown.error.code(), ErrorCode::mismatch) << thrown.error.what();
     }
     reducer.undo_step();
-    EXPECT_EQ(planner.link().bytes_per_second, before.bytes_per_second);
+    EXPECT_EQ(planner.conditions().link, before.link);
+    EXPECT_EQ(planner.conditions().slowdown, before.slowdown);
     EXPECT_NO_THROW(static_cast<void>(reduce()));
     EXPECT_EQ(values, std::vector<float>(10, 0.5F));
   });

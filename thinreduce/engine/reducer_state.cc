@@ -113,6 +113,7 @@ void Reducer::show_state(Slot& slot, Archive& archive) {
 void Reducer::begin_step() {
   ++begun_;
   link_before_ = link_;
+  if (planner_ != nullptr) conditions_before_ = planner_->conditions();
 }
 
 void Reducer::copy_for_undo(Slot& slot) {
@@ -128,7 +129,7 @@ void Reducer::undo_step() {
   if (begun_ == 0) return;
   // Another rank may not have come as far as a change of the plan.
   link_ = link_before_;
-  if (planner_ != nullptr && planner_->link() != link_) planner_->set_link(link_);
+  if (planner_ != nullptr) planner_->set_conditions(conditions_before_);
   for (auto& [id, slot] : slots_) {
     if (slot.unsent_since == begun_) slot.unsent.clear();  // there was no memory for a copy
     slot.unsent_since = 0;

@@ -266,8 +266,8 @@ SessionState decode_state(std::span<const std::byte> bytes, std::string_view wha
       bucket.step = reader.value<std::uint64_t>();
       bucket.elements = reader.value<std::uint64_t>();
       if (bucket.step > Archive::kMaxSteps) {
-        refuse_state(what, fmt::format("bucket {} is at step {}, beyond {}", id, bucket.step,
-                                       Archive::kMaxSteps));
+        throw Error(ErrorCode::bad_state, fmt::format("bucket {} is at step {}, beyond {}", id,
+                                                      bucket.step, Archive::kMaxSteps));
       }
       const auto fields = reader.take(reader.value<std::uint64_t>());
       bucket.fields.assign(fields.begin(), fields.end());

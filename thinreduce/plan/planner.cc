@@ -49,9 +49,16 @@ void Planner::note_planning(double seconds) {
   planning_ += seconds;
 }
 
-void Planner::set_link(const Link& link) {
+void Planner::set_link(const Link& link) { set_conditions({.link = link}); }
+
+Conditions Planner::conditions() const {
   const std::lock_guard lock(mutex_);
-  now_ = {.link = link};
+  return now_;
+}
+
+void Planner::set_conditions(const Conditions& conditions) {
+  const std::lock_guard lock(mutex_);
+  now_ = conditions;
 }
 
 Planner::Task Planner::open_step() {

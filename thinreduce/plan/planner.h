@@ -72,6 +72,9 @@ class Planner {
 
   // Sets the link of the trials that come now.
   void set_link(const Link& link);
+  // The conditions that the plan follows: a step that is undone restores those before it.
+  [[nodiscard]] Conditions conditions() const;
+  void set_conditions(const Conditions& conditions);
   // Returns whether any bucket is so large that trials may be worth their cost on the link, however
   // fast the processor is.
   [[nodiscard]] bool link_may_gain(const std::map<std::uint32_t, std::uint64_t>& elements) const;
