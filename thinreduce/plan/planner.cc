@@ -49,7 +49,9 @@ void Planner::note_planning(double seconds) {
   planning_ += seconds;
 }
 
-void Planner::set_link(const Link& link) { set_conditions({.link = link}); }
+void Planner::set_link(const Link& link) {
+  set_conditions({.link = link});
+}
 
 Conditions Planner::conditions() const {
   const std::lock_guard lock(mutex_);
