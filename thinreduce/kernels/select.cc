@@ -56,6 +56,7 @@ HWY_INLINE std::size_t scan(std::span<const float> run, std::uint32_t first, std
   const Indices indices;
   const std::size_t lanes = hn::Lanes(floats);
   const auto below = hn::Set(integers, static_cast<std::int32_t>(min) - 1);
+  const auto lane = hn::Iota(indices, 0);  // outside of the loop, because it passes through memory
   std::size_t found = 0;
   std::size_t i = 0;
   for (; i + 4 * lanes <= run.size(); i += 4 * lanes) {
@@ -73,7 +74,7 @@ HWY_INLINE std::size_t scan(std::span<const float> run, std::uint32_t first, std
     const auto write = [&](hn::Vec<Floats> values, hn::Mask<Integers> large,
                            std::size_t at) HWY_ATTR {
       const auto candidates = front_lanes(integers, large);
-      const auto index = hn::Iota(indices, first + static_cast<std::uint32_t>(at));
+      const auto index = hn::Add(lane, hn::Set(indices, first + static_cast<std::uint32_t>(at)));
       hn::StoreU(to_front(integers, candidates, indices, index), indices, &out.indices[found]);
       hn::StoreU(to_front(integers, candidates, floats, values), floats, &out.values[found]);
       found += count_front(integers, candidates);
