@@ -125,6 +125,27 @@ void add_multiple(std::span<const float> a, std::span<const float> b, float fact
   reference::add_multiple(a.subspan(i), b.subspan(i), factor, out.subspan(i), scale);
 }
 
+void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values) {
+  const auto [rebuilt, mean, weight, scale] = delivery;
+  const Floats d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto weights = hn::Set(d, weight);
+  const auto scales = hn::Set(d, scale);
+  const auto part = hn::Set(d, weight * scale);
+  std::size_t i = 0;
+  for (; i + lanes <= values.size(); i += lanes) {
+    const auto means = hn::LoadU(d, &mean[i]);
+    if (!kept.empty()) {
+      const auto centered = hn::Sub(hn::LoadU(d, &values[i]), hn::Mul(means, part));
+      hn::StoreU(hn::Add(hn::LoadU(d, &kept[i]), centered), d, &kept[i]);
+    }
+    const auto sum = hn::Add(hn::LoadU(d, &rebuilt[i]), hn::Mul(means, weights));
+    hn::StoreU(hn::Mul(sum, scales), d, &values[i]);
+  }
+  reference::deliver({rebuilt.subspan(i), mean.subspan(i), weight, scale},
+                     kept.empty() ? kept : kept.subspan(i), values.subspan(i));
+}
+
 }  // namespace thinreduce::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -151,10 +172,19 @@ void add_multiple(std::span<const float> a, std::span<const float> b, float fact
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = (a[i] + b[i] * factor) * scale;
 }
 
+void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values) {
+  const auto [rebuilt, mean, weight, scale] = delivery;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!kept.empty()) kept[i] += values[i] - mean[i] * (weight * scale);
+    values[i] = (rebuilt[i] + mean[i] * weight) * scale;
+  }
+}
+
 }  // namespace reference
 
 THINREDUCE_KERNEL(multiply);
 THINREDUCE_KERNEL(add_multiple);
+THINREDUCE_KERNEL(deliver);
 
 void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out, Ahead ahead) {
   ensure(matrix.columns > 0 && matrix.values.size() == matrix.rows * matrix.stride(),
@@ -170,6 +200,15 @@ void add_multiple(std::span<const float> a, std::span<const float> b, float fact
   ensure(a.size() == out.size() && b.size() == out.size(), "add_multiple: spans of the same length",
          a.size(), b.size(), out.size());
   THINREDUCE_CALL(add_multiple)(a, b, factor, out, scale);
+}
+
+void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values) {
+  const std::size_t size = values.size();
+  ensure(delivery.rebuilt.size() == size && delivery.mean.size() == size &&
+             (kept.empty() || kept.size() == size),
+         "deliver: spans of the same length", delivery.rebuilt.size(), delivery.mean.size(),
+         kept.size(), size);
+  THINREDUCE_CALL(deliver)(delivery, kept, values);
 }
 
 }  // namespace thinreduce::kernels

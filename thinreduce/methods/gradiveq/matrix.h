@@ -37,12 +37,25 @@ void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> 
 void add_multiple(std::span<const float> a, std::span<const float> b, float factor,
                   std::span<float> out, float scale = 1);
 
+// The end of a step, in one pass over memory: `kept` takes in the gradient without its mean, and
+// the mean over the ranks replaces the gradient in `values`:
+//   kept[i] += values[i] - mean[i] * (weight * scale)   unless `kept` is empty
+//   values[i] = (rebuilt[i] + mean[i] * weight) * scale
+struct Delivery {
+  std::span<const float> rebuilt;
+  std::span<const float> mean;
+  float weight = 0;
+  float scale = 1;
+};
+void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values);
+
 // The definition of the results above.
 namespace reference {
 void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out,
               Ahead ahead = {});
 void add_multiple(std::span<const float> a, std::span<const float> b, float factor,
                   std::span<float> out, float scale);
+void deliver(const Delivery& delivery, std::span<float> kept, std::span<float> values);
 }  // namespace reference
 
 }  // namespace thinreduce::kernels

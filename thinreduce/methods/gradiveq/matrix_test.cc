@@ -89,6 +89,30 @@ TEST(Matrix, AddMultipleIsTheSameBitsOnEveryTarget) {
   });
 }
 
+TEST(Matrix, DeliverIsTheSameBitsOnEveryTarget) {
+  at_every_size([](std::size_t size, std::size_t offset) {
+    const auto gradient = mixed_floats(size, 7);
+    const auto residual = normal_floats(size, 8);
+    Guarded<float> rebuilt(std::span<const float>(normal_floats(size, 9)), offset);
+    Guarded<float> mean(std::span<const float>(normal_floats(size, 10)), offset);
+    const Delivery delivery{rebuilt.span(), mean.span(), 0.3f, 0.7f};
+    for (const bool feedback : {true, false}) {
+      std::vector<float> expected = gradient;
+      std::vector<float> expected_kept = residual;
+      reference::deliver(delivery, feedback ? std::span(expected_kept) : std::span<float>{},
+                         expected);
+      on_every_target([&] {
+        Guarded<float> values(std::span<const float>(gradient), offset);
+        Guarded<float> kept(std::span<const float>(residual), offset);
+        deliver(delivery, feedback ? kept.span() : std::span<float>{}, values.span());
+        EXPECT_TRUE(same_bits<float>(values.span(), expected));
+        EXPECT_TRUE(same_bits<float>(kept.span(), expected_kept));
+        EXPECT_TRUE(values.intact() && kept.intact());
+      });
+    }
+  });
+}
+
 // What a product prefetches must change nothing, also where it ends before the product does.
 TEST(Matrix, FetchingAheadChangesNoBit) {
   for (const auto& c : kCases) {

@@ -12,8 +12,6 @@
 namespace thinreduce {
 namespace {
 
-// Floats that are delivered at a time: few enough for the first-level cache.
-constexpr std::size_t kDeliveredFloats = 1024;
 // Units that a thread takes at a time, of about 8192 elements each.
 constexpr std::size_t kUnitsPerBlock = 8;
 
@@ -219,19 +217,8 @@ void GradiveqSum::rebuild(const Part& part, std::span<const float> wire, Gradive
   const auto values = values_of(part, scratch);
   const auto mean = mean_of(part, scratch);
   const auto kept = feedback_ ? kept_of(part, scratch) : std::span<float>{};
-  // A few floats at a time, so that the memory is read once.
-  std::array<float, kDeliveredFloats> memory;
-  for (std::size_t i = 0; i < values.size(); i += memory.size()) {
-    const std::size_t count = std::min(memory.size(), values.size() - i);
-    const auto own = values.subspan(i, count);
-    if (feedback_) {
-      const auto centered = std::span(memory).first(count);
-      kernels::add_multiple(own, mean.subspan(i, count), -layer.mean_weight * share_, centered);
-      kernels::add(kept.subspan(i, count), centered);
-    }
-    kernels::add_multiple(slices.subspan(i, count), mean.subspan(i, count), layer.mean_weight, own,
-                          share_);
-  }
+  kernels::deliver({.rebuilt = slices, .mean = mean, .weight = layer.mean_weight, .scale = share_},
+                   kept, values);
   slicing.scatter(values, part.places.begin, values_);
   if (feedback_) slicing.scatter(kept, part.places.begin, state_.kept);
 }
