@@ -39,7 +39,12 @@ class AscendingSet {
   [[nodiscard]] bool has(std::size_t element) const {
     if (elements_.empty()) return false;
     const std::size_t block = element / kBlock;
-    return std::ranges::binary_search(part(elements_, {begin_[block], begin_[block + 1]}), element);
+    std::size_t first = begin_[block];
+    // Without branches, because nothing predicts them: first becomes the last one up to `element`.
+    for (std::size_t count = begin_[block + 1] - first; count > 1; count -= count / 2) {
+      first += elements_[first + count / 2] <= element ? count / 2 : 0;
+    }
+    return first < begin_[block + 1] && elements_[first] == element;
   }
 
  private:
