@@ -144,8 +144,8 @@ def judged(faster: float | None, trained: Trained) -> str:
     both = combined(trained)
     if both == NOT_YET:
         return NOT_YET
-    if faster is None:
-        return IN_PART if both == HOLDS else both if both == IN_PART else NOT_YET
+    if faster is None:  # one part of two neither shows nor refutes the claim
+        return NOT_YET if both == FAILS else IN_PART
     speed = HOLDS if faster >= MUCH else IN_PART if faster >= SOME else FAILS
     return every([speed, both])
 

@@ -183,9 +183,9 @@ class Reducer {
   std::uint64_t begun_ = 0;  // number of steps that began; 0: nothing is copied
   std::vector<Lent> spare_;  // by exchanges; as many as were ever in flight at once
   Link link_ = kLocalNetwork;
-  // At begin_step().
+  // The link and the planner's conditions when the step began, for undo_step().
   Link link_before_ = kLocalNetwork;
-  Conditions conditions_before_;  // of the planner
+  Conditions conditions_before_;
   Planner* planner_ = nullptr;
   bool keeping_samples_ = false;                  // the current step does
   bool has_tried_ = false;                        // candidates were tried before
